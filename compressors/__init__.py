@@ -1,0 +1,1 @@
+"""What goes on the wire: every compressor as a generator of collectives, with real payloads."""

@@ -1,0 +1,112 @@
+"""What a compressor is: one worker's side of an algorithm, written as a generator.
+
+    class Mine(Compressor):
+        class Parameters(CompressorParameters):
+            ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
+
+        about = About(...)
+
+        def exchange(self, bucket, step):
+            payload = self.encode(bucket.gradient)      # ← priced as encode
+            payloads = yield AllGather(payload=payload) # ← the only contact with the world
+            return sum(decode(p) for p in payloads) / self.worker.count   # ← priced as decode
+
+`exchange` returns the *update*: the float32 vector that the optimiser applies in the place of
+the mean gradient. State lives on the object, keyed by bucket or tensor; randomness comes from
+`gcsim.compressors.random` under the worker's seed and never from a global generator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.requests import Exchange
+
+Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A fraction of the elements, in (0, 1]."""
+
+
+class CompressorParameters(BaseModel):
+    """A compressor's hyper-parameters: checked, frozen, each with a default and a meaning."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What `gcsim list compressors` says of an algorithm."""
+
+    title: str
+    family: Literal["dense", "sparsification", "quantization", "low rank", "local updates"]
+    collective: str
+    """How it communicates, e.g. "all-gather" or "all-reduce (dense every tau, short between)"."""
+    bits: str
+    """Bits per element that one worker sends, as a formula in the parameters."""
+    unbiased: bool
+    state: str
+    """What a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
+    paper: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """Who this compressor works for."""
+
+    rank: int
+    count: int
+    """Number of workers in the exchange."""
+    seed: int
+
+
+class Compressor(ABC):
+    """One worker's state and behaviour; one instance a worker."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = CompressorParameters
+    about: ClassVar[About]
+
+    requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
+    """What the gradients must bring along."""
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        self.worker = worker
+
+    @abstractmethod
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """Take part in the exchange of one bucket at training step `step` (from 0).
+
+        Equal arguments, state and replies give equal requests and an equal update; nothing but
+        the replies tells a worker about the others.
+        """
+
+    # --- schedule: overridden by methods that do not do the same thing at each step -----------
+
+    @classmethod
+    def period(cls, parameters: CompressorParameters) -> int:
+        """Steps after which the kinds of step repeat; 1 when all steps are alike."""
+        return 1
+
+    @classmethod
+    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+        """The kind of step `step`, e.g. "synchronisation" or "sampled"."""
+        return "step"
+
+    # --- quality: what the update is to be compared with --------------------------------------
+
+    @classmethod
+    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
+        """(coefficient, Nesterov) of a momentum that the algorithm applies before it compresses.
+
+        The update is then the counterpart of dense SGD's momentum buffer, not of the gradient.
+        """
+        return 0.0, False
+
+    @classmethod
+    def window(cls, parameters: CompressorParameters) -> int:
+        """Steps whose updates are judged together: the synchronisation interval of methods
+        whose replicas differ in between, else 1."""
+        return 1

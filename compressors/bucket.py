@@ -1,0 +1,56 @@
+"""What a compressor is given: one DDP bucket of one worker's gradient, and its layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSlice:
+    """One parameter's place in a flat bucket."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    """First element in the flat bucket."""
+    index: int
+    """Number of the parameter in `model.parameters()`: the tensor's identity in random keys."""
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketLayout:
+    """Which parameters a bucket holds, in the order in which their gradients become ready."""
+
+    index: int
+    slices: tuple[TensorSlice, ...]
+
+    @property
+    def numel(self) -> int:
+        return sum(piece.numel for piece in self.slices)
+
+    def views(self, flat: Tensor) -> Iterator[tuple[TensorSlice, Tensor]]:
+        """Each parameter's part of a flat `[numel]` tensor, flat, sharing its memory."""
+        for piece in self.slices:
+            yield piece, flat[piece.offset : piece.offset + piece.numel]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bucket:
+    """One worker's gradient of one bucket in one iteration."""
+
+    layout: BucketLayout
+    gradient: Tensor
+    """Mean over the worker's mini-batch: float32, shape `[layout.numel]`. Not to be modified."""
+    second_moment: Tensor | None = None
+    """Sum over the mini-batch's samples z of (g_z / B)^2, float32 `[layout.numel]`; present
+    when the compressor's `requires` holds "second_moments"."""

@@ -1,0 +1,87 @@
+"""The compressors by name: adding one is one file and one line here.
+
+A name outside this table of the form `package.module:Class` is imported from the user's code.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.errors import InputError, Problem, did_you_mean
+
+REGISTRY: dict[str, str] = {
+    "none": "gcsim.compressors.dense:Dense",
+    "fp16": "gcsim.compressors.half:HalfPrecision",
+    "randomk": "gcsim.compressors.randomk:RandomK",
+    "gradient_sampling_bayes": "gcsim.compressors.gradient_sampling:GradientSamplingBayes",
+    "topk": "gcsim.compressors.topk:TopK",
+    "dgc": "gcsim.compressors.dgc:DeepGradientCompression",
+    "qsgd": "gcsim.compressors.qsgd:Qsgd",
+    "terngrad": "gcsim.compressors.terngrad:TernGrad",
+    "ef_block_sgdm": "gcsim.compressors.ef_block_sgdm:EfBlockSgdm",
+    "variance": "gcsim.compressors.variance:VarianceBased",
+    "powersgd": "gcsim.compressors.powersgd:PowerSgd",
+    "qsparse_local_sgd": "gcsim.compressors.qsparse_local_sgd:QsparseLocalSgd",
+}
+
+
+def compressor_class(name: str) -> type[Compressor]:
+    """The class behind a registered name or a `package.module:Class` path.
+
+    Raises `InputError` when the name is unknown, does not import, or is no `Compressor`.
+    """
+    target = REGISTRY.get(name)
+    if target is None:
+        if ":" not in name:
+            raise InputError(
+                Problem(
+                    message=f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY)
+                )
+            )
+        target = name
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            Problem(
+                message=f"cannot import compressor {name!r}: {error}",
+                hint="write package.module:Class, importable from here",
+            )
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Compressor)):
+        raise InputError(f"{name!r} is not a subclass of gcsim.Compressor")
+    return found
+
+
+def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameters:
+    """Parameters of the named compressor, defaults filled in.
+
+    Raises `InputError` with one problem for each unknown or impossible parameter; a problem's
+    `place` is the parameter's name.
+    """
+    cls = compressor_class(name)
+    try:
+        return cls.Parameters(**given)
+    except ValidationError as error:
+        problems = []
+        for fault in error.errors():
+            key = ".".join(str(part) for part in fault["loc"])
+            if fault["type"] == "extra_forbidden":
+                message = f"{name} has no parameter {key!r}"
+                hint = did_you_mean(key, cls.Parameters.model_fields)
+            else:
+                message = f"{name}.{key} = {fault.get('input')!r}: {fault['msg'].lower()}"
+                hint = ""
+            problems.append(Problem(message=message, place=key, hint=hint))
+        raise InputError(problems) from error
+
+
+def create(name: str, worker: Worker, given: Mapping[str, Any] | None = None) -> Compressor:
+    """One worker's instance of the named compressor."""
+    return compressor_class(name)(worker, check_parameters(name, given or {}))

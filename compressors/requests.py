@@ -1,0 +1,71 @@
+"""The collectives that a compressor may ask for: its only contact with the world.
+
+A compressor's `exchange` yields one of these and receives the reply; it does not know whether
+the lockstep driver, the meter, the simulator or `torch.distributed` carried it out.
+
+| request     | reply                                                                        |
+|-------------|------------------------------------------------------------------------------|
+| `AllReduce` | the element-wise sum (or maximum) over workers, same shape and dtype          |
+| `AllGather` | the workers' payloads in rank order, as a `Payloads` sequence                |
+| `PushPull`  | the payload that the server made of everybody's payloads                     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AllReduce:
+    """Reduce a tensor that has the same shape and dtype on every worker.
+
+    The tensor itself is what travels: `tensor.nbytes` bytes. The driver may overwrite it.
+    """
+
+    tensor: Tensor
+    op: Literal["sum", "max"] = "sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AllGather:
+    """Give every worker every worker's payload (uint8, one dimension).
+
+    `variable` says that lengths may differ between workers; use `gather_variable`, which
+    exchanges the lengths first, as a real implementation must.
+    """
+
+    payload: Tensor
+    variable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PushPull:
+    """Push a payload to the parameter server and pull what it returns.
+
+    `server` maps the payloads of all workers, in rank order, to the payload that every worker
+    pulls. It is called once per exchange, on the server's side: with worker 0's callable, whose
+    object holds the server's state.
+    """
+
+    payload: Tensor
+    server: Callable[[Iterable[Tensor]], Tensor]
+
+
+Request = AllReduce | AllGather | PushPull
+
+Exchange = Generator[Request, Any, "Tensor"]
+"""One worker's part in one bucket's exchange; returns the update, float32 `[n]`."""
+
+
+def gather_variable(payload: Tensor) -> Generator[Request, Any, Iterable[Tensor]]:
+    """All-gather payloads of unequal length: 8 bytes of length first, then the payloads."""
+    from gcsim.compressors.lazy_torch import torch
+
+    length = torch.tensor([payload.numel()], dtype=torch.int64).view(torch.uint8)
+    yield AllGather(payload=length)
+    return (yield AllGather(payload=payload, variable=True))

@@ -1,0 +1,75 @@
+"""What can go wrong, and which exit code the command line gives it.
+
+    GcsimError
+    ├── InputError          the user's file, option or data is wrong          exit 2
+    │   └── TraceError      a stored trace is damaged, truncated or too small exit 2
+    ├── ExpectationFailed   the run is fine, what was expected of it is not   exit 1
+    └── InternalError       our bug: a state that must not occur              exit 3
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One mistake in the input: where it is, what is wrong, what to do instead.
+
+    `place` is `file:line:column`, an option's name, or a tensor's name; it may be empty.
+    """
+
+    message: str
+    place: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{where}error: {self.message}{hint}"
+
+
+class GcsimError(Exception):
+    """Base of every error that gcsim raises on purpose."""
+
+    exit_code = 3
+
+
+class InputError(GcsimError):
+    """The user's input cannot be used; nothing was simulated and nothing was changed.
+
+    Carries every problem that was found in one pass, not only the first.
+    """
+
+    exit_code = 2
+
+    def __init__(self, problems: str | Problem | Iterable[Problem]) -> None:
+        if isinstance(problems, str):
+            problems = Problem(message=problems)
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class TraceError(InputError):
+    """A stored trace is damaged, truncated, edited, or smaller than what is asked of it."""
+
+
+class ExpectationFailed(GcsimError):
+    """A stated expectation or bound does not hold for the result."""
+
+    exit_code = 1
+
+
+class InternalError(GcsimError):
+    """A state that correct code never reaches: please report it."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suggestion for a mistyped word, or the known words when none is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return "known: " + ", ".join(known)

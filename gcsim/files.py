@@ -1,0 +1,55 @@
+"""Writing files so that a reader never meets half of one.
+
+Every file is written under a temporary name in the destination's own folder and renamed when
+it is whole; an interrupt or a full disk leaves the earlier file as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gcsim.errors import InputError, Problem
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it becomes `path`.
+
+    Raises `InputError` that names the destination when the disk is full or not writable.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        temporary.chmod(0o666 & ~_umask())
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(
+            Problem(
+                message=f"cannot write: {error.strerror or error}",
+                place=str(path),
+                hint="free some space or choose another folder with -o; earlier files are unchanged",
+            )
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

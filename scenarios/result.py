@@ -1,0 +1,93 @@
+"""The result of a run: plain values, as they stand in `results.json` (schema 1)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One compressor at one cluster size. Times are means over whole periods of the method."""
+
+    compressor: str
+    label: str
+    nodes: int
+    workers: int
+    iteration_s: float
+    """forward + backward + encode + exposed communication + decode, on the slowest worker."""
+    forward_s: float
+    backward_s: float
+    encode_s: float
+    communication_s: float
+    """Time during which a collective of this worker is under way, hidden or not."""
+    exposed_communication_s: float
+    """The part of it during which the device has nothing to do."""
+    decode_s: float
+    throughput_samples_per_s: float
+    speedup_vs_dense: float | None
+    """Iteration time of `none` over this one's, at the same size; None without a dense row."""
+    scaling_efficiency: float
+    """Throughput over that of `workers` single devices without communication."""
+    wire_bytes_per_worker: float
+    """Bytes that one worker hands to its collectives in an iteration."""
+    compression_ratio: float
+    """Dense float32 gradient over `wire_bytes_per_worker`."""
+    nmse: float
+    cosine_similarity: float
+    period: int
+    """Iterations over which the means were taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One thing that happened on one resource of one rank in a sample iteration."""
+
+    rank: int
+    resource: str
+    """compute, encode, network or decode."""
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A sample iteration of one compressor at the largest size."""
+
+    compressor: str
+    label: str
+    nodes: int
+    phase: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Rows in the scenario's order of compressors, sizes ascending within each."""
+
+    scenario: dict[str, Any]
+    provenance: dict[str, Any]
+    rows: tuple[Row, ...]
+    wall: dict[str, float]
+    """Seconds that the stages of this run took; the only part that differs between runs."""
+    timelines: tuple[Timeline, ...] = field(default=(), repr=False)
+
+    def to_json(self) -> str:
+        """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""
+        document = {
+            "schema": SCHEMA,
+            "scenario": self.scenario,
+            "provenance": self.provenance,
+            "rows": [asdict(row) for row in self.rows],
+            "wall": self.wall,
+        }
+        return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def columns() -> tuple[str, ...]:
+        """Column names of `results.csv`."""
+        return tuple(entry.name for entry in fields(Row))

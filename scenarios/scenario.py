@@ -1,0 +1,88 @@
+"""A scenario: what is simulated, resolved and checked, composed of the other rooms' own values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gcsim.simulator.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveGradients:
+    """Train the model here and take its gradients as they come."""
+
+    workers: int
+    """Virtual workers: each has its own mini-batches; all share the weights."""
+    warmup_steps: int
+    """Dense SGD steps before the first gradient is taken."""
+    iterations: int
+    """Consecutive iterations whose gradients are taken."""
+    learning_rate: float
+    momentum: float
+    device: str
+    """"auto" (the GPU where there is one), "cpu" or "cuda"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedGradients:
+    """Replay a stored trace."""
+
+    trace: Path
+    workers: int | None
+    """How many of the trace's workers to use; all when None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressorChoice:
+    """One row of the comparison."""
+
+    kind: str
+    label: str
+    parameters: dict[str, object]
+    """Checked, defaults filled in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpBuckets:
+    """PyTorch DDP's bucket limits, in bytes."""
+
+    first: int
+    cap: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCompute:
+    """The user's own measurement of forward and backward, instead of the catalogue's."""
+
+    forward: float
+    """Seconds an iteration."""
+    backward: float
+    """Seconds an iteration, optimiser included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything that a run depends on."""
+
+    name: str
+    model: str
+    """A model's name, or `package.module:build`."""
+    batch_size: int
+    """Samples a worker and iteration."""
+    input_shape: tuple[int, ...] | None
+    """One sample, for a user's model; None for a shipped model."""
+    classes: int | None
+    """Number of classes, for a user's model."""
+    gradients: LiveGradients | RecordedGradients
+    cluster: Cluster
+    """At its largest: `max(node_counts)` nodes."""
+    node_counts: tuple[int, ...]
+    """The sweep, ascending."""
+    compressors: tuple[CompressorChoice, ...]
+    buckets: DdpBuckets
+    compute: MeasuredCompute | None
+    seed: int
+    resolved: dict[str, object]
+    """The scenario file with every default filled in, in plain values with units: what is
+    written beside the results and can be run again."""

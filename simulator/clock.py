@@ -1,0 +1,30 @@
+"""The engine's time: integer picoseconds.
+
+With integers, `max` and `+` are associative and ties are real ties, so that a closed form, a
+recurrence and an event-by-event simulation agree with `==` on every platform. int64 holds 106
+days. Durations are rounded to the nearest picosecond once, where they are made.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+Picoseconds = int
+Times = NDArray[np.int64]
+"""Picoseconds, one entry a rank."""
+
+PS_PER_SECOND = 10**12
+
+
+def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
+    """The nearest picosecond; halves go to the even one."""
+    return round(Fraction(seconds) * PS_PER_SECOND)
+
+
+def seconds(time: Picoseconds) -> float:
+    """For the border: results, plots, JSON."""
+    return int(time) / PS_PER_SECOND

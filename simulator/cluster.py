@@ -1,0 +1,52 @@
+"""The cluster as the simulator sees it: nodes, devices, links, and who talks to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gcsim.simulator.device import Device
+from gcsim.simulator.links import Link
+
+TransportName = Literal["textbook", "gloo"]
+AllReduceAlgorithm = Literal["ring", "hierarchical"]
+AllGatherAlgorithm = Literal["ring", "pipelined_ring"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """Which algorithm carries out each kind of request."""
+
+    transport: TransportName = "textbook"
+    """gloo: device tensors are staged through host memory over `Cluster.intra_node`."""
+    all_reduce: AllReduceAlgorithm = "ring"
+    all_gather: AllGatherAlgorithm = "ring"
+    pipeline_block: int = 32 * 1024
+    """Bytes a block of the pipelined all-gatherv."""
+    servers: int = 1
+    """Parameter servers; server s lives on node s mod nodes and shares its network card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """`nodes` machines with `devices_per_node` workers each, one network card a machine.
+
+    Ranks count node by node: worker r is device r mod devices_per_node of node
+    r // devices_per_node.
+    """
+
+    nodes: int
+    devices_per_node: int
+    device: Device
+    network: Link
+    """Between a node's network card and the switch, each direction."""
+    intra_node: Link
+    """Between a device and its node's memory (PCIe), each direction."""
+    collectives: Collectives = Collectives()
+
+    @property
+    def workers(self) -> int:
+        return self.nodes * self.devices_per_node
+
+    def node_of(self, rank: int) -> int:
+        return rank // self.devices_per_node

@@ -1,0 +1,1 @@
+"""One collective algorithm a file: pure functions from entry times to exit times."""
