@@ -24,6 +24,7 @@ class TensorSlice:
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -36,6 +37,7 @@ class BucketLayout:
 
     @property
     def numel(self) -> int:
+        """Number of elements of all parameters together."""
         return sum(piece.numel for piece in self.slices)
 
     def views(self, flat: Tensor) -> Iterator[tuple[TensorSlice, Tensor]]:

@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch as torch
+    import torch as torch  # noqa: PLC0414 - re-exported
 else:
 
     class _LazyModule(types.ModuleType):

@@ -39,9 +39,7 @@ def compressor_class(name: str) -> type[Compressor]:
     if target is None:
         if ":" not in name:
             raise InputError(
-                Problem(
-                    message=f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY)
-                )
+                Problem(message=f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY))
             )
         target = name
     module, _, attribute = target.partition(":")

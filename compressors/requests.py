@@ -68,4 +68,5 @@ def gather_variable(payload: Tensor) -> Generator[Request, Any, Iterable[Tensor]
 
     length = torch.tensor([payload.numel()], dtype=torch.int64).view(torch.uint8)
     yield AllGather(payload=length)
-    return (yield AllGather(payload=payload, variable=True))
+    payloads: Iterable[Tensor] = yield AllGather(payload=payload, variable=True)
+    return payloads

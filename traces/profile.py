@@ -13,7 +13,7 @@ It is the only thing that passes from the first stage (real compressors, torch) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gcsim.compressors.bucket import BucketLayout
@@ -123,6 +123,8 @@ class TrafficProfile:
     period: int
     phases: tuple[Phase, ...]
     quality: Quality
+    gradients: dict[str, object] = field(default_factory=dict)
+    """Where the gradients came from: plain values for the report."""
 
     @property
     def wire_bytes_per_worker(self) -> float:

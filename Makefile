@@ -1,0 +1,61 @@
+# `make run` and `make test` work on a bare checkout: they make their own environment.
+#
+# Needs: Python 3.11 or newer with venv, and make. The environment lies in $(VENV).
+
+new_enough := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$p -c '$(new_enough)' 2>/dev/null && { echo $$p; break; }; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+SCENARIO ?= scenarios/alexnet_32node.yaml
+
+.PHONY: run test long bench lint types imports check clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/run.stamp  ## the main job
+	$(BIN)/gcsim run $(SCENARIO)
+
+test: $(VENV)/dev.stamp  ## the test suite
+	$(BIN)/python -m pytest
+
+long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
+	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --benchmark-skip"
+
+bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp
+	$(BIN)/mypy
+
+imports: $(VENV)/dev.stamp
+	$(BIN)/lint-imports
+
+check: test lint types imports
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(new_enough)' || \
+	  { echo "error: gcsim needs Python 3.11 or newer; run make PYTHON=/path/to/python3" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "This Python has no venv: installing Debian's python3-venv"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; \
+	  else \
+	    echo "error: $(PYTHON) has no venv; run: sudo apt-get install python3-venv" >&2; exit 2; \
+	  fi
+	$(PYTHON) -m venv $(VENV)
+
+# A failed installation leaves no stamp and is tried again.
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/run.stamp
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,66 @@
+"""How is a number written for people? Few digits, no lost magnitude, one notation everywhere.
+
+Tables, sentences and figures all write their numbers here, so that the same value reads the same
+in each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with `digits` significant digits: "244", "12.3", "0.0245", "8.3e-08", "0".
+
+    Whole digits are never dropped ("1234", not "1230"); below 0.001 the notation is scientific
+    with one digit less.
+    """
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size < 1e-3 or size >= 1e7:
+        return f"{value:.{digits - 2}e}"
+    # round first: 9.996 belongs with the numbers of two whole digits ("10.0", not "10.00")
+    size = float(f"{size:.{digits}g}")
+    whole = len(str(int(size))) if size >= 1 else 1 - _leading_zeros(size)
+    return f"{value:.{max(0, digits - whole)}f}"
+
+
+def aligned(values: Sequence[float]) -> Callable[[float], str]:
+    """A way to write the numbers of one column with their decimal points below each other.
+
+    As many decimals as give the smallest value two significant digits, at most three; what
+    would then read as zero without being it is written with its own digits.
+    """
+    smallest = min((abs(value) for value in values if value), default=1.0)
+    decimals = min(3, max(0, 1 - math.floor(math.log10(smallest))))
+
+    def write(value: float) -> str:
+        if value == 0:
+            return "0"
+        if abs(value) < 0.5 * 10**-decimals:
+            return significant(value)
+        return f"{value:.{decimals}f}"
+
+    return write
+
+
+def _leading_zeros(size: float) -> int:
+    """Zeros after the decimal point plus one: 0.5 gives 1, 0.05 gives 2."""
+    return -int(f"{size:e}".split("e")[1])
+
+
+def milliseconds(seconds: float) -> str:
+    """A duration in a sentence: "423 ms"."""
+    return f"{significant(seconds * 1e3)} ms"
+
+
+def times(factor: float) -> str:
+    """A factor in a sentence: "5.21x"."""
+    return f"{significant(factor)}x"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: "1 node", "32 nodes"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

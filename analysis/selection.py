@@ -1,0 +1,68 @@
+"""Which rows answer the question? The largest size, the fastest method there, and at each size.
+
+Rule: at a size the winner has the shortest iteration; methods within 1 % of the shortest are
+called equal, since no prediction here is that sharp, and of equals the uncompressed one wins,
+then the one whose update is nearest to the dense one (smallest NMSE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gcsim.errors import InternalError
+from gcsim.scenarios.result import Result, Row
+
+TIE = 0.01
+"""Relative difference of iteration times below which two methods count as equally fast."""
+
+DENSE = "none"
+"""Registered name of the uncompressed exchange."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The winner at one size, and those that are as fast."""
+
+    row: Row
+    equals: tuple[Row, ...]
+    """Other rows within `TIE` of the fastest, by rising NMSE."""
+
+
+def at_largest(result: Result) -> tuple[Row, ...]:
+    """Rows of the largest size, fastest first."""
+    if not result.rows:
+        raise InternalError("a result without rows")
+    largest = max(row.workers for row in result.rows)
+    return fastest_first(row for row in result.rows if row.workers == largest)
+
+
+def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """By iteration time; the dense row first among exact equals, then by NMSE."""
+    return tuple(sorted(rows, key=lambda row: (row.iteration_s, row.compressor != DENSE, row.nmse)))
+
+
+def sizes(result: Result) -> tuple[int, ...]:
+    """Numbers of workers of the sweep, ascending."""
+    return tuple(sorted({row.workers for row in result.rows}))
+
+
+def best(rows: Iterable[Row]) -> Best:
+    """The winner among rows of one size."""
+    ordered = fastest_first(rows)
+    limit = ordered[0].iteration_s * (1 + TIE)
+    equals = [row for row in ordered if row.iteration_s <= limit]
+    equals.sort(key=lambda row: (row.compressor != DENSE, row.nmse))
+    return Best(row=equals[0], equals=tuple(equals[1:]))
+
+
+def best_by_size(result: Result) -> tuple[Best, ...]:
+    """The winner at each size, ascending."""
+    return tuple(
+        best(row for row in result.rows if row.workers == workers) for workers in sizes(result)
+    )
+
+
+def dense_row(rows: Iterable[Row]) -> Row | None:
+    """The first uncompressed row, where there is one."""
+    return next((row for row in rows if row.compressor == DENSE), None)

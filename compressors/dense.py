@@ -1,0 +1,35 @@
+"""What does no compression cost? The dense float32 all-reduce that DDP does.
+
+The gradient is divided by the number of workers as it is copied into the bucket, then summed:
+PyTorch's `DistributedDataParallel` (reducer.cpp) works in this order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gcsim.compressors.base import About, Compressor
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.requests import AllReduce, Exchange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Dense(Compressor):
+    """The mean gradient, exact up to float32 rounding."""
+
+    about = About(
+        title="Dense float32 all-reduce (no compression)",
+        family="dense",
+        collective="all-reduce",
+        bits="32",
+        unbiased=True,
+        state="none",
+        paper="S. Li et al., PyTorch Distributed, VLDB 2020",
+    )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The mean of the workers' gradients, float32 `[n]`."""
+        mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+        return mean

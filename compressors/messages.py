@@ -1,0 +1,63 @@
+"""Does a message fit the bucket that it is decoded into, and where does a bucket's state live?
+
+A message is one frame a tensor, in the order of the bucket's layout. A receiver knows the layout
+and nothing else of the sender: a frame too many, too few, of another codec or of another length
+is a damaged or misrouted message (`InputError`), never a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.frame import Frame, read_frames
+from gcsim.compressors.lazy_torch import torch
+from gcsim.errors import InputError, InternalError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def frames_of(
+    message: Tensor, layout: BucketLayout, codec: int
+) -> Iterator[tuple[TensorSlice, Frame]]:
+    """Each tensor of the layout with its frame.
+
+    Raises `InputError` when the frames are not those of this layout.
+    """
+    frames = read_frames(message, expected=codec)
+    for piece in layout.slices:
+        frame = next(frames, None)
+        if frame is None:
+            raise InputError(f"the message ends before the frame of {piece.name}")
+        if frame.numel != piece.numel:
+            raise InputError(f"{piece.name} has {piece.numel} elements, its frame {frame.numel}")
+        yield piece, frame
+    if next(frames, None) is not None:
+        raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
+
+
+def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
+    """A frame's body in two parts of known length; `InputError` when it is not that long."""
+    if frame.body.numel() != head_bytes + tail_bytes:
+        raise InputError(
+            f"damaged payload: body of {frame.body.numel()} bytes, "
+            f"its header asks for {head_bytes} + {tail_bytes}"
+        )
+    return frame.body[:head_bytes], frame.body[head_bytes:]
+
+
+def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:
+    """The bucket's flat vector in `store`: float32 `[n]`, zeros the first time.
+
+    Raises `InternalError` when the bucket has changed its length since.
+    """
+    index = bucket.layout.index
+    if index not in store:
+        store[index] = torch.zeros_like(bucket.gradient)
+    if store[index].numel() != bucket.gradient.numel():
+        raise InternalError(
+            f"bucket {index} had {store[index].numel()} elements, now {bucket.gradient.numel()}"
+        )
+    return store[index]

@@ -1,0 +1,168 @@
+"""What arithmetic does a compressor do? Kernels counted between two collectives.
+
+A torch dispatch mode sees every tensor kernel that runs, with its operands, and adds its bytes
+(read plus written) and FLOPs to its class. Code that leaves torch (bit packing and selection in
+numpy) is wrapped by `kernel`, which counts one kernel with the bytes of the tensors that go in
+and come out: what one fused kernel on an accelerator would move.
+
+Cost that grows with the number of workers is told from cost that does not by watching the
+payloads: what runs between two steps of an iteration over the received payloads belongs to a
+payload. (Test: the cost at four workers equals fixed + 4 per payload as metered with two.)
+
+Assumes that a kernel reads each operand once and writes each result once, and that views are
+free. Indexed reads count the elements that are touched, not the whole operand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from gcsim.compressors.kernels import KernelClass, KernelCost, total
+from gcsim.compressors.lockstep import CollectiveRecord
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Recorder:
+    """Adds up the kernels of one stretch of computation."""
+
+    def __init__(self) -> None:
+        self.fixed: list[KernelCost] = []
+        self.per_payload: list[KernelCost] = []
+        """The sum over all payloads."""
+        self.payloads = 0
+        self.paused = False
+        self._in_payload = False
+
+    def add(self, cost: KernelCost) -> None:
+        """Count a kernel where it belongs: to the payload being read, or to the exchange."""
+        (self.per_payload if self._in_payload else self.fixed).append(cost)
+
+    def watch(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Iterate over payloads; what runs until the next one is asked for belongs to them."""
+        try:
+            for payload in received:
+                self._in_payload = True
+                self.payloads += 1
+                yield payload
+        finally:
+            self._in_payload = False
+
+    def costs(self) -> tuple[KernelCost, ...]:
+        """Everything that was counted, by class."""
+        return total([*self.fixed, *self.per_payload])
+
+
+_active: list[Recorder] = []
+
+
+@contextmanager
+def segment() -> Iterator[Recorder]:
+    """Count the kernels that run inside, on this thread."""
+    from gcsim.compressors.meter_dispatch import CountingMode
+
+    recorder = Recorder()
+    _active.append(recorder)
+    try:
+        with CountingMode(recorder):
+            yield recorder
+    finally:
+        _active.pop()
+
+
+def kernel(kind: KernelClass) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Count a call of the decorated function as one kernel of class `kind`.
+
+    Its tensor operands are read once, its tensor results written once; torch kernels that it
+    runs inside are not counted again.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def counted(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not _active or _active[-1].paused:
+                return function(*args, **kwargs)
+            recorder = _active[-1]
+            recorder.paused = True
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                recorder.paused = False
+            operands = [*_tensors(args), *_tensors(kwargs.values())]
+            results = list(_tensors([result]))
+            recorder.add(
+                KernelCost(
+                    kind=kind,
+                    launches=1,
+                    elements=max((t.numel() for t in [*operands, *results]), default=0),
+                    nbytes=sum(t.nbytes for t in [*operands, *results]),
+                )
+            )
+            return result
+
+        return counted
+
+    return decorate
+
+
+class Meter:
+    """An observer of one lockstep exchange: the kernels between any two collectives."""
+
+    def __init__(self, workers: int) -> None:
+        self.segments: list[list[Recorder]] = [[] for _ in range(workers)]
+        """By rank, then by position between the collectives."""
+        self.collectives: list[CollectiveRecord] = []
+        self.servers: list[Recorder | None] = []
+        """By collective."""
+        self._server: Recorder | None = None
+
+    @contextmanager
+    def compute(self, rank: int) -> Iterator[None]:
+        """See `Observer`."""
+        with segment() as recorder:
+            self.segments[rank].append(recorder)
+            yield
+
+    @contextmanager
+    def serve(self) -> Iterator[None]:
+        """See `Observer`."""
+        with segment() as recorder:
+            self._server = recorder
+            yield
+
+    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
+        """See `Observer`."""
+        return _Watched(received)
+
+    def collective(self, record: CollectiveRecord) -> None:
+        """See `Observer`."""
+        self.collectives.append(record)
+        self.servers.append(self._server)
+        self._server = None
+
+
+class _Watched:
+    """Payloads whose iteration tells the active recorder."""
+
+    def __init__(self, received: list[Tensor]) -> None:
+        self._received = received
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return _active[-1].watch(self._received) if _active else iter(self._received)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    from gcsim.compressors.lazy_torch import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

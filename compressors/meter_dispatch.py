@@ -1,0 +1,162 @@
+"""How many bytes and FLOPs does a torch kernel move? The dispatch mode behind the meter.
+
+Imports torch: only `meter.segment` imports this file. Classes follow from the operator's name;
+an operator that is not in the tables is a reduction when its result is much smaller than its
+operands, and streams otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.compressors.meter import Recorder
+
+_CLASSES: dict[str, KernelClass] = {
+    **dict.fromkeys(
+        ("sum", "mean", "amax", "amin", "max", "min", "aminmax", "linalg_vector_norm", "norm",
+         "dot", "vdot", "std", "var", "var_mean", "prod", "any", "all", "argmax", "argmin",
+         "count_nonzero", "cumsum", "_cdist_forward", "histc", "bincount", "equal"),
+        "reduction",
+    ),
+    **dict.fromkeys(
+        ("index", "index_select", "gather", "take", "index_put_", "index_put", "_index_put_impl_",
+         "scatter_", "scatter", "scatter_add_", "scatter_add", "scatter_reduce_", "index_add_",
+         "index_copy_", "index_fill_", "masked_scatter_", "nonzero", "masked_select", "put_",
+         "bucketize", "searchsorted", "embedding"),
+        "gather_scatter",
+    ),
+    **dict.fromkeys(("topk", "kthvalue", "median", "nanmedian", "quantile"), "selection"),
+    **dict.fromkeys(("sort", "argsort", "_unique2", "unique_consecutive", "msort"), "sort"),
+    **dict.fromkeys(
+        ("uniform_", "bernoulli_", "bernoulli", "normal_", "random_", "rand", "randn", "randint",
+         "exponential_", "geometric_", "randperm", "multinomial"),
+        "random",
+    ),
+    **dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "addmv_", "convolution",
+         "convolution_backward"),
+        "matmul",
+    ),
+    **dict.fromkeys(
+        ("linalg_qr", "linalg_svd", "_linalg_svd", "_linalg_eigh", "linalg_cholesky_ex",
+         "geqrf", "linalg_householder_product", "linalg_solve_triangular"),
+        "factorization",
+    ),
+    **dict.fromkeys(("_local_scalar_dense", "is_nonzero"), "host_sync"),
+}  # fmt: skip
+
+_FREE = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
+     "detach", "lift_fresh", "sym_size", "sym_numel", "_has_same_storage_numel"}
+)  # fmt: skip
+"""Allocate or describe; touch no element."""
+
+_OVERWRITE = frozenset({"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_"})
+"""Write their first operand without reading it."""
+
+_INDEXED_READ = frozenset({"index", "index_select", "gather", "take", "embedding"})
+_INDEXED_WRITE = frozenset(
+    {"index_put_", "index_put", "_index_put_impl_", "scatter_", "scatter_add_", "index_add_",
+     "index_copy_", "index_fill_", "put_", "scatter_reduce_"}
+)  # fmt: skip
+
+
+class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Adds each kernel that is dispatched to a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._recorder = recorder
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self._recorder.paused:
+            cost = kernel_cost(func, args, kwargs or {}, result)
+            if cost is not None:
+                self._recorder.add(cost)
+        return result
+
+
+def kernel_cost(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+) -> KernelCost | None:
+    """The cost of one dispatched operator; None for one that touches no element."""
+    name = func.overloadpacket.__name__
+    if name in _FREE:
+        return None
+    destinations = {id(leaf) for key in ("out",) for leaf in tree_leaves(kwargs.get(key))}
+    operands = [
+        leaf
+        for leaf in tree_leaves((args, dict(kwargs)))
+        if isinstance(leaf, Tensor) and id(leaf) not in destinations
+    ]
+    results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    if not func._schema.is_mutable and _is_view(operands, results):
+        return None
+    if name in _OVERWRITE:
+        operands = operands[1:]
+    nbytes = _bytes_moved(name, operands, results)
+    everything = [*operands, *results]
+    elements = max((leaf.numel() for leaf in everything), default=0)
+    kind = _CLASSES.get(name)
+    if kind is None:
+        written = sum(leaf.numel() for leaf in results)
+        kind = "reduction" if operands and 16 * written < elements else "streaming"
+    if kind == "reduction" and name in {"max", "min"} and len(operands) == 2:  # element-wise
+        kind = "streaming"
+    flops = _matmul_flops(operands, results) if kind == "matmul" else 0
+    return KernelCost(kind=kind, launches=1, elements=elements, nbytes=nbytes, flops=flops)
+
+
+def _is_view(operands: list[Tensor], results: list[Tensor]) -> bool:
+    if not results or not operands:
+        return False
+    storages = {leaf.untyped_storage().data_ptr() for leaf in operands}
+    return all(
+        leaf.untyped_storage().data_ptr() in storages and leaf.numel() > 0 for leaf in results
+    )
+
+
+def _bytes_moved(name: str, operands: list[Tensor], results: list[Tensor]) -> int:
+    if name in _INDEXED_READ:
+        indices = sum(_span(leaf) for leaf in operands[1:])
+        return indices + 2 * sum(_span(leaf) for leaf in results)
+    if name in _INDEXED_WRITE:
+        given = operands[1:]
+        touched = max((leaf.numel() for leaf in given), default=0)
+        return sum(_span(leaf) for leaf in given) + touched * operands[0].element_size()
+    return sum(_span(leaf) for leaf in operands) + sum(_span(leaf) for leaf in results)
+
+
+def _span(leaf: Tensor) -> int:
+    """Bytes of the distinct elements; an expanded tensor counts what it is expanded from."""
+    distinct = math.prod(
+        size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride != 0
+    )
+    return distinct * leaf.element_size()
+
+
+def _matmul_flops(operands: list[Tensor], results: list[Tensor]) -> int:
+    """2 m k n for products of matrices [.., m, k] and [.., k, n]; convolutions by their weight."""
+    factors = [leaf for leaf in operands if leaf.dim() >= 1]
+    if not factors or not results:
+        return 0
+    if results[0].dim() == 4 and len(factors) >= 2:  # convolution: weight [out, in/groups, h, w]
+        weight = factors[1]
+        return 2 * results[0].numel() * math.prod(weight.shape[1:])
+    left = factors[-2] if len(factors) >= 2 else factors[0]
+    inner = left.shape[-1]
+    return 2 * results[0].numel() * inner

@@ -1,0 +1,224 @@
+"""Does a document have the right shape, and what does a person read when it does not?
+
+pydantic finds every mistake in one pass; here its locations become `file:line:column` and its
+messages sentences with a suggestion. Field types that files share (quantities with units) are
+here too. Strict: a number is never read from text, nor a truth value from a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from gcsim import units
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.document import Document, Keys
+
+
+class Section(BaseModel):
+    """A mapping of a file: unknown keys are refused, nothing is converted in silence."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+NAMED, SPELLED_OUT = "<name>", "<mapping>"
+"""Tags of unions of a name and a mapping; they occur in pydantic's locations, not in files."""
+
+
+def by_shape(value: Any) -> str:
+    """Which side of such a union a value belongs to."""
+    return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
+
+
+def refuse(message: str, hint: str = "") -> PydanticCustomError:
+    """The error for a validator to raise: the message is shown as it is."""
+    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
+
+
+def _asking(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def validate(value: Any) -> Any:
+        try:
+            return parse(value)
+        except InputError as error:
+            problem = error.problems[0]
+            raise refuse(problem.message, problem.hint) from error
+
+    return validate
+
+
+def _positive(dimension: units.Dimension) -> Callable[[Any], Fraction]:
+    def parse(text: Any) -> Fraction:
+        value = units.parse(text, dimension)
+        if value == 0:
+            raise InputError(f"{text} is zero; it must be more")
+        return value
+
+    return parse
+
+
+def _positive_bytes(text: Any) -> int:
+    value = units.parse_bytes(text)
+    if value == 0:
+        raise InputError(f"{text} is zero; it must be at least 1 B")
+    return value
+
+
+def _fraction_of_one(value: Any) -> Fraction:
+    """0.94, or a ratio of whole numbers: 1448/1538."""
+    try:
+        if isinstance(value, bool) or len(str(value)) > 40:
+            raise ValueError
+        share = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{value!s:.40} is not a number or a ratio such as 1448/1538") from None
+    if not 0 < share <= 1:
+        raise InputError(f"{value} must be greater than 0 and at most 1")
+    return share
+
+
+def _text(example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "examples": [example]})
+
+
+Duration = Annotated[
+    Fraction, PlainValidator(_asking(lambda text: units.parse(text, "time"))), _text("50 us")
+]
+"""Seconds."""
+PositiveDuration = Annotated[Fraction, PlainValidator(_asking(_positive("time"))), _text("5 ms")]
+Bandwidth = Annotated[Fraction, PlainValidator(_asking(_positive("bandwidth"))), _text("10 Gbit/s")]
+"""Bytes per second."""
+ComputeRate = Annotated[
+    Fraction, PlainValidator(_asking(_positive("compute rate"))), _text("1.5 TFLOP/s")
+]
+"""FLOP per second."""
+Size = Annotated[int, PlainValidator(_asking(_positive_bytes)), _text("25 MiB")]
+"""Whole bytes, at least one."""
+Share = Annotated[
+    Fraction,
+    PlainValidator(_asking(_fraction_of_one)),
+    WithJsonSchema({"type": ["number", "string"]}),
+]
+"""In (0, 1]."""
+
+
+def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:
+    """The document as `model`, or None and everything that is wrong with it."""
+    try:
+        return model.model_validate(document.data), []
+    except ValidationError as error:
+        return None, [_problem(model, document, fault) for fault in error.errors()]
+
+
+def dotted(way: Keys) -> str:
+    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
+    return ".".join(str(key) for key in way)
+
+
+def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
+    tags = (NAMED, SPELLED_OUT, "[key]")
+    last = fault["loc"][-1] if fault["loc"] else ""
+    way: Keys = tuple(key for key in fault["loc"] if key not in tags)
+    kind = fault["type"]
+    around = f" in {dotted(way[:-1])}" if way[:-1] else ""
+    if kind == "extra_forbidden":
+        return unknown_key(document, way, _known_keys(model, way[:-1]))
+    if kind == "missing":
+        place = document.place_of_key(way[:-1])
+        return Problem(place=place, message=f"key {way[-1]!r} is missing{around}")
+    if last == "[key]":
+        expected = [word.strip("' ") for word in _context(fault, "expected").split(",")]
+        known = [word.strip("' ") for part in expected for word in part.split(" or ")]
+        return unknown_key(document, way, known)
+    name = dotted(way) or "the file"
+    if kind == "refused":
+        message, hint = _context(fault, "message"), _context(fault, "hint")
+        return Problem(place=document.place(way), message=f"{name}: {message}", hint=hint)
+    rule, hint = _rule(fault)
+    value = fault["input"]
+    shown = f" = {_shown(value)}" if not isinstance(value, dict | list) else ""
+    return Problem(place=document.place(way), message=f"{name}{shown}: {rule}", hint=hint)
+
+
+def unknown_key(document: Document, way: Keys, known: list[str]) -> Problem:
+    """The problem of a key that means nothing."""
+    around = f" in {dotted(way[:-1])}" if way[:-1] else ""
+    return Problem(
+        place=document.place_of_key(way),
+        message=f"unknown key {way[-1]!r}{around}",
+        hint=did_you_mean(str(way[-1]), known),
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "(nothing)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _context(fault: ErrorDetails, key: str) -> str:
+    return str(fault.get("ctx", {}).get(key, ""))
+
+
+_EXPECTED = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "model_type": "must be a mapping (key: value)",
+    "model_attributes_type": "must be a mapping (key: value)",
+    "dict_type": "must be a mapping (key: value)",
+    "finite_number": "must be a finite number",
+}
+_LIMITS = {
+    "greater_than": ("gt", "must be greater than {}"),
+    "greater_than_equal": ("ge", "must be at least {}"),
+    "less_than": ("lt", "must be less than {}"),
+    "less_than_equal": ("le", "must be at most {}"),
+    "too_short": ("min_length", "must have at least {} entry"),
+    "too_long": ("max_length", "must have at most {} entries"),
+    "string_too_short": ("min_length", "must not be empty"),
+}
+
+
+def _rule(fault: ErrorDetails) -> tuple[str, str]:
+    kind = fault["type"]
+    if kind in _EXPECTED:
+        return _EXPECTED[kind], ""
+    if kind in _LIMITS:
+        key, rule = _LIMITS[kind]
+        return rule.format(_context(fault, key)), ""
+    if kind == "literal_error":
+        words = _context(fault, "expected").replace(" or ", ", ").split(", ")
+        known = [word.strip("'") for word in words]
+        return "is not a choice", did_you_mean(str(fault["input"]), known)
+    return fault["msg"][:1].lower() + fault["msg"][1:], ""
+
+
+def _known_keys(model: type[Section], way: Keys) -> list[str]:
+    """Keys that a mapping at `way` may have, over all sections that may stand there."""
+    sections: list[type[BaseModel]] = [model]
+    for key in way:
+        annotations = [
+            section.model_fields[key].annotation
+            for section in sections
+            if isinstance(key, str) and key in section.model_fields
+        ]
+        # A list index or the key of a table leads into what the annotation holds already.
+        if annotations:
+            sections = [found for annotation in annotations for found in _sections(annotation)]
+    return sorted({name for section in sections for name in section.model_fields})
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _sections(part)]

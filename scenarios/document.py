@@ -1,0 +1,198 @@
+"""Where in a YAML text does each value stand? Plain data, with the place of every key and value.
+
+Reads YAML nodes through `yaml.compose` and gives plain scalars the meaning that YAML 1.2 (core
+schema) gives them: PyYAML's own 1.1 rules read `1e9` as a string, `off` as False and `12:30` as
+750, and keep the last of two equal keys in silence. Equal keys, tags, anchors and aliases are
+refused: none is needed here, and aliases can make a small file huge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gcsim.errors import InputError, Problem
+
+LARGEST = 1 << 20
+"""Bytes of the largest file that is read."""
+
+Keys = tuple[str | int, ...]
+"""The way to a value: `("cluster", "nodes", 0)`."""
+
+_NULL = re.compile(r"null|Null|NULL|~|", re.ASCII)
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE", re.ASCII)
+_INT = re.compile(r"[-+]?\d{1,40}", re.ASCII)
+_HEX = re.compile(r"0x[0-9a-fA-F]{1,32}|0o[0-7]{1,40}", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+                    re.ASCII)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Document:
+    """Nested dicts, lists and scalars, and where each of them stands."""
+
+    name: str
+    data: Any
+    values: dict[Keys, str] = field(default_factory=dict)
+    """`file:line:column` of each value, by the way to it."""
+    keys: dict[Keys, str] = field(default_factory=dict)
+    """The same of each mapping's keys."""
+    order: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Line and column of a place, for sorting problems."""
+
+    def place(self, way: Keys) -> str:
+        """Of the value, or of the nearest thing around it when it is missing."""
+        while way:
+            if way in self.values:
+                return self.values[way]
+            way = way[:-1]
+            if way in self.keys:
+                return self.keys[way]
+        return self.values.get((), self.name)
+
+    def place_of_key(self, way: Keys) -> str:
+        """Of the key under which the value stands; of the value in a list."""
+        return self.keys.get(way) or self.place(way)
+
+    def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
+        """In the order of the text; what came from elsewhere (options) first."""
+        return sorted(problems, key=lambda problem: self.order.get(problem.place, (0, 0)))
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that this reader does not take."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; plain scalars keep their text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # types-PyYAML
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _Refused(
+                problem="anchors and aliases are not accepted here; write the value out",
+                problem_mark=event.start_mark,
+            )
+        if getattr(event, "tag", None):
+            raise _Refused(
+                problem=f"tags such as {event.tag!r} are not accepted here; write the plain value",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+
+def read_file(path: Path, name: str | None = None) -> Document:
+    """Read a YAML file; `name` is how messages call it.
+
+    Raises `InputError` when it cannot be read, is too large, is not UTF-8, or is not the YAML
+    that `read` takes.
+    """
+    name = name or str(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise InputError(Problem(place=name, message=error.strerror or str(error))) from error
+    if len(content) > LARGEST:
+        raise InputError(Problem(place=name, message=f"is larger than {LARGEST >> 20} MiB"))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"is not UTF-8 text (byte {content[error.start]:#04x})"
+        raise InputError(Problem(place=f"{name}:{line}:1", message=message)) from error
+    return read(text, name)
+
+
+def read(text: str, name: str, *, position: bool = True) -> Document:
+    """Read one YAML document. With `position` false every place is just `name`.
+
+    Raises `InputError` for a syntax error, two equal keys, a key that is no scalar, a tag, an
+    anchor or an alias, more than one document, or an empty one.
+    """
+    document = Document(name=name, data=None)
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = _at(document, mark, position) if mark else name
+        raise InputError(Problem(place=where, message=_syntax(error))) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        where = f"{name}:{line}:1" if position else name
+        message = f"character {chr(error.character)!r} is not allowed in YAML"
+        raise InputError(Problem(place=where, message=message)) from error
+    except RecursionError as error:
+        raise InputError(Problem(place=name, message="is nested too deeply")) from error
+    if node is None:
+        raise InputError(Problem(place=name, message="is empty"))
+    problems: list[Problem] = []
+    document.data = _plain(node, (), document, position, problems)
+    if problems:
+        raise InputError(problems)
+    return document
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    said = "; ".join(part for part in (error.context, error.problem) if part)
+    if "\\t" in said:
+        return "a tab indents this line; YAML wants spaces"
+    return said or "is not valid YAML"
+
+
+def _at(document: Document, mark: Any, position: bool) -> str:
+    if not position:
+        return document.name
+    place = f"{document.name}:{mark.line + 1}:{mark.column + 1}"
+    document.order[place] = (mark.line, mark.column)
+    return place
+
+
+def _plain(
+    node: yaml.Node, way: Keys, document: Document, position: bool, problems: list[Problem]
+) -> Any:
+    document.values[way] = _at(document, node.start_mark, position)
+    if isinstance(node, yaml.ScalarNode):
+        return node.value if node.style else scalar(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _plain(item, (*way, number), document, position, problems)
+            for number, item in enumerate(node.value)
+        ]
+    data: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        place = _at(document, key_node.start_mark, position)
+        if not isinstance(key_node, yaml.ScalarNode):
+            problems.append(Problem(place=place, message="a key must be a single word"))
+            continue
+        key = key_node.value
+        if key in data:
+            first = document.keys[(*way, key)]
+            message = f"key {key!r} stands here for the second time"
+            problems.append(Problem(place=place, message=message, hint=f"first at {first}"))
+            continue
+        document.keys[(*way, key)] = place
+        data[key] = _plain(value_node, (*way, key), document, position, problems)
+    return data
+
+
+def scalar(text: str) -> bool | int | float | str | None:
+    """What a plain scalar means in YAML 1.2's core schema."""
+    if _NULL.fullmatch(text):
+        return None
+    if _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text)
+    if _HEX.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+    return text

@@ -1,0 +1,36 @@
+"""How far is a long run? What the stages report to whoever watches: a bar, a log, nobody.
+
+A stage opens a task with the number of its steps and advances it; leaving the context closes the
+task, finished or not. Stages are the gradients, each compressor, and each cluster size.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+
+class Task(Protocol):
+    """One stage under way."""
+
+    def advance(self, n: int = 1) -> None:
+        """Report `n` more steps as done."""
+
+
+class Progress(Protocol):
+    """Somebody who watches a run."""
+
+    def task(self, description: str, total: int) -> AbstractContextManager[Task]:
+        """Open a stage of `total` steps; `description` is read by people."""
+
+
+class _SilentTask:
+    def advance(self, n: int = 1) -> None:
+        pass
+
+
+class SilentProgress:
+    """Nobody watches."""
+
+    def task(self, description: str, total: int) -> AbstractContextManager[Task]:
+        return nullcontext(_SilentTask())

@@ -1,0 +1,221 @@
+"""The main job: from a scenario to its result.
+
+    scenario ─► gradients ─► real compressors (stage 1) ─► traffic profiles, cached
+                                                              │
+    devices, links, sizes ──► simulated cluster (stage 2) ◄───┘ ─► rows
+
+Stage 1 runs for the compressors whose profile is not in the cache; only it imports torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.errors import InputError
+from gcsim.scenarios.keys import profile_key
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.provenance import provenance
+from gcsim.scenarios.record import check_trace, open_gradients
+from gcsim.scenarios.result import Result, Row, Span, Timeline
+from gcsim.scenarios.scenario import CompressorChoice, RecordedGradients, Scenario
+from gcsim.simulator.clock import seconds
+from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.training_time import ComputeTimes, training_time
+from gcsim.traces import cache as profile_cache
+from gcsim.traces.profile import TrafficProfile
+
+
+def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
+    """Run the compressors where needed, simulate every size, and put the rows together.
+
+    `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
+    gradients that cannot be used, before anything is simulated.
+    """
+    watcher = progress or SilentProgress()
+    started = time.perf_counter()
+    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    check_trace(scenario)
+    profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
+    measured = time.perf_counter()
+    compute = training_time(
+        profiles[0].model,
+        profiles[0].buckets,
+        scenario.cluster.device,
+        batch=scenario.batch_size,
+        measured=scenario.compute,
+    )
+    predictions = _simulate(scenario, profiles, compute, watcher)
+    rows = _rows(scenario, profiles, predictions, compute)
+    timelines = _timelines(scenario, predictions)
+    return Result(
+        scenario=scenario.resolved,
+        provenance=provenance(scenario, profiles, keys, compute.provenance),
+        rows=rows,
+        wall={
+            "gradients_and_compressors_s": measured - started,
+            "simulation_s": time.perf_counter() - measured,
+        },
+        timelines=timelines,
+    )
+
+
+def traffic_profiles(
+    scenario: Scenario, keys: Sequence[str], *, use_cache: bool, progress: Progress
+) -> list[TrafficProfile]:
+    """Stage 1: each compressor's profile, from the cache or measured now."""
+    found: dict[str, TrafficProfile] = {}
+    for key in keys if use_cache else ():
+        stored = profile_cache.load(key)
+        if stored is not None:
+            found[key] = stored
+    missing = {
+        key: choice
+        for key, choice in zip(keys, scenario.compressors, strict=True)
+        if key not in found
+    }
+    if missing:
+        profiles = _measure(scenario, list(missing.values()), progress)
+        for key, profile in zip(missing, profiles, strict=True):
+            found[key] = profile
+            if use_cache:
+                profile_cache.save(key, profile)
+    return [found[key] for key in keys]
+
+
+def _measure(
+    scenario: Scenario, choices: Sequence[CompressorChoice], progress: Progress
+) -> list[TrafficProfile]:
+    from gcsim.traces.buckets import bucket_layouts
+    from gcsim.traces.measure import Subject, measure
+
+    subjects = [
+        Subject(
+            kind=choice.kind,
+            compressor=compressor_class(choice.kind),
+            parameters=check_parameters(choice.kind, choice.parameters),
+        )
+        for choice in choices
+    ]
+    needs_moments = any("second_moments" in s.compressor.requires for s in subjects)
+    with open_gradients(scenario, second_moments=needs_moments, progress=progress) as trace:
+        if needs_moments and not trace.has_second_moments:
+            raise InputError(
+                "the trace holds no second moments, which the variance-based compressor needs; "
+                "record again with --second-moments"
+            )
+        layouts = bucket_layouts(
+            trace.parameters, first=scenario.buckets.first, cap=scenario.buckets.cap
+        )
+        source = scenario.gradients
+        workers = source.workers or trace.workers
+        with progress.task("compressors", len(subjects) * len(layouts)) as task:
+            return measure(
+                subjects,
+                trace,
+                layouts,
+                workers=workers,
+                seed=scenario.seed,
+                provenance={
+                    "source": "recorded" if isinstance(source, RecordedGradients) else "live",
+                    **trace.source,
+                    "workers": workers,
+                    "iterations": trace.iterations,
+                },
+                advance=lambda kind: task.advance(),
+            )
+
+
+def _simulate(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    compute: ComputeTimes,
+    progress: Progress,
+) -> list[list[Prediction]]:
+    """Stage 2: by compressor, then by cluster size."""
+    sizes = [replace(scenario.cluster, nodes=nodes) for nodes in scenario.node_counts]
+    with progress.task("cluster sizes", len(sizes) * len(profiles)) as task:
+        predictions = []
+        for profile in profiles:
+            of_sizes = []
+            for cluster in sizes:
+                of_sizes.append(predict(profile, cluster, compute))
+                task.advance()
+            predictions.append(of_sizes)
+    return predictions
+
+
+def _rows(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    predictions: Sequence[Sequence[Prediction]],
+    compute: ComputeTimes,
+) -> tuple[Row, ...]:
+    single = scenario.batch_size / seconds(compute.forward + compute.backward)
+    dense: Mapping[int, float] = next(
+        (
+            {n: p.iteration for n, p in zip(scenario.node_counts, of_sizes, strict=True)}
+            for choice, of_sizes in zip(scenario.compressors, predictions, strict=True)
+            if choice.kind == "none"
+        ),
+        {},
+    )
+    rows = []
+    for choice, profile, of_sizes in zip(
+        scenario.compressors, profiles, predictions, strict=True
+    ):
+        for nodes, times in zip(scenario.node_counts, of_sizes, strict=True):
+            workers = nodes * scenario.cluster.devices_per_node
+            throughput = workers * scenario.batch_size / times.iteration
+            wire = profile.wire_bytes_per_worker
+            rows.append(
+                Row(
+                    compressor=choice.kind,
+                    label=choice.label,
+                    nodes=nodes,
+                    workers=workers,
+                    iteration_s=times.iteration,
+                    forward_s=times.forward,
+                    backward_s=times.backward,
+                    encode_s=times.encode,
+                    communication_s=times.communication,
+                    exposed_communication_s=times.exposed,
+                    decode_s=times.decode,
+                    throughput_samples_per_s=throughput,
+                    speedup_vs_dense=dense[nodes] / times.iteration if dense else None,
+                    scaling_efficiency=throughput / (workers * single),
+                    wire_bytes_per_worker=wire,
+                    compression_ratio=profile.model.gradient_bytes / wire,
+                    nmse=profile.quality.nmse,
+                    cosine_similarity=profile.quality.cosine_similarity,
+                    period=profile.period,
+                )
+            )
+    return tuple(rows)
+
+
+def _timelines(
+    scenario: Scenario, predictions: Sequence[Sequence[Prediction]]
+) -> tuple[Timeline, ...]:
+    """A sample iteration of each compressor at the largest size."""
+    return tuple(
+        Timeline(
+            compressor=choice.kind,
+            label=choice.label,
+            nodes=scenario.node_counts[-1],
+            phase=of_sizes[-1].sample_phase,
+            spans=tuple(
+                Span(
+                    rank=span.rank,
+                    resource=span.resource,
+                    name=span.name,
+                    start_s=seconds(span.start),
+                    end_s=seconds(span.end),
+                )
+                for span in of_sizes[-1].spans
+            ),
+        )
+        for choice, of_sizes in zip(scenario.compressors, predictions, strict=True)
+    )

@@ -1,0 +1,102 @@
+"""The lockstep driver carries out each collective exactly and refuses a deadlock."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
+from gcsim.errors import InternalError
+
+
+def test_all_reduce_sums_over_workers_and_gives_each_its_own_copy() -> None:
+    def worker(value: float) -> Exchange:
+        reply = yield AllReduce(tensor=torch.full((3,), value))
+        reply += value  # one worker's change is not seen by another
+        return reply
+
+    first, second = lockstep([worker(1.0), worker(2.0)])
+    assert first.tolist() == [4.0] * 3
+    assert second.tolist() == [5.0] * 3
+
+
+def test_all_reduce_max_takes_the_largest_element() -> None:
+    def worker(values: list[float]) -> Exchange:
+        return (yield AllReduce(tensor=torch.tensor(values), op="max"))
+
+    updates = lockstep([worker([1.0, 5.0]), worker([3.0, 2.0])])
+    assert [update.tolist() for update in updates] == [[3.0, 5.0]] * 2
+
+
+def test_all_gather_gives_payloads_in_rank_order() -> None:
+    def worker(rank: int) -> Exchange:
+        payloads = yield AllGather(payload=torch.tensor([rank], dtype=torch.uint8))
+        return torch.cat(list(payloads)).float()
+
+    assert [u.tolist() for u in lockstep([worker(r) for r in range(3)])] == [[0.0, 1.0, 2.0]] * 3
+
+
+def test_a_variable_all_gather_exchanges_lengths_first() -> None:
+    def worker(length: int) -> Exchange:
+        payloads = yield from gather_variable(torch.zeros(length, dtype=torch.uint8))
+        return torch.tensor([float(p.numel()) for p in payloads])
+
+    meter = Meter(2)
+    updates = lockstep([worker(5), worker(9)], meter)
+    assert updates[0].tolist() == [5.0, 9.0]
+    assert meter.collectives == [
+        CollectiveRecord(kind="all_gather", sent=(8, 8)),
+        CollectiveRecord(kind="all_gather", sent=(5, 9)),
+    ]
+
+
+def test_push_pull_runs_the_server_once_with_everybodys_payload() -> None:
+    calls = []
+
+    def server(payloads: object) -> torch.Tensor:
+        received = list(payloads)  # type: ignore[call-overload]
+        calls.append(len(received))
+        return torch.cat(received)
+
+    def worker(rank: int) -> Exchange:
+        reply = yield PushPull(payload=torch.tensor([rank], dtype=torch.uint8), server=server)
+        return reply.float()
+
+    meter = Meter(2)
+    updates = lockstep([worker(1), worker(2)], meter)
+    assert [u.tolist() for u in updates] == [[1.0, 2.0]] * 2
+    assert calls == [2]
+    assert meter.collectives == [CollectiveRecord(kind="push_pull", sent=(1, 1), pulled=2)]
+
+
+def test_workers_that_ask_for_different_things_are_a_deadlock() -> None:
+    def one() -> Exchange:
+        return (yield AllReduce(tensor=torch.zeros(1)))
+
+    def other() -> Exchange:
+        payloads = yield AllGather(payload=torch.zeros(1, dtype=torch.uint8))
+        return torch.cat(list(payloads))
+
+    def silent() -> Exchange:
+        return torch.zeros(1)
+        yield
+
+    with pytest.raises(InternalError, match="disagree"):
+        lockstep([one(), other()])
+    with pytest.raises(InternalError, match="disagree"):
+        lockstep([one(), silent()])
+
+
+def test_unequal_tensors_and_payloads_are_refused() -> None:
+    def reduce(length: int) -> Exchange:
+        return (yield AllReduce(tensor=torch.zeros(length)))
+
+    def gather(length: int) -> Exchange:
+        return (yield AllGather(payload=torch.zeros(length, dtype=torch.uint8)))
+
+    with pytest.raises(InternalError, match="shape"):
+        lockstep([reduce(1), reduce(2)])
+    with pytest.raises(InternalError, match="gather_variable"):
+        lockstep([gather(1), gather(2)])

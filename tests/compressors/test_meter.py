@@ -1,0 +1,133 @@
+"""The meter counts what a kernel moves, and tells payload cost from fixed cost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.kernels import KernelCost, total
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.meter import Meter, kernel, segment
+from gcsim.compressors.registry import REGISTRY, create
+
+
+def counted(costs: list[KernelCost]) -> list[tuple[str, int, int]]:
+    return [(cost.kind, cost.nbytes, cost.flops) for cost in costs]
+
+
+def test_an_in_place_addition_reads_two_vectors_and_writes_one() -> None:
+    x, y = torch.zeros(1000), torch.zeros(1000)
+    with segment() as recorder:
+        x += y
+    assert counted(recorder.fixed) == [("streaming", 3 * 4000, 0)]
+
+
+def test_a_copy_reads_one_vector_and_writes_one() -> None:
+    x, y = torch.zeros(1000), torch.zeros(1000)
+    with segment() as recorder:
+        x.copy_(y)
+    assert counted(recorder.fixed) == [("streaming", 2 * 4000, 0)]
+
+
+def test_views_and_allocations_are_free() -> None:
+    x = torch.zeros(100)
+    with segment() as recorder:
+        x.view(10, 10).t()[2:5]
+        torch.empty(50)
+        x.detach()
+    assert recorder.fixed == []
+
+
+def test_a_matrix_product_counts_two_flops_a_multiply_add() -> None:
+    a, b = torch.zeros(30, 20), torch.zeros(20, 10)
+    with segment() as recorder:
+        a @ b
+    assert counted(recorder.fixed) == [("matmul", 4 * (600 + 200 + 300), 2 * 30 * 20 * 10)]
+
+
+def test_a_gather_counts_the_elements_it_touches() -> None:
+    x, index = torch.zeros(10_000), torch.tensor([3, 5, 7])
+    with segment() as recorder:
+        x[index]
+    # three int64 indices, three float32 read, three written
+    assert counted(recorder.fixed) == [("gather_scatter", 24 + 12 + 12, 0)]
+
+
+def test_an_expanded_operand_counts_what_it_is_expanded_from() -> None:
+    x, scale = torch.zeros(100, 50), torch.zeros(100, 1)
+    with segment() as recorder:
+        x.mul_(scale.expand(100, 50))
+    assert counted(recorder.fixed) == [("streaming", 4 * (5000 + 100 + 5000), 0)]
+
+
+def test_reading_a_value_back_is_a_host_synchronisation() -> None:
+    x = torch.ones(5)
+    with segment() as recorder:
+        float(x[0])
+    assert [cost.kind for cost in recorder.fixed] == ["host_sync"]
+
+
+def test_a_decorated_primitive_is_one_kernel_with_its_operands_bytes() -> None:
+    @kernel("selection")
+    def first(x: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.from_numpy(x.numpy()[:count].copy()) + 0
+
+    x = torch.zeros(100)
+    with segment() as recorder:
+        first(x, 10)
+    assert counted(recorder.fixed) == [("selection", 440, 0)]
+
+
+def test_nested_primitives_count_once() -> None:
+    @kernel("streaming")
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @kernel("sort")
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x)
+
+    x = torch.zeros(10)
+    with segment() as recorder:
+        outer(x)
+    assert counted(recorder.fixed) == [("sort", 80, 0)]
+
+
+def team_costs(name: str, workers: int) -> list[tuple[list[KernelCost], list[KernelCost], int]]:
+    """(fixed, per payload, payloads) of rank 0's segments and of the server."""
+    shapes = ((64, 48), (64,))
+    layout = BucketLayout(
+        index=0,
+        slices=(
+            TensorSlice(name="weight", shape=shapes[0], offset=0, index=0),
+            TensorSlice(name="bias", shape=shapes[1], offset=64 * 48, index=1),
+        ),
+    )
+    generator = torch.Generator().manual_seed(7)
+    gradient = torch.randn(layout.numel, generator=generator)
+    moment = gradient.square() / 64
+    bucket = Bucket(layout=layout, gradient=gradient, second_moment=moment)
+    team = [create(name, Worker(rank=r, count=workers, seed=1)) for r in range(workers)]
+    window = type(team[0]).window(type(team[0]).Parameters())
+    for step in range(window):
+        meter = Meter(workers)
+        lockstep([member.exchange(bucket, step) for member in team], meter)
+    recorders = meter.segments[0] + [server for server in meter.servers if server is not None]
+    return [(r.fixed, r.per_payload, r.payloads) for r in recorders]
+
+
+@pytest.mark.parametrize("name", [n for n in REGISTRY if n != "dgc"])
+def test_cost_at_four_workers_follows_from_two(name: str) -> None:
+    # All workers hold the same gradient, so payloads are alike, and the cost must be
+    # fixed + workers * per payload. (DGC samples its threshold by rank: payloads differ.)
+    at_two, at_four = team_costs(name, 2), team_costs(name, 4)
+    assert len(at_two) == len(at_four)
+    for (fixed2, payload2, count2), (fixed4, payload4, count4) in zip(at_two, at_four, strict=True):
+        assert count4 == 2 * count2
+        for kind in {cost.kind for cost in [*fixed4, *payload4, *fixed2, *payload2]}:
+            two_fixed = sum(c.nbytes for c in total(fixed2) if c.kind == kind)
+            two_payload = sum(c.nbytes for c in total(payload2) if c.kind == kind)
+            four = sum(c.nbytes for c in total([*fixed4, *payload4]) if c.kind == kind)
+            assert four == pytest.approx(two_fixed + 2 * two_payload, rel=0.03, abs=256), kind

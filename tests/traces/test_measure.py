@@ -1,0 +1,212 @@
+"""Stage 1: the profile says what was sent, how often, and how near it came."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.errors import InputError
+from gcsim.traces import cache
+from gcsim.traces.measure import Subject, measure, steps_to_run
+from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
+
+LAYOUTS = (
+    BucketLayout(index=0, slices=(TensorSlice(name="head", shape=(10, 20), offset=0, index=1),)),
+    BucketLayout(index=1, slices=(TensorSlice(name="body", shape=(40, 10), offset=0, index=0),)),
+)
+ELEMENTS = 600
+
+
+class Fixed:
+    """Keyed random gradients in memory."""
+
+    facts = ModelFacts(
+        name="toy",
+        parameters=ELEMENTS,
+        layers=(Layer(name="all", parameters=(0, 1), forward_flops=1),),
+        samples_per_worker=4,
+    )
+    moment_costs: ClassVar[dict[int, tuple[()]]] = {}
+
+    def __init__(self, workers: int = 2, iterations: int = 4) -> None:
+        self.workers = workers
+        self.iterations = iterations
+
+    def bucket(
+        self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
+    ) -> Bucket:
+        generator = torch.Generator().manual_seed(100 * layout.index + 10 * iteration + worker)
+        gradient = torch.randn(layout.numel, generator=generator)
+        moment = gradient.square() * 2 / 4 if second_moments else None
+        return Bucket(layout=layout, gradient=gradient, second_moment=moment)
+
+
+def subject(kind: str, **parameters: object) -> Subject:
+    return Subject(
+        kind=kind,
+        compressor=compressor_class(kind),
+        parameters=check_parameters(kind, parameters),
+    )
+
+
+def profile_of(kind: str, gradients: Fixed | None = None, **parameters: object) -> TrafficProfile:
+    source = gradients or Fixed()
+    profiles = measure(
+        [subject(kind, **parameters)], source, LAYOUTS, workers=2, seed=0, provenance={}
+    )
+    return profiles[0]
+
+
+def test_dense_sends_four_bytes_an_element_without_error() -> None:
+    profile = profile_of("none")
+    assert profile.wire_bytes_per_worker == 4 * ELEMENTS
+    assert profile.quality.nmse == 0
+    assert profile.quality.cosine_similarity == pytest.approx(1)
+    assert [phase.count for phase in profile.phases] == [1]
+    assert len(profile.phases[0].steps) == 4
+
+
+def test_a_step_has_one_exchange_a_bucket_in_bucket_order() -> None:
+    profile = profile_of("none")
+    for step in profile.phases[0].steps:
+        sent = [exchange.collectives[0].sent[0] for exchange in step.exchanges]
+        assert sent == [4 * layout.numel for layout in LAYOUTS]
+
+
+def test_a_period_is_weighted_by_how_often_each_phase_occurs() -> None:
+    # one dense fp16 step in ten: 2 bytes an element; the others send about k values of 2 bytes
+    profile = profile_of("gradient_sampling_bayes", tau=10, ratio=0.05)
+    counts = {phase.name: phase.count for phase in profile.phases}
+    assert sorted(counts.values()) == [1, 9]
+    dense = 2 * ELEMENTS
+    short = [
+        sum(exchange.collectives[0].sent[0] for exchange in step.exchanges)
+        for phase in profile.phases
+        if phase.count == 9
+        for step in phase.steps
+    ]
+    expected = (dense + 9 * sum(short) / len(short)) / 10
+    assert profile.wire_bytes_per_worker == pytest.approx(expected)
+
+
+def test_a_local_method_is_run_for_whole_windows() -> None:
+    chosen = subject("qsparse_local_sgd")
+    window = type(chosen).__name__ and chosen.compressor.window(chosen.parameters)
+    assert window > 4
+    assert steps_to_run(chosen, 4) == window
+    profile = profile_of("qsparse_local_sgd")
+    silent = [
+        exchange.collectives == ()
+        for phase in profile.phases
+        for step in phase.steps
+        for exchange in step.exchanges
+    ]
+    assert silent.count(True) == (window - 1) * len(LAYOUTS)
+
+
+class Halving(Compressor):
+    """Delivers half of the mean gradient: NMSE 1/4 and cosine 1, exactly."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        reply = yield AllReduce(tensor=bucket.gradient.clone())
+        return reply / (2 * self.worker.count)
+
+
+def test_nmse_and_cosine_of_half_the_gradient_are_a_quarter_and_one() -> None:
+    chosen = Subject(kind="halving", compressor=Halving, parameters=CompressorParameters())
+    profile = measure([chosen], Fixed(), LAYOUTS, workers=2, seed=0, provenance={})[0]
+    assert profile.quality.nmse == pytest.approx(0.25, rel=1e-6)
+    assert profile.quality.cosine_similarity == pytest.approx(1.0, rel=1e-6)
+
+
+class MomentumSgd(Compressor):
+    """Dense momentum, as an algorithm that folds it in would do without compressing."""
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        self.buffer: dict[int, torch.Tensor] = {}
+
+    @classmethod
+    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
+        return 0.9, False
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        reply = yield AllReduce(tensor=bucket.gradient.clone())
+        mean = reply / self.worker.count
+        index = bucket.layout.index
+        self.buffer[index] = 0.9 * self.buffer.get(index, torch.zeros_like(mean)) + mean
+        return self.buffer[index].clone()
+
+
+def test_a_method_with_its_own_momentum_is_compared_with_dense_momentum() -> None:
+    chosen = Subject(kind="momentum", compressor=MomentumSgd, parameters=CompressorParameters())
+    profile = measure([chosen], Fixed(), LAYOUTS, workers=2, seed=0, provenance={})[0]
+    assert profile.quality.nmse < 1e-12
+
+
+def test_more_workers_than_the_trace_holds_are_refused() -> None:
+    with pytest.raises(InputError, match="can serve 2"):
+        measure([subject("none")], Fixed(), LAYOUTS, workers=3, seed=0, provenance={})
+
+
+def test_equal_seeds_give_equal_profiles() -> None:
+    assert profile_of("qsgd") == profile_of("qsgd")
+
+
+def test_the_cache_returns_what_was_saved(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    profile = profile_of("topk")
+    assert cache.load("some") is None
+    cache.save("some", profile)
+    assert cache.load("some") == profile
+
+
+def test_a_damaged_cache_entry_is_as_good_as_none(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    cache.save("some", profile_of("none"))
+    path = cache.folder() / "some.json"
+    text = path.read_text()
+    path.write_text(text.replace('"nmse":0.0', '"nmse":9.0'))
+    assert cache.load("some") is None
+    path.write_text(text[: len(text) // 2])
+    assert cache.load("some") is None
+    path.write_bytes(b"\xff\xfe")
+    assert cache.load("some") is None
+
+
+def test_the_cache_key_depends_on_every_fact() -> None:
+    base = {"compressor": "topk", "ratio": 0.01}
+    names = {
+        cache.key(base),
+        cache.key({**base, "ratio": 0.02}),
+        cache.key({**base, "seed": 1}),
+        cache.key(base, ["json"]),
+    }
+    assert len(names) == 4
+    assert cache.key(base) == cache.key(dict(reversed(base.items())))
+
+
+def test_gradient_quality_of_opposite_updates_is_finite() -> None:
+    class Nothing(Compressor):
+        """Delivers zeros: NMSE 1, cosine 0."""
+
+        def exchange(self, bucket: Bucket, step: int) -> Exchange:
+            yield AllReduce(tensor=torch.zeros(1))
+            return torch.zeros_like(bucket.gradient)
+
+    chosen = Subject(kind="nothing", compressor=Nothing, parameters=CompressorParameters())
+    profile = measure([chosen], Fixed(), LAYOUTS, workers=2, seed=0, provenance={})[0]
+    assert profile.quality.nmse == pytest.approx(1)
+    assert profile.quality.cosine_similarity == 0
+    assert math.isfinite(profile.wire_bytes_per_worker)
