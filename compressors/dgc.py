@@ -21,6 +21,7 @@ the authors' code (github.com/synxlin/deep-gradient-compression), with 32-bit in
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -103,16 +104,16 @@ class DeepGradientCompression(Compressor):
         if dense:
             small = torch.cat([self._clipped(part) for _, part in dense])
             total: Tensor = yield AllReduce(tensor=small)
-            means = total.mul_(scale).split([piece.numel for piece, _ in dense])
+            means = torch.split(total.mul_(scale), [piece.numel for piece, _ in dense])
             for (piece, _), mean in zip(dense, means, strict=True):
                 part = update[piece.offset : piece.offset + piece.numel]
                 part.copy_(self._momentum(piece, mean))
         if sparse:
             frames = [self._encode(piece, part, step) for piece, part in sparse]
             payloads = yield from gather_variable(torch.cat(frames))
-            layout, slices = bucket.layout, [piece for piece, _ in sparse]
+            layout = replace(bucket.layout, slices=tuple(piece for piece, _ in sparse))
             for payload in payloads:
-                add_message(update, layout, slices, payload, scale)
+                add_message(update, layout, payload, scale)
         return update
 
     def _momentum(self, piece: TensorSlice, gradient: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ class DeepGradientCompression(Compressor):
         if self.parameters.clip_norm is None:
             return gradient
         limit = self.parameters.clip_norm / math.sqrt(self.worker.count)
-        norm = torch.linalg.vector_norm(gradient)
+        norm: Tensor = torch.linalg.vector_norm(gradient)
         return gradient * (limit / norm.clamp_min(limit))
 
     def _select(self, v: Tensor, piece: TensorSlice, step: int, ratio: float) -> Tensor:
@@ -154,7 +155,7 @@ class DeepGradientCompression(Compressor):
         n = v.numel()
         k = count_kept(n, ratio)
         stride = sample_stride(n, ratio, self.parameters.sample_ratio)
-        if stride == 1:
+        if stride == 1 or k == n:
             return largest(v, k)
         start = int(
             stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank).integers(stride)

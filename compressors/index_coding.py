@@ -1,11 +1,11 @@
 """How many bytes do k sorted positions out of n cost, and what do they look like on the wire?
 
-| coder   | body                                                | bits an index, k/n = .001/.01/.08 |
-|---------|-----------------------------------------------------|-----------------------------------|
-| raw     | 32 bits an index                                    | 32     32    32                   |
-| packed  | ceil(log2 n) bits an index                          | 20     20    20      (n = 1e6)    |
-| rice    | gaps: b low bits each, then the high parts in unary | 11.49  8.11  5.05                 |
-| bitmap  | 1 bit an element                                    | 1000   100   12.5                 |
+| coder   | body                                               | bits an index, k/n = .001/.01/.08 |
+|---------|----------------------------------------------------|-----------------------------------|
+| raw     | 32 bits an index                                   | 32     32    32                   |
+| packed  | ceil(log2 n) bits an index                         | 20     20    20      (n = 1e6)    |
+| rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
+| bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
 
 Rice's parameter is b = max(0, round(log2(ln 2 * n / k))) and follows from n and k, which the
 frame carries; so the body is nothing but code. The two parts of the Rice code lie one after the
@@ -46,10 +46,13 @@ class Coder(IntEnum):
 
 
 def choose_coder(coding: IndexCoding, n: int, k: int) -> Coder:
-    """The named coder; for auto the shortest for k of n, so the same on every worker."""
+    """The named coder; for auto the shortest for k of n, so the same on every worker.
+
+    On a tie one of fixed length is chosen: it spares workers the exchange of lengths.
+    """
     if coding != "auto":
         return Coder[coding.upper()]
-    return min(Coder, key=lambda coder: expected_bits(coder, n, k))
+    return min(Coder, key=lambda c: (round(expected_bits(c, n, k)), c is Coder.RICE))
 
 
 def expected_bits(coder: Coder, n: int, k: int) -> float:

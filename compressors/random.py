@@ -92,11 +92,7 @@ def bernoulli_indices(generator: np.random.Generator, weight: Tensor, scale: flo
     """
     threshold = 65536.0 * scale
     if weight.device.type != "cpu":
-        bits = random_bits16(generator, weight.numel(), weight.device)
-        scaled = weight.double() * threshold
-        passed = (bits < scaled).nonzero().view(-1)
-        rest = torch.from_numpy(generator.random(passed.numel())).to(weight.device)
-        return passed[bits[passed] + rest < scaled[passed]]
+        return _bernoulli_on_device(generator, weight, threshold)
     weights = weight.numpy()
     # Lets through a little too much, which is refined below; finite, so that 0 * bound is 0.
     bound = np.float32(min(threshold * (1 + 2.0**-20), 3e38))
@@ -104,7 +100,8 @@ def bernoulli_indices(generator: np.random.Generator, weight: Tensor, scale: flo
     for start in range(0, weights.size, _CHUNK):
         piece = weights[start : start + _CHUNK]
         bits16 = raw_bits16(generator, piece.size)
-        passed16 = np.flatnonzero(bits16 < piece * bound)
+        with np.errstate(over="ignore"):  # infinity passes, as it should
+            passed16 = np.flatnonzero(bits16 < piece * bound)
         exact = piece[passed16].astype(np.float64) * threshold
         kept = bits16[passed16] + generator.random(passed16.size) < exact
         drawn.append(passed16[kept] + start)
@@ -124,6 +121,16 @@ def _distinct(generator: np.random.Generator, n: int, k: int) -> NDArray[np.int6
         found = np.sort(np.concatenate((found, more)))
         found = found[np.diff(found, prepend=-1) != 0]
     return found
+
+
+def _bernoulli_on_device(
+    generator: np.random.Generator, weight: Tensor, threshold: float
+) -> Tensor:
+    bits = random_bits16(generator, weight.numel(), weight.device)
+    scaled = weight.double() * threshold
+    passed = (bits < scaled).nonzero().view(-1)
+    rest = torch.from_numpy(generator.random(passed.numel())).to(weight.device)
+    return passed[bits[passed] + rest < scaled[passed]]
 
 
 def _on_device(generator: np.random.Generator, device: torch.device | str) -> torch.Generator:

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
-from gcsim.compressors.frame import Codec, Frame, as_bytes, from_bytes, pack_frame, read_frames
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.index_coding import Coder, decode_indices, encode_indices
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.messages import frames_of
 from gcsim.compressors.selection import scatter_add
-from gcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import Tensor
 
 ValueFormat = Literal["fp32", "fp16"]
@@ -51,29 +49,13 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return indices, values
 
 
-def add_message(
-    update: Tensor,
-    layout: BucketLayout,
-    slices: Iterable[TensorSlice],
-    message: Tensor,
-    scale: float,
-) -> None:
-    """update += scale * message, in place; one frame for each of `slices`, in order.
+def add_message(update: Tensor, layout: BucketLayout, message: Tensor, scale: float) -> None:
+    """update += scale * message, in place; one frame for each tensor of the layout, in order.
 
-    `update` is float32 `[layout.numel]`. Raises `InputError` when the message holds other
-    tensors than the layout.
+    `update` is the float32 vector that the layout's offsets refer to. Raises `InputError` when
+    the message is damaged or holds other tensors than the layout.
     """
-    frames = read_frames(message, expected=Codec.SPARSE)
-    for piece in slices:
-        frame = next(frames, None)
-        if frame is None:
-            raise InputError(f"the message ends before tensor {piece.name!r}")
-        if frame.numel != piece.numel:
-            raise InputError(
-                f"tensor {piece.name!r} has {piece.numel} elements, the message says {frame.numel}"
-            )
+    for piece, frame in frames_of(message, layout, Codec.SPARSE):
         indices, values = unpack_sparse(frame)
         part = update[piece.offset : piece.offset + piece.numel]
-        scatter_add(part, indices, values.mul_(scale))
-    if next(frames, None) is not None:
-        raise InputError(f"the message holds more tensors than bucket {layout.index}")
+        scatter_add(part, indices, values * scale)

@@ -66,7 +66,7 @@ class TopK(Compressor):
         update = torch.zeros_like(bucket.gradient)
         scale = 1.0 / self.worker.count
         for payload in payloads:
-            add_message(update, bucket.layout, bucket.layout.slices, payload, scale)
+            add_message(update, bucket.layout, payload, scale)
         return update
 
     def _encode(self, bucket: Bucket) -> tuple[Tensor, bool]:

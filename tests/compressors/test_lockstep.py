@@ -13,7 +13,7 @@ from gcsim.errors import InternalError
 
 def test_all_reduce_sums_over_workers_and_gives_each_its_own_copy() -> None:
     def worker(value: float) -> Exchange:
-        reply = yield AllReduce(tensor=torch.full((3,), value))
+        reply: torch.Tensor = yield AllReduce(tensor=torch.full((3,), value))
         reply += value  # one worker's change is not seen by another
         return reply
 
@@ -24,7 +24,8 @@ def test_all_reduce_sums_over_workers_and_gives_each_its_own_copy() -> None:
 
 def test_all_reduce_max_takes_the_largest_element() -> None:
     def worker(values: list[float]) -> Exchange:
-        return (yield AllReduce(tensor=torch.tensor(values), op="max"))
+        reply: torch.Tensor = yield AllReduce(tensor=torch.tensor(values), op="max")
+        return reply
 
     updates = lockstep([worker([1.0, 5.0]), worker([3.0, 2.0])])
     assert [update.tolist() for update in updates] == [[3.0, 5.0]] * 2
@@ -61,7 +62,9 @@ def test_push_pull_runs_the_server_once_with_everybodys_payload() -> None:
         return torch.cat(received)
 
     def worker(rank: int) -> Exchange:
-        reply = yield PushPull(payload=torch.tensor([rank], dtype=torch.uint8), server=server)
+        reply: torch.Tensor = yield PushPull(
+            payload=torch.tensor([rank], dtype=torch.uint8), server=server
+        )
         return reply.float()
 
     meter = Meter(2)
@@ -73,15 +76,16 @@ def test_push_pull_runs_the_server_once_with_everybodys_payload() -> None:
 
 def test_workers_that_ask_for_different_things_are_a_deadlock() -> None:
     def one() -> Exchange:
-        return (yield AllReduce(tensor=torch.zeros(1)))
+        reply: torch.Tensor = yield AllReduce(tensor=torch.zeros(1))
+        return reply
 
     def other() -> Exchange:
         payloads = yield AllGather(payload=torch.zeros(1, dtype=torch.uint8))
         return torch.cat(list(payloads))
 
     def silent() -> Exchange:
+        yield from ()
         return torch.zeros(1)
-        yield
 
     with pytest.raises(InternalError, match="disagree"):
         lockstep([one(), other()])
@@ -91,10 +95,12 @@ def test_workers_that_ask_for_different_things_are_a_deadlock() -> None:
 
 def test_unequal_tensors_and_payloads_are_refused() -> None:
     def reduce(length: int) -> Exchange:
-        return (yield AllReduce(tensor=torch.zeros(length)))
+        reply: torch.Tensor = yield AllReduce(tensor=torch.zeros(length))
+        return reply
 
     def gather(length: int) -> Exchange:
-        return (yield AllGather(payload=torch.zeros(length, dtype=torch.uint8)))
+        reply: torch.Tensor = yield AllGather(payload=torch.zeros(length, dtype=torch.uint8))
+        return reply
 
     with pytest.raises(InternalError, match="shape"):
         lockstep([reduce(1), reduce(2)])

@@ -1,0 +1,99 @@
+"""How do tests run a compressor? As a team of workers in lockstep, on tensors of given shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.registry import create
+
+
+class Listener:
+    """An observer that keeps the collectives and the payloads."""
+
+    def __init__(self) -> None:
+        self.collectives: list[CollectiveRecord] = []
+        self.received: list[list[Tensor]] = []
+        self.as_sent: list[list[Tensor]] = []
+        """Copies of `received`, made before anybody decoded."""
+
+    def compute(self, rank: int) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def serve(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
+        if not any(received is seen for seen in self.received):
+            self.received.append(received)
+            self.as_sent.append([payload.clone() for payload in received])
+        return received
+
+    def collective(self, record: CollectiveRecord) -> None:
+        self.collectives.append(record)
+
+
+class Team:
+    """Workers of one compressor that keep their state from step to step."""
+
+    def __init__(
+        self,
+        name: str,
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        workers: int = 2,
+        seed: int = 7,
+        **parameters: Any,
+    ) -> None:
+        slices = []
+        offset = 0
+        for index, shape in enumerate(shapes):
+            slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
+            offset += math.prod(shape)
+        self.layout = BucketLayout(index=0, slices=tuple(slices))
+        self.workers = [
+            create(name, Worker(rank=rank, count=workers, seed=seed), parameters)
+            for rank in range(workers)
+        ]
+        self.listener = Listener()
+
+    def step(self, gradients: Sequence[Tensor], number: int = 0) -> list[Tensor]:
+        """The workers' updates; `listener` holds what happened in this step."""
+        self.listener = Listener()
+        exchanges = []
+        for worker, gradient in zip(self.workers, gradients, strict=True):
+            # noise-dominated samples: the sum of (g_z / B)^2 is twice the squared mean
+            moment = 2 * gradient.square() if worker.requires else None
+            bucket = Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
+            exchanges.append(worker.exchange(bucket, number))
+        return lockstep(exchanges, self.listener)
+
+    @property
+    def sent(self) -> list[tuple[int, ...]]:
+        """Bytes by collective and rank in the last step."""
+        return [record.sent for record in self.listener.collectives]
+
+
+@pytest.fixture
+def team() -> Callable[..., Team]:
+    """Make a team: `team("topk", [(100,)], workers=2, ratio=0.1)`."""
+    return Team
+
+
+@pytest.fixture
+def normal() -> Callable[..., Tensor]:
+    """Draw a float32 N(0, 1) vector: `normal(n, seed)`."""
+
+    def draw(n: int, seed: int = 0) -> Tensor:
+        return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+    return draw

@@ -1,0 +1,104 @@
+"""A frame says what it holds, and nothing that contradicts itself is believed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gcsim.compressors.frame import (
+    HEADER_BYTES,
+    Codec,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    read_frames,
+)
+from gcsim.errors import InputError, InternalError
+
+
+def body_of(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.uint8)
+
+
+def test_the_header_is_the_sixteen_bytes_of_the_specification() -> None:
+    # codec u8, flags u8, params u16, numel u32, nonzero u32, body bytes u32, little endian
+    frame = pack_frame(3, body_of(9, 8), numel=70000, nonzero=5, flags=0x12, params=0x0304)
+    assert HEADER_BYTES == 16
+    fields = [[3, 0x12, 0x04, 0x03], [0x70, 0x11, 1, 0], [5, 0, 0, 0], [2, 0, 0, 0], [9, 8]]
+    assert frame.tolist() == [byte for field in fields for byte in field]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(Codec)),
+            st.integers(0, 255),
+            st.integers(0, 65535),
+            st.integers(0, 2**32 - 1),
+            st.binary(max_size=20),
+        ),
+        max_size=5,
+    )
+)
+def test_frames_back_to_back_are_read_as_they_were_written(
+    parts: list[tuple[Codec, int, int, int, bytes]],
+) -> None:
+    message = torch.cat(
+        [torch.zeros(0, dtype=torch.uint8)]
+        + [
+            pack_frame(c, body_of(*b), numel=n, nonzero=n // 2, flags=f, params=p)
+            for c, f, p, n, b in parts
+        ]
+    )
+    read = [
+        (x.codec, x.flags, x.params, x.numel, x.nonzero, bytes(x.body.tolist()))
+        for x in read_frames(message)
+    ]
+    assert read == [(c, f, p, n, n // 2, b) for c, f, p, n, b in parts]
+
+
+def test_a_message_cut_anywhere_is_refused_with_the_place() -> None:
+    whole = torch.cat([pack_frame(1, body_of(1, 2, 3), numel=4, nonzero=2)] * 2)
+    for cut in range(1, whole.numel()):
+        if cut == whole.numel() // 2:
+            continue  # exactly one whole frame
+        with pytest.raises(InputError, match=r"frame [01] at byte (0|19): .*left"):
+            list(read_frames(whole[:cut]))
+
+
+def test_another_codec_or_an_unknown_one_is_refused() -> None:
+    message = pack_frame(Codec.SPARSE, body_of(), numel=1, nonzero=0)
+    with pytest.raises(InputError, match="codec 1, expected 2"):
+        list(read_frames(message, expected=Codec.QSGD))
+    message[0] = 200
+    with pytest.raises(InputError, match="unknown codec 200"):
+        list(read_frames(message))
+
+
+def test_more_travelling_elements_than_elements_are_refused() -> None:
+    message = pack_frame(1, body_of(), numel=3, nonzero=4)
+    with pytest.raises(InputError, match="4 of 3 elements"):
+        list(read_frames(message))
+
+
+def test_a_message_that_is_not_bytes_is_refused() -> None:
+    with pytest.raises(InputError, match="uint8"):
+        list(read_frames(torch.zeros(16)))
+
+
+def test_numbers_that_do_not_fit_their_field_are_our_bug() -> None:
+    with pytest.raises(InternalError, match="codec 1"):
+        pack_frame(1, body_of(), numel=2**32, nonzero=0)
+    with pytest.raises(InternalError, match="uint8"):
+        pack_frame(1, torch.zeros(2), numel=2, nonzero=0)
+
+
+def test_values_are_read_back_from_an_unaligned_place() -> None:
+    values = torch.tensor([1.5, -2.0])
+    shifted = torch.cat((body_of(7), as_bytes(values)))[1:]
+    assert torch.equal(from_bytes(shifted, torch.float32, 2), values)
+    with pytest.raises(InputError, match="8 bytes where 3 values"):
+        from_bytes(shifted, torch.float32, 3)

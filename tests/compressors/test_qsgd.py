@@ -1,0 +1,229 @@
+"""QSGD is unbiased, has the variance of its formula, and sends the bits of its formula."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.levels import add_levels, bucket_norms, round_to_levels
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.qsgd import Qsgd, QsgdParameters, add_decoded, code_bits
+from gcsim.errors import InputError
+
+
+def normal(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(n, dtype=np.float32))
+
+
+def bucket_of(*tensors: torch.Tensor) -> Bucket:
+    slices, offset = [], 0
+    for index, tensor in enumerate(tensors):
+        shape = tuple(tensor.shape)
+        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
+        offset += tensor.numel()
+    layout = BucketLayout(index=0, slices=tuple(slices))
+    return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
+
+
+def workers(count: int, **parameters: object) -> list[Qsgd]:
+    chosen = QsgdParameters(**parameters)  # type: ignore[arg-type]  # checked by pydantic
+    return [Qsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def decode(message: torch.Tensor, bucket: Bucket) -> torch.Tensor:
+    out = torch.zeros_like(bucket.gradient)
+    add_decoded(message, bucket.layout, out, 1.0)
+    return out
+
+
+def exact_variance(values: torch.Tensor, size: int, steps: int, norm: str) -> float:
+    """sum (norm / s)^2 f (1 - f), f the fraction of s v / norm: of Bernoulli rounding."""
+    total = 0.0
+    for start in range(0, values.numel(), size):
+        part = values[start : start + size].double()
+        length = float(part.abs().max() if norm == "max" else part.norm())
+        if length:
+            fraction = (part.abs() * steps / length).remainder(1.0)
+            total += float((fraction * (1 - fraction)).sum()) * (length / steps) ** 2
+    return total
+
+
+def test_sixteen_bits_bias_the_rounding_by_at_most_2_to_the_minus_17() -> None:
+    # Exhaustive: every one of the 65536 random numbers, for fractions on and off the grid. The
+    # mean code must be s v / norm within 2^-17, plus the float32 rounding of the quotient.
+    steps = 7
+    every = torch.arange(65536, dtype=torch.int32)
+    fractions = [0.0, 2.0**-18, 2.0**-17, 1e-4, 1 / 3, 0.5, 0.7, 1 - 2.0**-18, 1.0]
+    for value in [
+        sign * (whole + f) / steps for sign in (1, -1) for whole in (0, 6) for f in fractions
+    ]:
+        values = torch.full((65536,), value)
+        codes = round_to_levels(values, torch.ones(1), every, size=65536, steps=steps)
+        mean = float(codes.double().mean()) - steps
+        exact = float(values[0].double()) * steps
+        assert abs(mean - exact) <= 2.0**-17 + steps * 2.0**-23, value
+        assert abs(codes.double() - steps - exact).max() < 1.0 + 2.0**-17
+
+
+@pytest.mark.parametrize("steps", [1, 7, 127])
+def test_whole_levels_and_zero_are_never_moved(steps: int) -> None:
+    levels = torch.arange(-steps, steps + 1, dtype=torch.float32)
+    for bits in (0, 65535):
+        random = torch.full((levels.numel(),), bits, dtype=torch.int32)
+        norms = bucket_norms(levels, levels.numel(), "max")
+        codes = round_to_levels(levels, norms, random, size=levels.numel(), steps=steps)
+        assert (codes.float() - steps).tolist() == levels.tolist()
+
+
+@pytest.mark.parametrize("norm", ["max", "l2"])
+@pytest.mark.parametrize("steps", [1, 7, 127])
+def test_the_mean_is_right_and_the_variance_is_the_formula(norm: str, steps: int) -> None:
+    values, draws, size = normal(1300), 400, 512
+    (worker,) = workers(1, steps=steps, norm=norm)
+    bucket = bucket_of(values)
+    decoded = torch.stack([decode(worker.encode(bucket, s), bucket) for s in range(draws)]).double()
+    expected = exact_variance(values, size, steps, norm)
+    error = decoded - values.double()
+    # |mean error|^2 is a sum of 1300 nearly independent terms with mean expected / draws; ten
+    # percent of slack (bias would add itself squared) is more than four standard deviations,
+    # except for the few elements that count at steps = 1 with the l2 norm.
+    slack = 0.35 if (steps, norm) == (1, "l2") else 0.2
+    assert float(error.mean(0).square().sum()) == pytest.approx(expected / draws, rel=slack)
+    assert float(error.square().sum(1).mean()) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 16])
+def test_the_variance_keeps_the_bounds(steps: int) -> None:
+    values, size = normal(512 * 8, seed=3), 512
+    energy = float(values.double().square().sum())
+    # Alistarh et al., Lemma 3.1: min(d / s^2, sqrt(d) / s) |g|^2.
+    bound = min(size / steps**2, math.sqrt(size) / steps) * energy
+    assert exact_variance(values, size, steps, "l2") <= bound
+    # Bernoulli variance is at most 1/4 of a squared interval: d max^2 / (4 s^2) a bucket.
+    maxima = values.view(-1, size).abs().amax(1).double()
+    bound = float((size * maxima.square() / (4 * steps**2)).sum())
+    assert exact_variance(values, size, steps, "max") <= bound
+
+
+@pytest.mark.parametrize(("norm", "expected"), [("max", 0.036), ("l2", 1.55)])
+def test_the_error_of_gaussian_gradients_is_known(norm: str, expected: float) -> None:
+    # N(0, 1), s = 7, buckets of 500. Maximum norm: (max / s)^2 E f(1 - f) with E max^2 = 10.6 and
+    # fractions nearly uniform, E f(1 - f) = 1/6: 10.6 / 49 / 6 = .036. Euclidean: nearly all
+    # quotients are below 1, so E|v| sqrt(d) / s - E v^2 = sqrt(500) / 7 sqrt(2 / pi) - 1 = 1.55.
+    values = normal(500_000, seed=5)
+    bucket = bucket_of(values)
+    (worker,) = workers(1, bucket=500, norm=norm)
+    error = (
+        decode(worker.encode(bucket, 0), bucket) - values
+    ).square().sum() / values.square().sum()
+    assert float(error) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 7, 8, 15, 16, 127])
+@pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1025])
+def test_the_message_has_the_length_of_the_formula(steps: int, n: int) -> None:
+    (worker,) = workers(1, steps=steps)
+    width = math.ceil(math.log2(2 * steps + 1))
+    assert code_bits(steps) == width
+    header, norms, codes = 16, 4 * math.ceil(n / 512), math.ceil(n * width / 8)
+    assert worker.encode(bucket_of(normal(n)), 0).numel() == header + norms + codes
+
+
+def test_each_tensor_has_a_frame_and_buckets_of_its_own() -> None:
+    (worker,) = workers(1)
+    bucket = bucket_of(normal(700).view(7, 100), 1e6 * normal(3), normal(1))
+    message = worker.encode(bucket, 0)
+    assert message.numel() == 3 * 16 + 4 * (2 + 1 + 1) + 350 + 2 + 1
+    error = (decode(message, bucket) - bucket.gradient).abs()
+    assert float(error[:700].max()) <= float(bucket.gradient[:700].abs().max()) / 7
+
+
+def test_a_zero_bucket_decodes_to_zero_beside_others() -> None:
+    values = torch.cat((torch.zeros(512), normal(512), torch.zeros(7)))
+    (worker,) = workers(1)
+    decoded = decode(worker.encode(bucket_of(values), 0), bucket_of(values))
+    assert not decoded[:512].any()
+    assert not decoded[1024:].any()
+    assert decoded[512:1024].any()
+
+
+@pytest.mark.parametrize("norm", ["max", "l2"])
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e30])
+def test_tiny_and_huge_values_stay_within_one_step(norm: str, scale: float) -> None:
+    values = torch.tensor([1.0, -0.5, 0.25, 0.0]) * scale
+    (worker,) = workers(1, norm=norm)
+    decoded = decode(worker.encode(bucket_of(values), 0), bucket_of(values))
+    length = float(values.double().abs().max() if norm == "max" else values.double().norm())
+    assert torch.isfinite(decoded).all()
+    assert float((decoded.double() - values.double()).abs().max()) <= 1.01 * length / 7 + 3e-45
+
+
+def test_one_element_and_an_outlier_are_exact_with_the_maximum_norm() -> None:
+    (worker,) = workers(1)
+    for values in (torch.tensor([-0.3]), torch.tensor([0.0, 0.0, 1e20, 0.0])):
+        decoded = decode(worker.encode(bucket_of(values), 0), bucket_of(values))
+        torch.testing.assert_close(decoded, values, rtol=3e-7, atol=0)
+
+
+def test_all_replicas_get_the_mean_of_what_was_sent() -> None:
+    group = workers(3)
+    buckets = [bucket_of(normal(900, seed), normal(5, seed + 10)) for seed in range(3)]
+    sent = [decode(w.encode(b, 4), b) for w, b in zip(group, buckets, strict=True)]
+    updates = lockstep([w.exchange(b, 4) for w, b in zip(group, buckets, strict=True)])
+    assert torch.equal(updates[0], updates[1])
+    assert torch.equal(updates[0], updates[2])
+    torch.testing.assert_close(updates[0], torch.stack(sent).mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_random_bits_depend_on_worker_step_and_tensor_and_on_nothing_else() -> None:
+    first, second = workers(2)
+    bucket = bucket_of(normal(400), normal(400))
+    message = first.encode(bucket, 0)
+    assert torch.equal(message, workers(2)[0].encode(bucket, 0))
+    assert not torch.equal(message, first.encode(bucket, 1))
+    assert not torch.equal(message, second.encode(bucket, 0))
+    decoded = decode(message, bucket)
+    assert not torch.equal(decoded[:400], decoded[400:])
+
+
+def test_damage_is_refused() -> None:
+    bucket = bucket_of(normal(600))
+    (worker,) = workers(1)
+    message = worker.encode(bucket, 0)
+    with pytest.raises(InputError):
+        decode(message[:-1], bucket)
+    with pytest.raises(InputError, match="more frames"):
+        decode(torch.cat((message, message)), bucket)
+    with pytest.raises(InputError, match="ends before"):
+        decode(message, bucket_of(normal(600), normal(2)))
+    for position, value in ((1, 0), (1, 200), (2, 100)):  # steps of 0 or 200, another bucket size
+        damaged = message.clone()
+        damaged[position] = value
+        with pytest.raises(InputError):
+            decode(damaged, bucket)
+
+
+def test_the_gradient_is_not_modified() -> None:
+    bucket = bucket_of(normal(600))
+    before = bucket.gradient.clone()
+    lockstep([workers(1)[0].exchange(bucket, 0)])
+    assert torch.equal(bucket.gradient, before)
+
+
+def test_adding_levels_is_linear_in_the_weight() -> None:
+    codes = torch.tensor([0, 7, 14, 8], dtype=torch.uint8)  # q = -7, 0, 7, 1 of s = 7
+    out = torch.ones(4)
+    add_levels(out, codes, torch.tensor([2.0, 3.5]), size=3, steps=7, weight=0.5)
+    torch.testing.assert_close(out, torch.tensor([0.0, 1.0, 2.0, 1.25]))
+
+
+def test_elements_above_the_norm_saturate_and_a_zero_norm_gives_the_code_of_zero() -> None:
+    values = torch.tensor([3.0, -3.0, 1.0, 0.0, 0.0])
+    random = torch.full((5,), 65535, dtype=torch.int32)
+    codes = round_to_levels(values, torch.tensor([1.0, 0.0]), random, size=3, steps=7)
+    assert codes.tolist() == [14, 0, 14, 7, 7]

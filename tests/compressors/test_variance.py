@@ -1,0 +1,242 @@
+"""Variance-based compression sends what is beyond doubt, as the paper's words; the rest waits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.variance import (
+    VarianceBased,
+    VarianceParameters,
+    add_decoded,
+    decode_words,
+    encode_words,
+)
+from gcsim.errors import InputError
+
+
+def layout_of(*sizes: int) -> BucketLayout:
+    offsets = np.cumsum([0, *sizes])
+    return BucketLayout(
+        index=0,
+        slices=tuple(
+            TensorSlice(name=f"t{i}", shape=(n,), offset=int(offsets[i]), index=i)
+            for i, n in enumerate(sizes)
+        ),
+    )
+
+
+def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
+    """The mean and the second moment of real per-sample gradients."""
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.standard_normal(layout.numel))
+    each = (rng.standard_normal((samples, layout.numel)) + bias) * scale / samples
+    return Bucket(
+        layout=layout,
+        gradient=torch.from_numpy(each.sum(0).astype(np.float32)),
+        second_moment=torch.from_numpy((each**2).sum(0).astype(np.float32)),
+    )
+
+
+def certain(values: list[float] | torch.Tensor) -> Bucket:
+    """A gradient without variance: everything that is not zero is sent."""
+    gradient = torch.as_tensor(values, dtype=torch.float32)
+    return Bucket(
+        layout=layout_of(gradient.numel()),
+        gradient=gradient,
+        second_moment=torch.zeros_like(gradient),
+    )
+
+
+def workers(count: int = 1, **parameters: Any) -> list[VarianceBased]:
+    chosen = VarianceParameters(**parameters)
+    return [VarianceBased(Worker(rank=r, count=count, seed=7), chosen) for r in range(count)]
+
+
+def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
+    out = torch.zeros(layout.numel)
+    add_decoded(message, layout, out, 1.0)
+    return out
+
+
+def test_the_words_of_appendix_b() -> None:
+    # Tsuzuku et al., Appendix B, with the indices 1, 2, 3, 4 (it prints 1, 2, 2, 3): exponent 5,
+    # d = (10), 7, 2, 1, 0; element 0 is too small; sign in bit 31, d in 30-28.
+    values = torch.tensor([0.04, 0.31, -6.25, 22.25, -35.75])
+    words, exponent, fits = encode_words(values, torch.arange(5))
+    assert exponent.tolist() == [5]
+    assert fits.tolist() == [False, True, True, True, True]
+    unsigned = [word & 0xFFFFFFFF for word in words[fits].tolist()]
+    assert unsigned == [7 << 28 | 1, 1 << 31 | 2 << 28 | 2, 1 << 28 | 3, 0x80000004]
+    indices, decoded = decode_words(words[fits], 5)
+    assert indices.tolist() == [1, 2, 3, 4]
+    assert decoded.tolist() == [0.25, -8.0, 16.0, -32.0]
+
+
+def test_a_whole_message_of_appendix_b() -> None:
+    bucket = certain([0.04, 0.31, -6.25, 22.25, -35.75])
+    (worker,) = workers()
+    message = worker.encode(bucket)
+    assert message.numel() == 16 + 1 + 4 * 4
+    assert message[16] == 5
+    assert message[-4:].tolist() == [0x04, 0, 0, 0x80]  # 0x80000004, little endian
+    assert decode(message, bucket.layout).tolist() == [0.0, 0.25, -8.0, 16.0, -32.0]
+
+
+def test_rounding_is_half_up_and_capped_at_the_largest_power() -> None:
+    # Section 4.4 would make 64 of 50.0; section 4.2 truncates at 2^floor(log2 M) = 32. 24 is
+    # halfway between 16 and 32 and goes up, 23.999 goes down.
+    values = torch.tensor([50.0, 24.0, 23.999, -1.5, 1.4999])
+    words, exponent, fits = encode_words(values, torch.arange(5))
+    assert exponent.tolist() == [5]
+    assert fits.all()
+    assert decode_words(words, 5)[1].tolist() == [32.0, 32.0, 16.0, -2.0, 1.0]
+
+
+def reference_step(
+    r: np.ndarray[Any, Any], v: np.ndarray[Any, Any], alpha: float, zeta: float, keep: bool
+) -> dict[int, float]:
+    """Algorithm 1 and section 4.2, one element at a time in float64; changes r and v."""
+    clear = [i for i in range(len(r)) if r[i] ** 2 > alpha * v[i]]
+    top = max((math.floor(math.log2(abs(r[i]))) for i in clear), default=0)
+    sent = {}
+    for i in clear:
+        mantissa, exponent = math.frexp(abs(r[i]))  # |r| = mantissa 2^exponent, mantissa >= 1/2
+        power = min(exponent if mantissa >= 0.75 else exponent - 1, top)
+        if top - power <= 7:
+            sent[i] = math.copysign(2.0**power, r[i])
+        if i in sent or not keep:
+            r[i] = v[i] = 0.0
+    v *= zeta
+    return sent
+
+
+@pytest.mark.parametrize("out_of_range", ["keep", "drop"])
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_messages_follow_the_published_algorithm_step_by_step(
+    alpha: float, out_of_range: str
+) -> None:
+    layout = layout_of(300, 40)
+    (worker,) = workers(alpha=alpha, zeta=0.99, out_of_range=out_of_range)
+    r, v = np.zeros(340), np.zeros(340)
+    delayed = 0
+    for step in range(6):
+        bucket = batch(layout, step)
+        assert bucket.second_moment is not None
+        r += bucket.gradient.double().numpy()
+        v += bucket.second_moment.double().numpy()
+        expected = np.zeros(340)
+        for part in (slice(0, 300), slice(300, 340)):
+            sent = reference_step(r[part], v[part], alpha, 0.99, out_of_range == "keep")
+            for index, value in sent.items():
+                expected[part.start + index] = value
+        message = worker.encode(bucket)
+        np.testing.assert_array_equal(decode(message, layout).numpy(), expected)
+        assert message.numel() == 2 * (16 + 1) + 4 * np.count_nonzero(expected)
+        np.testing.assert_allclose(worker._delayed[0].numpy(), r, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(worker._moment[0].numpy(), v, rtol=1e-4, atol=1e-7)
+        delayed += int(np.count_nonzero(expected == 0))
+    assert 0 < delayed < 6 * 340
+
+
+def test_delayed_gradients_are_summed_until_they_are_clear() -> None:
+    # By hand, alpha = 1, zeta = 1: r^2 = 1, 4, 9 against v = 2, 4, 6: sent at the third step, as
+    # 3 rounded to the nearest power of two but capped: 2.
+    (worker,) = workers(zeta=1.0)
+    layout = layout_of(1)
+    bucket = Bucket(layout=layout, gradient=torch.tensor([1.0]), second_moment=torch.tensor([2.0]))
+    decoded = [float(decode(worker.encode(bucket), layout)) for _ in range(4)]
+    assert decoded == [0.0, 0.0, 2.0, 0.0]
+
+
+def test_the_rounding_error_is_at_most_a_quarter_of_the_energy_sent() -> None:
+    values = torch.from_numpy(np.random.default_rng(4).uniform(-9, 9, 20_000).astype(np.float32))
+    bucket = certain(values)
+    (worker,) = workers()
+    decoded = decode(worker.encode(bucket), bucket.layout)
+    gone = decoded != 0
+    error = (decoded - values)[gone].double().abs()
+    size = values[gone].double().abs()
+    assert bool((error < size / 2).all())
+    rounded = size < 8  # floor(log2 9) = 3: only values above 8 are capped
+    assert bool((error[rounded] <= size[rounded] / 3 * (1 + 1e-6)).all())
+    assert float(error.square().sum()) <= 0.25 * float(size.square().sum())
+    # What did not fit in three bits is still waiting, unchanged.
+    assert torch.equal(worker._delayed[0][~gone], values[~gone])
+    assert bool((~gone).any())
+
+
+def test_replicas_get_the_mean_over_workers_of_messages_of_unequal_length() -> None:
+    layout = layout_of(500, 20)
+    buckets = [batch(layout, seed, bias=0.4 * seed) for seed in range(3)]
+    sent = [decode(w.encode(b), layout) for w, b in zip(workers(3), buckets, strict=True)]
+    meter = Meter(3)
+    updates = lockstep([w.exchange(b, 0) for w, b in zip(workers(3), buckets, strict=True)], meter)
+    assert torch.equal(updates[0], updates[1])
+    assert torch.equal(updates[0], updates[2])
+    torch.testing.assert_close(updates[0], torch.stack(sent).mean(0), rtol=1e-6, atol=1e-9)
+    lengths, payloads = meter.collectives
+    assert lengths.sent == (8, 8, 8)
+    words = [int((vector != 0).sum()) for vector in sent]
+    assert payloads.sent == tuple(2 * 17 + 4 * count for count in words)
+    assert len(set(words)) == 3
+
+
+def test_nothing_to_send_is_a_message_of_headers() -> None:
+    layout = layout_of(6, 1)
+    zeros = torch.zeros(7)
+    (update,) = lockstep(
+        [workers()[0].exchange(Bucket(layout=layout, gradient=zeros, second_moment=zeros), 0)]
+    )
+    assert not update.any()
+
+
+@pytest.mark.parametrize(
+    "values", [[-0.3], [1e-45, -1e-40, 0.0], [1e18, -1e-18, 3.0], [1e-18, 0.0]]
+)
+def test_extremes_are_sent_right_or_wait(values: list[float]) -> None:
+    bucket = certain(values)
+    (worker,) = workers()
+    decoded = decode(worker.encode(bucket), bucket.layout)
+    for value, got, waiting in zip(
+        values, decoded.tolist(), worker._delayed[0].tolist(), strict=True
+    ):
+        if got:
+            assert abs(got - value) < abs(value) / 2
+            assert waiting == 0.0
+        else:
+            assert waiting == pytest.approx(value, rel=1e-6, abs=1e-45)
+
+
+def test_gradients_without_second_moments_are_refused() -> None:
+    assert VarianceBased.requires == {"second_moments"}
+    bucket = Bucket(layout=layout_of(3), gradient=torch.ones(3))
+    with pytest.raises(InputError, match="second moments"):
+        workers()[0].encode(bucket)
+
+
+def test_damage_is_refused() -> None:
+    bucket = certain([1.0, 2.0, 3.0])
+    message = workers()[0].encode(bucket)
+    with pytest.raises(InputError):
+        decode(message[:-1], bucket.layout)
+    beyond = message.clone()
+    beyond[-4] = 3  # the last index is 2
+    with pytest.raises(InputError, match="ascend"):
+        decode(beyond, bucket.layout)
+    repeated = message.clone()
+    repeated[-4] = 1
+    with pytest.raises(InputError, match="ascend"):
+        decode(repeated, bucket.layout)
+    tiny = message.clone()
+    tiny[16] = 0x80  # exponent -128
+    with pytest.raises(InputError, match="exponent"):
+        decode(tiny, bucket.layout)
