@@ -211,8 +211,9 @@ def _merged(base: dict[str, Any], own: dict[str, Any], depth: int = 0) -> dict[s
 
 def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
     if name not in known:
-        problem = Problem(message=f"unknown {kind} {name!r}", hint=did_you_mean(name, known))
-        raise InputError(problem)
+        variants = [entry for entry in known if name and entry.startswith(name)]
+        hint = f"there are {', '.join(variants)}" if variants else did_you_mean(name, known)
+        raise InputError(Problem(message=f"unknown {kind} {name!r}", hint=hint))
     return known[name]
 
 

@@ -136,13 +136,15 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         known = [word.strip("' ") for part in expected for word in part.split(" or ")]
         return unknown_key(document, way, known)
     name = dotted(way) or "the file"
+    value = fault["input"]
+    # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
+    place = document.place_of_key(way) if isinstance(value, dict) else document.place(way)
     if kind == "refused":
         message, hint = _context(fault, "message"), _context(fault, "hint")
-        return Problem(place=document.place(way), message=f"{name}: {message}", hint=hint)
+        return Problem(place=place, message=f"{name}: {message}", hint=hint)
     rule, hint = _rule(fault)
-    value = fault["input"]
     shown = f" = {_shown(value)}" if not isinstance(value, dict | list) else ""
-    return Problem(place=document.place(way), message=f"{name}{shown}: {rule}", hint=hint)
+    return Problem(place=place, message=f"{name}{shown}: {rule}", hint=hint)
 
 
 def unknown_key(document: Document, way: Keys, known: list[str]) -> Problem:

@@ -63,6 +63,12 @@ class Document:
         """In the order of the text; what came from elsewhere (options) first."""
         return sorted(problems, key=lambda problem: self.order.get(problem.place, (0, 0)))
 
+    def forget(self, way: Keys) -> None:
+        """Drop the places of everything at and below `way`: another value comes there."""
+        for places in (self.values, self.keys):
+            for old in [key for key in places if key[: len(way)] == way]:
+                del places[old]
+
 
 class _Refused(yaml.MarkedYAMLError):
     """YAML that this reader does not take."""
@@ -196,3 +202,21 @@ def scalar(text: str) -> bool | int | float | str | None:
     if _FLOAT.fullmatch(text):
         return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
     return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what `scalar` would not read back as text."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Line breaks of Unicode (\x85, \u2028) survive only as escapes, in double quotes.
+    style = '"' if not text.isprintable() else None if isinstance(scalar(text), str) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def write(data: Any) -> str:
+    """YAML that `read` reads back to the same dicts, lists and scalars."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96))

@@ -33,4 +33,5 @@ class SilentProgress:
     """Nobody watches."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Task]:
+        """A stage that reports to nobody."""
         return nullcontext(_SilentTask())

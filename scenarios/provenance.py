@@ -8,13 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
 import gcsim
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.links import Link
+from gcsim.simulator.predict import Prediction
+from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import TrafficProfile
 
 
@@ -22,7 +24,8 @@ def provenance(
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
     keys: Sequence[str],
-    compute: Mapping[str, Any],
+    compute: ComputeTimes,
+    predictions: Sequence[Sequence[Prediction]],
 ) -> dict[str, Any]:
     """The `provenance` part of `results.json`."""
     cluster = scenario.cluster
@@ -43,7 +46,7 @@ def provenance(
             choice.label: {phase.name: len(phase.steps) for phase in profile.phases}
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
-        "compute": dict(compute),
+        "compute": dict(compute.provenance),
         "kernels": {
             "method": "metered: torch kernels counted between collectives, priced by class",
             "device": cluster.device.title,
@@ -56,10 +59,10 @@ def provenance(
             "network": _link(cluster.network),
             "intra_node": _link(cluster.intra_node),
         },
-        "collectives": {
-            "transport": cluster.collectives.transport,
-            "all_reduce": cluster.collectives.all_reduce,
-            "all_gather": cluster.collectives.all_gather,
+        "transport": cluster.collectives.transport,
+        "algorithms": {
+            choice.label: sorted({name for size in sizes for name in size.algorithms})
+            for choice, sizes in zip(scenario.compressors, predictions, strict=True)
         },
     }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.errors import InputError
@@ -26,6 +26,9 @@ from gcsim.simulator.predict import Prediction, predict
 from gcsim.simulator.training_time import ComputeTimes, training_time
 from gcsim.traces import cache as profile_cache
 from gcsim.traces.profile import TrafficProfile
+
+if TYPE_CHECKING:
+    from gcsim.traces.store import Trace
 
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
@@ -52,7 +55,7 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     timelines = _timelines(scenario, predictions)
     return Result(
         scenario=scenario.resolved,
-        provenance=provenance(scenario, profiles, keys, compute.provenance),
+        provenance=provenance(scenario, profiles, keys, compute, predictions),
         rows=rows,
         wall={
             "gradients_and_compressors_s": measured - started,
@@ -111,6 +114,7 @@ def _measure(
         )
         source = scenario.gradients
         workers = source.workers or trace.workers
+        _check_belongs(scenario, trace)
         with progress.task("compressors", len(subjects) * len(layouts)) as task:
             return measure(
                 subjects,
@@ -128,6 +132,21 @@ def _measure(
             )
 
 
+def _check_belongs(scenario: Scenario, trace: Trace) -> None:
+    """A trace of another model or mini-batch would price the wrong training step."""
+    facts = trace.facts
+    if facts.name != scenario.model:
+        raise InputError(
+            f"the trace holds gradients of {facts.name!r}, the scenario trains {scenario.model!r}; "
+            f"set model: {facts.name} or record another trace"
+        )
+    if facts.samples_per_worker != scenario.batch_size:
+        raise InputError(
+            f"the trace was recorded with {facts.samples_per_worker} samples a worker, the "
+            f"scenario has batch_size {scenario.batch_size}; set batch_size or record again"
+        )
+
+
 def _simulate(
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
@@ -135,7 +154,7 @@ def _simulate(
     progress: Progress,
 ) -> list[list[Prediction]]:
     """Stage 2: by compressor, then by cluster size."""
-    sizes = [replace(scenario.cluster, nodes=nodes) for nodes in scenario.node_counts]
+    sizes = [scenario.cluster_at(nodes) for nodes in scenario.node_counts]
     with progress.task("cluster sizes", len(sizes) * len(profiles)) as task:
         predictions = []
         for profile in profiles:
@@ -163,9 +182,7 @@ def _rows(
         {},
     )
     rows = []
-    for choice, profile, of_sizes in zip(
-        scenario.compressors, profiles, predictions, strict=True
-    ):
+    for choice, profile, of_sizes in zip(scenario.compressors, profiles, predictions, strict=True):
         for nodes, times in zip(scenario.node_counts, of_sizes, strict=True):
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * scenario.batch_size / times.iteration

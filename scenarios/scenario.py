@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gcsim.simulator.cluster import Cluster
@@ -86,3 +86,12 @@ class Scenario:
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""
+    server_per_node: bool = False
+    """One parameter server on every machine, whatever the number of machines."""
+
+    def cluster_at(self, nodes: int) -> Cluster:
+        """The cluster with that many machines: one point of the sweep."""
+        collectives = self.cluster.collectives
+        if self.server_per_node:
+            collectives = replace(collectives, servers=nodes)
+        return replace(self.cluster, nodes=nodes, collectives=collectives)

@@ -6,11 +6,11 @@ values from them. `schema_json` gives editors the same rules.
 
 from __future__ import annotations
 
+import itertools
 import re
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios import catalog
@@ -66,7 +66,7 @@ def _in_catalogue(look_up: Any) -> AfterValidator:
 
 
 def _ascending(nodes: list[int]) -> list[int]:
-    for smaller, larger in zip(nodes, nodes[1:], strict=False):
+    for smaller, larger in itertools.pairwise(nodes):
         if larger <= smaller:
             raise refuse(f"{larger} stands after {smaller}; cluster sizes must ascend")
     return nodes
@@ -200,7 +200,7 @@ class ComputeSection(Section):
 class CompressorSection(Section):
     """One row of the comparison; its parameters stand beside these keys."""
 
-    model_config = {**Section.model_config, "extra": "allow"}
+    model_config = ConfigDict(extra="allow")
 
     kind: Annotated[str, Field(min_length=1)]
     label: Annotated[str, Field(min_length=1)] | None = None
@@ -235,11 +235,5 @@ class ScenarioFile(Section):
 
 def schema_json() -> dict[str, Any]:
     """JSON schema of a scenario file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_json()}
-
-
-def _json() -> dict[str, Any]:
-    return ScenarioFile.model_json_schema()
-
-
-_ = Fraction  # resolved by pydantic when it builds the sections
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, **ScenarioFile.model_json_schema()}

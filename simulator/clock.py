@@ -13,6 +13,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.errors import InternalError
+
 Picoseconds = int
 Times = NDArray[np.int64]
 """Picoseconds, one entry a rank."""
@@ -23,6 +25,13 @@ PS_PER_SECOND = 10**12
 def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
     """The nearest picosecond; halves go to the even one."""
     return round(Fraction(seconds) * PS_PER_SECOND)
+
+
+def reading(time: float) -> Picoseconds:
+    """A SimPy environment's `now`; `InternalError` when some arithmetic made it a float."""
+    if not isinstance(time, int):
+        raise InternalError(f"the clock shows {time!r}, which is no whole number of picoseconds")
+    return time
 
 
 def seconds(time: Picoseconds) -> float:

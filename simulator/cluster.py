@@ -46,7 +46,9 @@ class Cluster:
 
     @property
     def workers(self) -> int:
+        """Number of devices, one worker each."""
         return self.nodes * self.devices_per_node
 
     def node_of(self, rank: int) -> int:
+        """The node that a rank is on."""
         return rank // self.devices_per_node

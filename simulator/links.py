@@ -34,4 +34,5 @@ class Link:
 
     @property
     def latency_ps(self) -> Picoseconds:
+        """The latency on the engine's clock."""
         return picoseconds(self.latency)

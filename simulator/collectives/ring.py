@@ -19,17 +19,19 @@ alpha-beta links (Hockney 1994); max-plus form as in Baccelli et al. 1992, ch. 2
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.errors import InputError
-from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.links import Link
 
 NO_COST = Fraction(0)
-_LIMIT = 2**62
+_LIMIT = 2**60
+"""Picoseconds, 13 days: sums of a few such times still fit 64 bits."""
 
 
 def ring(
@@ -48,7 +50,7 @@ def ring(
     arrives in the first `reducing_steps` steps. O(p) when links and blocks are equal, else
     O(p) memory and O(p) time a step. Raises `InputError` when the clock cannot hold the times.
     """
-    messages = Messages(blocks, links, gamma=gamma)
+    messages = Messages.of(blocks, links, gamma=gamma)
     check_range(entry, steps * messages.slowest)
     if messages.uniform and (messages.reductions[0] == 0 or len(set(entry.tolist())) == 1):
         return _equal_ring(entry, messages, steps=steps, reducing_steps=reducing_steps)
@@ -57,38 +59,57 @@ def ring(
     return np.tile(exit_times, len(entry) // period)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
     """Times of messages of few distinct sizes on links of few distinct kinds."""
 
-    def __init__(
-        self, blocks: Sequence[int], links: Sequence[Link], *, gamma: Fraction = NO_COST
-    ) -> None:
-        sizes, self.sizes = _classes(blocks)
-        representatives = {id(link): link for link in links}
-        kinds, self.kinds = _classes([id(link) for link in links])
-        distinct = [representatives[kind] for kind in kinds]
+    sizes: NDArray[np.int64]
+    """Size class of the block that each rank sends first."""
+    kinds: NDArray[np.int64]
+    """Link class of the link that leaves each rank."""
+    serialisation: NDArray[np.int64]
+    """By size class and link class."""
+    reductions: NDArray[np.int64]
+    """By size class."""
+    latency: NDArray[np.int64]
+    """Of the link that leaves each rank."""
+    slowest: Picoseconds
+    """No message takes longer, its reduction included."""
+
+    @staticmethod
+    def of(blocks: Sequence[int], links: Sequence[Link], *, gamma: Fraction = NO_COST) -> Messages:
+        """Of the blocks by rank, on the links by sender."""
+        sizes, sizeclasses = classes(blocks)
+        named = {id(link): link for link in links}
+        names, kinds = classes([id(link) for link in links])
+        distinct = [named[name] for name in names]
         serialisation = [[link.serialization(size) for link in distinct] for size in sizes]
-        reductions = [round(gamma * size * 10**12) for size in sizes]
+        reductions = [round(gamma * size * PS_PER_SECOND) for size in sizes]
         latencies = [link.latency_ps for link in distinct]
-        self.slowest: Picoseconds = max(map(max, serialisation)) + max(latencies) + max(reductions)
-        check_range(np.zeros(1, dtype=np.int64), self.slowest)
-        self.serialisation = np.array(serialisation, dtype=np.int64)
-        """By size class and link class."""
-        self.reductions = np.array(reductions, dtype=np.int64)
-        self.latency = np.array(latencies, dtype=np.int64)[self.kinds]
-        """Of the link that leaves each rank."""
+        slowest = max(map(max, serialisation)) + max(latencies) + max(reductions)
+        check_range(np.zeros(1, dtype=np.int64), slowest)
+        return Messages(
+            sizes=sizeclasses,
+            kinds=kinds,
+            serialisation=np.array(serialisation, dtype=np.int64),
+            reductions=np.array(reductions, dtype=np.int64),
+            latency=np.array(latencies, dtype=np.int64)[kinds],
+            slowest=slowest,
+        )
 
     @property
     def uniform(self) -> bool:
+        """All blocks and all links are equal."""
         return self.serialisation.size == 1
 
     def first(self, ranks: int) -> Messages:
-        """The same for the first `ranks` ranks of a ring that repeats itself after them."""
-        part = object.__new__(Messages)
-        part.sizes, part.kinds = self.sizes[:ranks], self.kinds[:ranks]
-        part.serialisation, part.reductions = self.serialisation, self.reductions
-        part.latency, part.slowest = self.latency[:ranks], self.slowest
-        return part
+        """Of the first `ranks` ranks, for a ring that repeats itself after them."""
+        return replace(
+            self,
+            sizes=self.sizes[:ranks],
+            kinds=self.kinds[:ranks],
+            latency=self.latency[:ranks],
+        )
 
 
 def common_period(*patterns: NDArray[np.int64]) -> int:
@@ -109,8 +130,8 @@ def check_range(entry: Times, duration: Picoseconds) -> None:
     """Raise `InputError` when `duration` after the last entry is beyond the 64-bit clock."""
     if int(entry.max()) + duration >= _LIMIT:
         raise InputError(
-            f"a collective would take up to {duration / 10**12:.3g} s, more than the clock of "
-            "53 days holds; check the link's bandwidth and latency"
+            f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, more than the 13 "
+            "days that the clock has room for; check the link's bandwidth and latency"
         )
 
 
@@ -119,7 +140,7 @@ def from_predecessor(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate((values[-1:], values[:-1]))
 
 
-def _classes(values: Sequence[int]) -> tuple[list[int], NDArray[np.int64]]:
+def classes(values: Sequence[int]) -> tuple[list[int], NDArray[np.int64]]:
     """The distinct values in order of appearance, and each value's place among them."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return list(places), np.array([places[value] for value in values], dtype=np.int64)
@@ -140,16 +161,17 @@ def _equal_ring(entry: Times, messages: Messages, *, steps: int, reducing_steps:
     if messages.reductions[0]:
         reduction = int(messages.reductions[0])
         return entry + (steps * (serialisation + latency) + reducing_steps * reduction)
-    # Ranks at distance d behind r reach it with d + p * laps(d) hops; laps is the same for all
-    # distances up to `steps % p` and one less beyond.
+    # A rank d places behind r reaches it with d + laps * p hops, or, when d is more than
+    # steps % p, with one lap less.
     laps, last = divmod(steps, ranks)
     place = np.arange(2 * ranks, dtype=np.int64)
     start = np.concatenate((entry, entry)) - place * latency
-    near = _window_maximum(start, last + 1)[ranks:] + (place[ranks:] + laps * ranks) * latency
-    exit_times = near
+    ahead = place[ranks:] * latency
+    lap = ranks * latency
+    exit_times = _window_maximum(start, last + 1)[ranks:] + ahead + laps * lap
     if laps:
-        far = np.maximum.accumulate(start)[ranks:] + (place[ranks:] + (laps - 1) * ranks) * latency
-        exit_times = np.maximum(near, far)
+        any_distance = _window_maximum(start, ranks)[ranks:] + ahead + (laps - 1) * lap
+        exit_times = np.maximum(exit_times, any_distance)
     return exit_times + steps * serialisation
 
 

@@ -1,0 +1,157 @@
+"""Which algorithm carries out a collective, and when is every rank done?
+
+Adding a collective is one file and one line in `ALGORITHMS`. With the transport "gloo", device
+tensors are copied to host memory before and back after (see `staging.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives import (
+    hierarchical,
+    parameter_server,
+    pipelined_allgatherv,
+    ring_allgather,
+    ring_allreduce,
+)
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.staging import after_copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One line of the table."""
+
+    title: str
+    carry_out: Callable[[Call], Times]
+    stages_itself: bool = False
+    """True when the algorithm accounts for copies between device and host."""
+
+
+ALGORITHMS: dict[tuple[str, str], Algorithm] = {
+    ("all_reduce", "ring"): Algorithm(title="ring all-reduce", carry_out=ring_allreduce.carry_out),
+    ("all_reduce", "hierarchical"): Algorithm(
+        title="hierarchical all-reduce", carry_out=hierarchical.carry_out, stages_itself=True
+    ),
+    ("all_gather", "ring"): Algorithm(title="ring all-gather", carry_out=ring_allgather.carry_out),
+    ("all_gather", "pipelined_ring"): Algorithm(
+        title="pipelined ring all-gatherv", carry_out=pipelined_allgatherv.carry_out
+    ),
+    ("push_pull", "parameter_server"): Algorithm(
+        title="parameter server", carry_out=parameter_server.carry_out
+    ),
+}
+"""By kind of request and name of the algorithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """One part of a collective, by rank."""
+
+    name: str
+    start: Times
+    end: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """When each rank leaves a collective, and what it went through."""
+
+    exit: Times
+    stages: tuple[Stage, ...]
+
+
+def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
+    """What `Cluster.collectives` says of a request's kind."""
+    names = {
+        "all_reduce": cluster.collectives.all_reduce,
+        "all_gather": cluster.collectives.all_gather,
+        "push_pull": "parameter_server",
+    }
+    return ALGORITHMS[record.kind, names[record.kind]]
+
+
+def carry_out(
+    record: CollectiveRecord, entry: Times, cluster: Cluster, server_time: Picoseconds = 0
+) -> Outcome:
+    """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
+
+    The workers' payload sizes are those of the record, cycled: worker i sends what the
+    recorded worker i mod N sent. One worker alone leaves at once. Raises `InternalError` when
+    a rank would leave before the last one has entered, which no collective here can do.
+    """
+    workers = cluster.workers
+    if entry.shape != (workers,):
+        raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
+    if workers == 1:
+        return Outcome(exit=entry.copy(), stages=())
+    algorithm = algorithm_of(record, cluster)
+    call = Call(
+        entry=entry,
+        sent=tuple(record.sent[rank % len(record.sent)] for rank in range(workers)),
+        element=record.element,
+        pulled=record.pulled,
+        cluster=cluster,
+        server_time=server_time,
+    )
+    staged = cluster.collectives.transport == "gloo" and not algorithm.stages_itself
+    if not staged:
+        exits = algorithm.carry_out(call)
+        stages = [Stage(name=algorithm.title, start=entry, end=exits)]
+    else:
+        on_host = after_copies(entry, call.sent, cluster.intra_node)
+        off_host = algorithm.carry_out(replace(call, entry=on_host))
+        exits = after_copies(off_host, _received(record.kind, call), cluster.intra_node)
+        stages = [
+            Stage(name="device to host", start=entry, end=on_host),
+            Stage(name=algorithm.title, start=on_host, end=off_host),
+            Stage(name="host to device", start=off_host, end=exits),
+        ]
+    if exits.min() < entry.max():
+        raise InternalError(
+            f"{algorithm.title}: a rank leaves at {exits.min()} ps, before the last one enters "
+            f"at {entry.max()} ps"
+        )
+    return Outcome(exit=exits, stages=tuple(stages))
+
+
+def _received(kind: str, call: Call) -> Sequence[int]:
+    """Bytes that each rank copies back to its device."""
+    if kind == "all_reduce":
+        return call.sent
+    if kind == "all_gather":
+        return [sum(call.sent)] * len(call.sent)
+    return [call.pulled] * len(call.sent)
+
+
+class CollectiveMemo:
+    """Carries out collectives on one cluster and remembers them.
+
+    Times only shift with the entry times, so a collective is known by its record, by the server's
+    computation and by the entry times relative to the earliest.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = {}
+
+    def __call__(
+        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds = 0
+    ) -> Times:
+        """Exit times `[p]`, as `carry_out` gives them."""
+        first = int(entry.min())
+        relative = np.asarray(entry - first, dtype=np.int64)
+        key = (record, relative.tobytes(), server_time)
+        exits = self._known.get(key)
+        if exits is None:
+            exits = carry_out(record, relative, self.cluster, server_time).exit
+            self._known[key] = exits
+        return exits + first

@@ -1,0 +1,37 @@
+"""How long does the ring all-gather of whole, possibly unequal blocks take?
+
+p - 1 steps; at each a rank forwards to its successor the whole block that it received last. The
+largest block passes every link, so that unequal blocks cost up to (p - 1) max n_i beta; Gloo and
+the textbook do it this way.
+
+Assumptions: those of `ring.py`. An empty block still costs a message's latency. Sizes are known:
+an exchange of lengths is a collective of its own (`gather_variable`).
+
+Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.ring import ring
+from gcsim.simulator.links import Link
+
+
+def ring_allgather(entry: Times, sizes: Sequence[int], links: Sequence[Link]) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1
+    (mod p). p = 1 costs nothing.
+    """
+    ranks = len(entry)
+    if ranks == 1:
+        return entry.copy()
+    return ring(entry, sizes, links, steps=ranks - 1)
+
+
+def carry_out(call: Call) -> Times:
+    """The ring over all devices, node by node."""
+    return ring_allgather(call.entry, call.sent, call.ring_links())

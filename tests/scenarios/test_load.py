@@ -1,0 +1,525 @@
+"""Scenario files: every mistake is named with its line and column, and all of them at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.scenarios.document import write
+from gcsim.scenarios.load import load_scenario, shipped_scenarios
+from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
+from gcsim.scenarios.schema import schema_json
+
+GOOD = """\
+name: small
+model: alexnet
+batch_size: 32
+gradients: {source: live, workers: 2}
+cluster:
+  nodes: [1, 2, 4]
+  devices_per_node: 2
+  device: p100_pcie
+  network:
+    bandwidth: 10 Gbit/s
+    latency: 50 us
+    efficiency: 0.94
+  intra_node: pcie3_x16
+  collectives: {transport: gloo}
+compute: {forward: 5 ms, backward: 10 ms}
+compressors:
+  - none
+  - {kind: topk, label: top 1 %, ratio: 0.01}
+  - topk
+seed: 3
+"""
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> Scenario:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_scenario(path, overrides)
+
+
+def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text, *overrides)
+    return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1
+    return GOOD.replace(old, new)
+
+
+def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
+    scenario = load(tmp_path, GOOD)
+    assert scenario.name == "small"
+    assert scenario.node_counts == (1, 2, 4)
+    assert scenario.cluster.nodes == 4
+    assert scenario.cluster.workers == 8
+    assert scenario.cluster.network.bandwidth == Fraction(1_250_000_000)
+    assert scenario.cluster.network.latency == Fraction(1, 20_000)
+    assert scenario.cluster.network.efficiency == Fraction(94, 100)
+    assert scenario.cluster.device.name == "p100_pcie"
+    assert scenario.cluster.collectives.transport == "gloo"
+    assert scenario.buckets.first == 2**20
+    assert scenario.buckets.cap == 25 * 2**20
+    assert scenario.compute is not None
+    assert (scenario.compute.forward, scenario.compute.backward) == (0.005, 0.01)
+    assert [choice.label for choice in scenario.compressors] == ["none", "top 1 %", "topk"]
+    assert scenario.compressors[1].parameters["ratio"] == 0.01
+    assert isinstance(scenario.gradients, LiveGradients)
+    assert scenario.gradients.warmup_steps == 20
+    assert scenario.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        # old text of GOOD, what stands there instead, the message
+        ("seed: 3", "sead: 3", "a.yaml:20:1: error: unknown key 'sead'; did you mean 'seed'?"),
+        (
+            "    bandwidth: 10 Gbit/s",
+            "    bandwith: 10 Gbit/s",
+            "a.yaml:10:5: error: unknown key 'bandwith' in cluster.network; "
+            "did you mean 'bandwidth'?",
+        ),
+        (
+            "    bandwidth: 10 Gbit/s\n",
+            "",
+            "a.yaml:9:3: error: cluster.network: key 'bandwidth' is missing",
+        ),
+        ("batch_size: 32\n", "", "a.yaml:1:1: error: key 'batch_size' is missing"),
+        ("  device: p100_pcie\n", "", "a.yaml:5:1: error: key 'device' is missing in cluster"),
+        (
+            "batch_size: 32",
+            "batch_size: 0",
+            "a.yaml:3:13: error: batch_size = 0: must be at least 1",
+        ),
+        ("batch_size: 32", "batch_size: -3", "a.yaml:3:13: error: batch_size = -3: must be"),
+        ("batch_size: 32", "batch_size: 3.5", "error: batch_size = 3.5: must be a whole number"),
+        ("batch_size: 32", "batch_size: '32'", "batch_size = '32': must be a whole number"),
+        ("batch_size: 32", "batch_size: true", "batch_size = true: must be a whole number"),
+        ("batch_size: 32", "batch_size:", "batch_size = (nothing): must be a whole number"),
+        ("batch_size: 32", "batch_size: [1]", "a.yaml:3:13: error: batch_size: must be a whole"),
+        ("workers: 2", "workers: 0", "a.yaml:4:36: error: gradients.workers = 0: must be at"),
+        ("workers: 2", "learning_rate: 0", "gradients.learning_rate = 0: must be greater than 0"),
+        ("workers: 2", "momentum: 1.0", "gradients.momentum = 1.0: must be less than 1"),
+        ("workers: 2", "momentum: .nan", "gradients.momentum = nan: must be a finite number"),
+        (
+            "source: live",
+            "source: lvie",
+            "a.yaml:4:21: error: gradients.source = 'lvie': is not a choice; "
+            "did you mean 'live'?",
+        ),
+        ("workers: 2", "device: gpu", "gradients.device = 'gpu': is not a choice; "),
+        ("workers: 2", "trace: t", "a.yaml:4:1: error: gradients: 'trace' would have no effect"),
+        (
+            "source: live",
+            "source: recorded",
+            "a.yaml:4:1: error: gradients: a recorded source needs `trace: PATH`",
+        ),
+        (
+            "{source: live, workers: 2}",
+            "{source: recorded, trace: no_such_trace}",
+            "a.yaml:4:38: error: gradients.trace: there is no ",
+        ),
+        (
+            "{source: live, workers: 2}",
+            "{source: recorded, trace: t, momentum: 0.5}",
+            "gradients: 'momentum' would have no effect with source 'recorded'",
+        ),
+        ("gradients: {source: live, workers: 2}", "gradients: live", "gradients = 'live': must be"),
+        (
+            "nodes: [1, 2, 4]",
+            "nodes: [1, 4, 2]",
+            "a.yaml:6:10: error: cluster.nodes: 2 stands after 4; cluster sizes must ascend",
+        ),
+        ("nodes: [1, 2, 4]", "nodes: [2, 2]", "2 stands after 2; cluster sizes must ascend"),
+        ("nodes: [1, 2, 4]", "nodes: []", "cluster.nodes: must have at least 1 entry"),
+        ("nodes: [1, 2, 4]", "nodes: [1, 0]", "a.yaml:6:14: error: cluster.nodes.1 = 0: must be"),
+        ("nodes: [1, 2, 4]", "nodes: many", "cluster.nodes = 'many': must be a whole number"),
+        ("nodes: [1, 2, 4]", "nodes: 1000000", "cluster.nodes = 1000000: must be at most 100000"),
+        (
+            "device: p100_pcie",
+            "device: p10_pcie",
+            "a.yaml:8:11: error: cluster.device: unknown device 'p10_pcie'; "
+            "did you mean 'p100_pcie'?",
+        ),
+        ("device: p100_pcie", "device: 5", "cluster.device = 5: must be text"),
+        (
+            "intra_node: pcie3_x16",
+            "intra_node: pcie3x16",
+            "a.yaml:13:15: error: cluster.intra_node: unknown link 'pcie3x16'; "
+            "did you mean 'pcie3_x16'?",
+        ),
+        (
+            "10 Gbit/s",
+            "10 Gb/s",
+            "a.yaml:10:16: error: cluster.network.bandwidth: unknown unit 'Gb/s' in '10 Gb/s', "
+            "which should be a bandwidth; did you mean 'Gbit/s' or 'GB/s'?",
+        ),
+        (
+            "10 Gbit/s",
+            "10",
+            "cluster.network.bandwidth: 10 has no unit; write it like '10 Gbit/s'",
+        ),
+        ("10 Gbit/s", "-1 Gbit/s", "cluster.network.bandwidth: -1 Gbit/s is negative"),
+        ("10 Gbit/s", "0 Gbit/s", "cluster.network.bandwidth: 0 Gbit/s is zero; it must be more"),
+        ("50 us", "50 usec", "cluster.network.latency: unknown unit 'usec'"),
+        ("0.94", "1.5", "cluster.network.efficiency: 1.5 must be greater than 0 and at most 1"),
+        ("0.94", "0", "cluster.network.efficiency: 0 must be greater than 0"),
+        ("0.94", "1/0", "cluster.network.efficiency: 1/0 is not a number or a ratio"),
+        (
+            "transport: gloo",
+            "transport: glooo",
+            "a.yaml:14:28: error: cluster.collectives.transport = 'glooo': is not a choice; "
+            "did you mean 'gloo'?",
+        ),
+        ("transport: gloo", "servers: 0", "cluster.collectives.servers = 0: must be at least 1"),
+        ("transport: gloo", "servers: each", "cluster.collectives.servers = 'each': is not a"),
+        ("transport: gloo", "pipeline_block: 0 B", "pipeline_block: 0 B is zero"),
+        ("transport: gloo", "pipeline_block: 0.5 B", "0.5 B is 0.5 bytes; a size is a whole"),
+        ("forward: 5 ms", "forward: 0 ms", "a.yaml:15:20: error: compute.forward: 0 ms is zero"),
+        ("forward: 5 ms, ", "", "a.yaml:15:1: error: key 'forward' is missing in compute"),
+        (
+            "model: alexnet",
+            "model: alexnt",
+            "a.yaml:2:8: error: model: unknown model 'alexnt'; did you mean 'alexnet'? "
+            "Your own model is written package.module:build",
+        ),
+        ("model: alexnet", "model: my model:build", "'my model:build' does not name a function"),
+        ("model: alexnet", "model: {build: m:b, input_shape: [3, 0]}", "model.input_shape.1 = 0"),
+        ("model: alexnet", "model: {input_shape: [3]}", "key 'build' is missing in model"),
+        ("  - none", "  - nnone", "a.yaml:17:5: error: unknown compressor 'nnone'; did you mean"),
+        ("kind: topk", "kind: tpok", "a.yaml:18:12: error: unknown compressor 'tpok'; did you"),
+        ("kind: topk, ", "", "a.yaml:18:5: error: key 'kind' is missing in compressors.1"),
+        ("  - none", "  - 5", "a.yaml:17:5: error: compressors.0 = 5: must be text"),
+        (
+            "ratio: 0.01",
+            "ration: 0.01",
+            "a.yaml:18:34: error: topk has no parameter 'ration'; did you mean 'ratio'?",
+        ),
+        ("ratio: 0.01", "ratio: 0", "a.yaml:18:41: error: topk.ratio = 0"),
+        ("ratio: 0.01", "ratio: 1.5", "a.yaml:18:41: error: topk.ratio = 1.5"),
+        ("ratio: 0.01", "ratio: -0.1", "a.yaml:18:41: error: topk.ratio = -0.1"),
+        ("ratio: 0.01", "ratio: .nan", "a.yaml:18:41: error: topk.ratio = nan"),
+        ("ratio: 0.01", "ratio: few", "a.yaml:18:41: error: topk.ratio = 'few'"),
+        (
+            "label: top 1 %",
+            "label: topk",
+            "a.yaml:19:5: error: two compressors are labelled 'topk'; "
+            "first at a.yaml:18:5; give one a `label:` of its own",
+        ),
+        ("label: top 1 %", "label: 1", "a.yaml:18:25: error: compressors.1.label = 1: must be"),
+        ("label: top 1 %", "label: ''", "compressors.1.label = '': must not be empty"),
+        ("seed: 3", "seed: -1", "a.yaml:20:7: error: seed = -1: must be at least 0"),
+        ("seed: 3", f"seed: {2**63}", "seed = 9223372036854775808: must be less than"),
+        ("seed: 3", "seed: 3\nseed: 4", "a.yaml:21:1: error: key 'seed' stands here for the"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    (found,) = problems(tmp_path, changed(old, new))
+    assert expected in found
+    if expected.startswith("a.yaml"):
+        assert found.startswith(expected)
+
+
+def test_all_mistakes_of_a_file_are_reported_in_its_order(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("batch_size: 32", "batch_size: 0")
+        .replace("latency: 50 us", "latency: 50")
+        .replace("ratio: 0.01", "ratio: 2")
+        .replace("seed: 3", "sed: 3")
+    )
+    places = [found.split(": error: ")[0] for found in problems(tmp_path, text)]
+    assert places == ["a.yaml:3:13", "a.yaml:11:14", "a.yaml:18:41", "a.yaml:20:1"]
+
+
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path, "[1, 2]") == [
+        "a.yaml:1:1: error: a scenario is a mapping (key: value)"
+    ]
+
+
+def test_an_unknown_name_suggests_a_shipped_scenario() -> None:
+    with pytest.raises(InputError, match="did you mean 'alexnet_32node'"):
+        load_scenario("alexnet_32nodes")
+    with pytest.raises(InputError, match=r"no_such\.yaml: error: No such file"):
+        load_scenario("no_such.yaml")
+
+
+# --- options ---------------------------------------------------------------------------------
+
+
+def test_an_option_changes_one_value(tmp_path: Path) -> None:
+    scenario = load(
+        tmp_path,
+        GOOD,
+        "cluster.nodes=8",
+        "compressors.1.ratio=0.05",
+        "compressors.2.ratio=0.5",
+        "cluster.collectives.servers=per_node",
+        "ddp.bucket=1 MiB",
+        "compute=",
+    )
+    assert scenario.node_counts == (8,)
+    assert scenario.compressors[1].parameters["ratio"] == 0.05
+    assert scenario.compressors[2].parameters["ratio"] == 0.5
+    assert scenario.buckets.cap == 2**20
+    assert scenario.compute is None
+    assert scenario.cluster.collectives.servers == 8
+
+
+def test_options_may_be_a_mapping_and_the_seed_wins(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(GOOD)
+    scenario = load_scenario(path, {"cluster.nodes": "[2, 3]", "seed": "5"}, seed=9)
+    assert scenario.node_counts == (2, 3)
+    assert scenario.seed == 9
+
+
+def test_an_option_on_a_named_link_changes_a_copy_of_it(tmp_path: Path) -> None:
+    text = GOOD.replace("intra_node: pcie3_x16", "intra_node: pcie3_x16\n  # comment")
+    scenario = load(tmp_path, text, "cluster.intra_node.latency=1 ms")
+    link = scenario.cluster.intra_node
+    assert link.latency == Fraction(1, 1000)
+    assert link.bandwidth == Fraction(12_150_000_000)  # pcie3_x16's
+    assert link.name == "pcie3_x16, changed"
+    assert "changed in the scenario" in link.source
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("cluster.noeds=8", "--set cluster.noeds: error: unknown key 'noeds' in cluster; did you"),
+        ("cluster.nodes=0", "--set cluster.nodes: error: cluster.nodes = 0: must be at least 1"),
+        ("cluster.nodes=[1", "--set cluster.nodes: error: while parsing a flow sequence"),
+        ("cluster.nodes", "--set cluster.nodes: error: no value; write --set key=value"),
+        ("cluster.nodes.x=1", "--set cluster.nodes.x: error: cluster.nodes has no entry 'x'"),
+        ("batch_size.x=1", "--set batch_size.x: error: batch_size is a single value"),
+        ("cluster..nodes=1", "--set cluster..nodes: error: a word between two dots is missing"),
+        ("compressors.7.ratio=1", "compressors has no entry '7': it has 3, from 0 to 2"),
+        ("compressors.1.ratio=0", "--set compressors.1.ratio: error: topk.ratio = 0"),
+        ("compressors.1.rat=1", "--set compressors.1.rat: error: topk has no parameter 'rat'"),
+        ("cluster.network.latency=5", "--set cluster.network.latency: error: cluster.network.lat"),
+        ("seed=x", "--set seed: error: seed = 'x': must be a whole number"),
+        ("newkey.a=1", "--set newkey.a: error: unknown key 'newkey'"),
+    ],
+)
+def test_a_wrong_option_is_named(tmp_path: Path, option: str, expected: str) -> None:
+    found = problems(tmp_path, GOOD, option)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+def test_a_wrong_seed_option_is_named() -> None:
+    with pytest.raises(InputError, match=r"--seed: error: seed = -1: must be at least 0"):
+        load_scenario("lenet_2node", seed=-1)
+
+
+# --- traces and own models -------------------------------------------------------------------
+
+
+def test_a_traces_path_counts_from_the_scenarios_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "trace").mkdir(parents=True)
+    (tmp_path / "there").mkdir()
+    text = changed("{source: live, workers: 2}", "{source: recorded, trace: ../here/trace}")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "there" / "a.yaml"
+    path.write_text(text)
+    wanted = RecordedGradients(trace=tmp_path / "here" / "trace", workers=None)
+    assert load_scenario("there/a.yaml").gradients == wanted
+    # An option's path counts from where the command is given.
+    assert load_scenario("there/a.yaml", ["gradients.trace=here/trace"]).gradients == wanted
+
+
+def test_an_own_model_gets_the_shape_of_imagenet_unless_it_says_otherwise(tmp_path: Path) -> None:
+    plain = load(tmp_path, changed("model: alexnet", "model: my.models:build"))
+    assert (plain.model, plain.input_shape, plain.classes) == (
+        "my.models:build",
+        (3, 224, 224),
+        1000,
+    )
+    full = "model: {build: 'my.models:build', input_shape: [1, 28, 28], classes: 10}"
+    own = load(tmp_path, changed("model: alexnet", full))
+    assert (own.model, own.input_shape, own.classes) == ("my.models:build", (1, 28, 28), 10)
+    shipped = load(tmp_path, GOOD)
+    assert (shipped.model, shipped.input_shape, shipped.classes) == ("alexnet", None, None)
+
+
+def test_one_server_per_node_follows_the_sweep(tmp_path: Path) -> None:
+    scenario = load(tmp_path, changed("transport: gloo", "servers: per_node"))
+    assert scenario.cluster.collectives.servers == 4
+    assert [scenario.cluster_at(n).collectives.servers for n in (1, 2, 4)] == [1, 2, 4]
+    assert scenario.cluster_at(4) == scenario.cluster
+    fixed = load(tmp_path, changed("transport: gloo", "servers: 3"))
+    assert [fixed.cluster_at(n).collectives.servers for n in (1, 2, 4)] == [3, 3, 3]
+    assert fixed.cluster_at(2).nodes == 2
+
+
+# --- the resolved file -----------------------------------------------------------------------
+
+VARIANTS = [
+    GOOD,
+    changed("model: alexnet", "model: {build: 'm:b', input_shape: [1, 28, 28], classes: 10}"),
+    changed("name: small\n", "description: 'off: 1e9'\nname: '1e3'\n"),
+    changed("transport: gloo", "servers: per_node, pipeline_block: 1000 B"),
+    changed("{forward: 5 ms, backward: 10 ms}", "{forward: 5.1234 us, backward: 1e-3 s}"),
+    changed("    efficiency: 0.94", "    efficiency: 2/3\n    source: 'a: b'\n    name: mine"),
+    changed("label: top 1 %", "label: '12:30'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", VARIANTS)
+def test_the_resolved_file_loads_to_the_same_scenario(tmp_path: Path, text: str) -> None:
+    scenario = load(tmp_path, text)
+    elsewhere = tmp_path / "b.yaml"
+    elsewhere.write_text(write(scenario.resolved), encoding="utf-8")
+    again = load_scenario(elsewhere)
+    assert again == scenario
+    assert again.resolved == scenario.resolved
+
+
+def test_the_resolved_file_of_a_recorded_trace_loads_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    text = changed("{source: live, workers: 2}", "{source: recorded, trace: t, workers: 2}")
+    scenario = load(tmp_path, text)
+    (tmp_path / "deeper").mkdir()
+    elsewhere = tmp_path / "deeper" / "b.yaml"
+    elsewhere.write_text(write(scenario.resolved))
+    assert load_scenario(elsewhere) == scenario
+
+
+def test_a_resolved_scenario_is_plain_json_and_needs_no_catalogue_for_its_links(
+    tmp_path: Path,
+) -> None:
+    scenario = load(tmp_path, GOOD)
+    assert json.loads(json.dumps(scenario.resolved, allow_nan=False)) == scenario.resolved
+    cluster = scenario.resolved["cluster"]
+    assert isinstance(cluster, dict)
+    assert cluster["intra_node"]["bandwidth"] == "12.15 GB/s"
+    assert "gearshifft" in cluster["intra_node"]["source"]
+
+
+def test_a_device_that_has_changed_since_is_refused(tmp_path: Path) -> None:
+    text = changed(
+        "device: p100_pcie", "device: {name: p100_pcie, fingerprint: '0123456789abcdef'}"
+    )
+    (found,) = problems(tmp_path, text)
+    assert found.startswith("a.yaml:8:3: error: cluster.device: the catalogue's p100_pcie is not")
+    assert "write `device: p100_pcie`" in found
+
+
+# --- shipped scenarios, start-up time, robustness --------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(shipped_scenarios()))
+def test_every_shipped_scenario_loads_and_resolves(name: str, tmp_path: Path) -> None:
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    again = tmp_path / "again.yaml"
+    again.write_text(write(scenario.resolved), encoding="utf-8")
+    assert load_scenario(again) == scenario
+
+
+def test_the_papers_scenario_is_the_papers_cluster() -> None:
+    # Song et al., CVPR 2021, section 4: up to 32 machines, 2 P100 each, 10 Gbit/s, 2048 images.
+    scenario = load_scenario("alexnet_32node")
+    assert scenario.node_counts == (1, 2, 4, 8, 16, 32)
+    assert scenario.cluster.workers == 64
+    assert scenario.batch_size * scenario.cluster.workers == 2048
+    assert scenario.cluster.network.bandwidth == Fraction(10**10, 8)
+    assert scenario.cluster.collectives.transport == "gloo"
+    assert (scenario.buckets.first, scenario.buckets.cap) == (2**20, 25 * 2**20)
+    kinds = [choice.kind for choice in scenario.compressors]
+    assert kinds[0] == "none"
+    assert len(set(kinds)) == 12
+    chosen = {choice.kind: choice.parameters for choice in scenario.compressors}
+    assert chosen["gradient_sampling_bayes"]["tau"] == 100
+    assert chosen["gradient_sampling_bayes"]["alpha"] == 0.9
+    for kind in ("gradient_sampling_bayes", "topk", "dgc", "randomk"):
+        assert chosen[kind]["ratio"] == 0.01
+    assert chosen["qsparse_local_sgd"]["ratio"] == 0.08
+
+
+def test_loading_imports_neither_torch_nor_matplotlib() -> None:
+    # Either would cost more than all the rest of `gcsim check`.
+    code = (
+        "import sys; from gcsim.scenarios.load import load_scenario\n"
+        "load_scenario('alexnet_32node')\n"
+        "print(sorted({'torch', 'matplotlib', 'simpy', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_json_schema_names_every_section() -> None:
+    schema = schema_json()
+    json.dumps(schema)
+    assert set(schema["required"]) == {"model", "batch_size", "cluster", "compressors"}
+    assert "ClusterSection" in schema["$defs"]
+
+
+_WORDS = st.sampled_from(
+    ["name", "model", "alexnet", "batch_size", "cluster", "nodes", "compressors", "topk", "kind",
+     "network", "10gbe", "gradients", "source", "live", "1", "-1", "0.5", "10 Gbit/s", "", "null",
+     ".nan", "label", "ratio", "device", "seed", "[1, 2]", "{a: 1}", "true", "x:y", "like", "ddp",
+     "bucket", "servers", "per_node", "compute", "forward", "5 ms", "trace", "*a", "&a", "<<", "é"]
+)  # fmt: skip
+_VALUES = st.recursive(
+    _WORDS,
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+        | st.dictionaries(_WORDS, inner, max_size=3).map(
+            lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs.items()) + "}"
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(
+    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(lines=st.lists(st.tuples(_WORDS, _VALUES), max_size=8))
+def test_any_small_file_loads_or_is_refused_as_input(
+    tmp_path: Path, lines: list[tuple[str, str]]
+) -> None:
+    text = "".join(f"{key}: {value}\n" for key, value in lines)
+    found = "loaded"
+    try:
+        load(tmp_path, text)
+    except InputError as error:
+        found = " ".join(problem.place for problem in error.problems)
+    assert found == "loaded" or all("a.yaml" in place for place in found.split())
+
+
+@settings(
+    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    way=st.lists(_WORDS | st.sampled_from(["0", "1", "2", "-1"]), min_size=1, max_size=3),
+    value=_VALUES,
+)
+def test_any_option_is_taken_or_refused_as_input(
+    tmp_path: Path, way: list[str], value: str
+) -> None:
+    try:
+        scenario = load(tmp_path, GOOD, f"{'.'.join(way)}={value}")
+    except InputError:
+        return  # and nothing but InputError
+    (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
+    assert load_scenario(tmp_path / "b.yaml") == scenario
