@@ -7,7 +7,7 @@ in each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -27,23 +27,22 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - whole)}f}"
 
 
-def aligned(values: Sequence[float]) -> Callable[[float], str]:
-    """A way to write the numbers of one column with their decimal points below each other.
+def decimals_for(values: Iterable[float], *, digits: int) -> int:
+    """Decimals that give the smallest value (zeros aside) `digits` significant digits; at most 3.
 
-    As many decimals as give the smallest value two significant digits, at most three; what
-    would then read as zero without being it is written with its own digits.
+    Columns of a table are written with one number of decimals, so that their points align.
     """
     smallest = min((abs(value) for value in values if value), default=1.0)
-    decimals = min(3, max(0, 1 - math.floor(math.log10(smallest))))
+    return min(3, max(0, digits - 1 - math.floor(math.log10(smallest))))
 
-    def write(value: float) -> str:
-        if value == 0:
-            return "0"
-        if abs(value) < 0.5 * 10**-decimals:
-            return significant(value)
-        return f"{value:.{decimals}f}"
 
-    return write
+def fixed(value: float, decimals: int) -> str:
+    """`value` with a number of decimals; "0" is exact, "<0.1" is small but not zero."""
+    if value == 0:
+        return "0"
+    if 0 < value < 0.5 * 10**-decimals:
+        return f"<{10**-decimals:.{decimals}f}"
+    return f"{value:.{decimals}f}"
 
 
 def _leading_zeros(size: float) -> int:

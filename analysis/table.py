@@ -8,6 +8,7 @@ colour alone.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -18,14 +19,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.numbers import aligned, plural, significant
-from gcsim.analysis.selection import at_largest, best
+from gcsim.analysis.numbers import decimals_for, fixed, plural, significant
+from gcsim.analysis.selection import TIE, at_largest, best
 from gcsim.scenarios.result import Result, Row
 
 BEST = "> "
 """Before the winner's label."""
 PERIODIC = " *"
 """After the label of a method whose iterations are not all alike."""
+NARROW_LABEL = 24
+"""Terminal cells at which labels are still pleasant to read when they must wrap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,38 +37,62 @@ class Column:
 
     heading: str
     value: Callable[[Row], float | None]
-    aligned: bool = True
-    """One number of decimals for the whole column; else significant digits for each value."""
+    decimals: Callable[[Sequence[Row]], int] | None = None
+    """Decimals for the whole column; None for significant digits of each value."""
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
         """What stands in the column, in the order of `rows`."""
-        values = [self.value(row) for row in rows]
-        present = [value for value in values if value is not None]
-        write = aligned(present) if self.aligned else significant
-        return ["-" if value is None else write(value) for value in values]
+        decimals = None if self.decimals is None else self.decimals(rows)
+        return [_cell(self.value(row), decimals) for row in rows]
 
     def width(self, rows: Sequence[Row]) -> int:
         """Terminal cells that the column needs so that nothing is cut."""
         return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
 
 
-SPEEDUP = Column(heading="speedup\n[x]", value=lambda row: row.speedup_vs_dense)
+def _cell(value: float | None, decimals: int | None) -> str:
+    if value is None:
+        return "-"
+    return significant(value) if decimals is None else fixed(value, decimals)
+
+
+def _column(heading: str, value: Callable[[Row], float | None]) -> Column:
+    """A column whose smallest value shows two significant digits."""
+
+    def decimals(rows: Sequence[Row]) -> int:
+        return decimals_for((value(row) or 0.0 for row in rows), digits=2)
+
+    return Column(heading=heading, value=value, decimals=decimals)
+
+
+def _time(heading: str, value: Callable[[Row], float]) -> Column:
+    """A column of milliseconds: all of them with the same decimals, so that a row adds up."""
+
+    def decimals(rows: Sequence[Row]) -> int:
+        return decimals_for((row.iteration_s * 1e3 for row in rows), digits=3)
+
+    return Column(heading=f"{heading}\n[ms]", value=lambda row: value(row) * 1e3, decimals=decimals)
+
+
+SPEEDUP = Column(
+    heading="speedup\n[x]", value=lambda row: row.speedup_vs_dense, decimals=lambda rows: 2
+)
 TIME = (
-    Column(heading="iteration\n[ms]", value=lambda row: row.iteration_s * 1e3),
-    Column(heading="compute\n[ms]", value=lambda row: (row.forward_s + row.backward_s) * 1e3),
-    Column(heading="encode\n[ms]", value=lambda row: row.encode_s * 1e3),
-    Column(heading="exposed\ncomm.\n[ms]", value=lambda row: row.exposed_communication_s * 1e3),
-    Column(heading="decode\n[ms]", value=lambda row: row.decode_s * 1e3),
+    _time("iter-\nation", lambda row: row.iteration_s),
+    _time("compute", lambda row: row.forward_s + row.backward_s),
+    _time("encode", lambda row: row.encode_s),
+    _time("exposed\ncomm.", lambda row: row.exposed_communication_s),
+    _time("decode", lambda row: row.decode_s),
 )
 TRAFFIC = (
-    Column(heading="sent\n[MB]", value=lambda row: row.wire_bytes_per_worker / 1e6),
-    Column(heading="ratio\n[x]", value=lambda row: row.compression_ratio),
+    _column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6),
+    _column("ratio\n[x]", lambda row: row.compression_ratio),
 )
 RATE = (
-    Column(heading="samples\n[1/s]", value=lambda row: row.throughput_samples_per_s),
-    Column(heading="scaling\n[%]", value=lambda row: row.scaling_efficiency * 100),
+    _column("samples\n[1/s]", lambda row: row.throughput_samples_per_s),
+    _column("scaling\n[%]", lambda row: row.scaling_efficiency * 100),
 )
-ERROR = Column(heading="NMSE", value=lambda row: row.nmse, aligned=False)
+ERROR = Column(heading="NMSE", value=lambda row: row.nmse)
 
 ONE_TABLE: tuple[tuple[Column, ...], ...] = ((SPEEDUP, *TIME, *TRAFFIC, *RATE, ERROR),)
 TWO_TABLES = ((SPEEDUP, *TIME), (*TRAFFIC, *RATE, ERROR))
@@ -89,15 +116,16 @@ def answer_table(result: Result, width: int) -> Group:
             style="bold",
         )
     ]
-    for columns, gap in _arrange(rows, width):
-        parts += ["", _table(rows, columns, gap=gap, width=width)]
+    layout = _arrange(rows, width)
+    for columns in layout.tables:
+        parts += ["", _table(rows, columns, layout)]
     parts += ["", *(Text(note) for note in footnotes(rows))]
     return Group(*parts)
 
 
 def footnotes(rows: Sequence[Row]) -> list[str]:
     """What the marks mean, then what the columns mean."""
-    notes = [f"{BEST}fastest (within 1 %: the one with the smallest error)"]
+    notes = [f"{BEST}fastest (of those within {TIE:.0%}, the one with the smallest error)"]
     periodic = [row for row in rows if row.period > 1]
     if periodic:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
@@ -113,40 +141,51 @@ def render(result: Result, width: int) -> str:
     return capture.get()
 
 
-def _label(row: Row, winner: Row) -> str:
+def _label(row: Row, winner: Row, width: int) -> str:
+    """A row's label with its marks, on as many lines as `width` cells need."""
+    text = row.label + (PERIODIC if row.period > 1 else "")
     before = BEST if row is winner else " " * len(BEST)
-    return before + row.label + (PERIODIC if row.period > 1 else "")
+    return textwrap.fill(text, width, initial_indent=before, subsequent_indent=" " * len(BEST))
 
 
-def _arrange(rows: Sequence[Row], width: int) -> list[tuple[Sequence[Column], int]]:
-    """Columns of each table to stack, and the gap between them."""
-    label = max(cell_len(_label(row, rows[0])) for row in rows)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Which tables to stack: their columns, the gap between columns, the label's width."""
 
-    def fits(columns: Sequence[Column], gap: int) -> bool:
-        return label + sum(gap + column.width(rows) for column in columns) <= width
+    tables: Sequence[Sequence[Column]]
+    gap: int
+    label: int
 
-    for plan in (ONE_TABLE, TWO_TABLES):
+
+def _arrange(rows: Sequence[Row], width: int) -> _Layout:
+    widest = max(cell_len(_label(row, rows[0], 10**6)) for row in rows)
+
+    def room(columns: Sequence[Column], gap: int) -> int:
+        return width - sum(gap + column.width(rows) for column in columns)
+
+    for plan, label in ((ONE_TABLE, widest), (TWO_TABLES, widest), (TWO_TABLES, NARROW_LABEL)):
         for gap in (3, 2, 1):
-            if all(fits(columns, gap) for columns in plan):
-                return [(columns, gap) for columns in plan]
-    stacked: list[list[Column]] = [[]]
+            narrowest = min(room(columns, gap) for columns in plan)
+            if narrowest >= min(label, widest):
+                return _Layout(tables=plan, gap=gap, label=min(widest, narrowest))
+    label = max(len(BEST) + 1, min(NARROW_LABEL, width // 2))
+    tables: list[list[Column]] = [[]]
     for column in (column for columns in TWO_TABLES for column in columns):
-        if stacked[-1] and not fits([*stacked[-1], column], 2):
-            stacked.append([])
-        stacked[-1].append(column)
-    return [(columns, 2) for columns in stacked]
+        if tables[-1] and room([*tables[-1], column], 1) < label:
+            tables.append([])
+        tables[-1].append(column)
+    return _Layout(tables=tables, gap=1, label=label)
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Column], *, gap: int, width: int) -> Table:
-    taken = sum(gap + column.width(rows) for column in columns)
+def _table(rows: Sequence[Row], columns: Sequence[Column], layout: _Layout) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 0, 0, gap - 1),  # the box adds one cell between columns
+        padding=(0, 0, 0, layout.gap - 1),  # the box adds one cell between columns
         header_style="",
     )
-    table.add_column("compressor", vertical="bottom", overflow="fold", max_width=width - taken)
+    table.add_column("compressor", vertical="bottom", overflow="fold", width=layout.label)
     for column in columns:
         table.add_column(
             Text(column.heading),
@@ -159,5 +198,6 @@ def _table(rows: Sequence[Row], columns: Sequence[Column], *, gap: int, width: i
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     for row, numbers in zip(rows, cells, strict=True):
         style = "bold" if row is winner else ""
-        table.add_row(Text(_label(row, winner)), *map(Text, numbers), style=style)
+        label = _label(row, winner, layout.label)
+        table.add_row(Text(label), *map(Text, numbers), style=style)
     return table

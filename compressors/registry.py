@@ -45,10 +45,10 @@ def compressor_class(name: str) -> type[Compressor]:
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the user's module may raise anything
         raise InputError(
             Problem(
-                message=f"cannot import compressor {name!r}: {error}",
+                message=f"cannot import compressor {name!r}: {type(error).__name__}: {error}",
                 hint="write package.module:Class, importable from here",
             )
         ) from error

@@ -107,7 +107,7 @@ def exact(value: Fraction | int, dimension: Dimension) -> str:
         return next(f"0 {unit}" for unit, factor in UNITS[dimension].items() if factor == 1)
     written = []
     for unit, factor in UNITS[dimension].items():
-        digits = _decimal(Fraction(value) / factor)
+        digits = decimal(Fraction(value) / factor)
         if digits is not None and unit.isascii() and "bit" not in unit:
             written.append((len(digits), digits.startswith("0."), -factor, f"{digits} {unit}"))
     if not written:
@@ -115,7 +115,8 @@ def exact(value: Fraction | int, dimension: Dimension) -> str:
     return min(written)[-1]
 
 
-def _decimal(value: Fraction) -> str | None:
+def decimal(value: Fraction) -> str | None:
+    """All the digits of a value >= 0; None when its decimal expansion does not end."""
     places, rest = 0, value.denominator
     while rest % 10 == 0 or rest % 5 == 0 or rest % 2 == 0:
         rest //= 10 if rest % 10 == 0 else 5 if rest % 5 == 0 else 2

@@ -46,7 +46,7 @@ def provenance(
             choice.label: {phase.name: len(phase.steps) for phase in profile.phases}
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
-        "compute": dict(compute.provenance),
+        "compute": {"source": compute.provenance, "estimate": compute.estimate},
         "kernels": {
             "method": "metered: torch kernels counted between collectives, priced by class",
             "device": cluster.device.title,

@@ -23,7 +23,7 @@ from gcsim.scenarios.result import Result, Row, Span, Timeline
 from gcsim.scenarios.scenario import CompressorChoice, RecordedGradients, Scenario
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.predict import Prediction, predict
-from gcsim.simulator.training_time import ComputeTimes, training_time
+from gcsim.simulator.training_time import ComputeTimes, training_times
 from gcsim.traces import cache as profile_cache
 from gcsim.traces.profile import TrafficProfile
 
@@ -43,12 +43,8 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     check_trace(scenario)
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
     measured = time.perf_counter()
-    compute = training_time(
-        profiles[0].model,
-        profiles[0].buckets,
-        scenario.cluster.device,
-        batch=scenario.batch_size,
-        measured=scenario.compute,
+    compute = training_times(
+        profiles[0].model, profiles[0].buckets, scenario.cluster.device, scenario.compute
     )
     predictions = _simulate(scenario, profiles, compute, watcher)
     rows = _rows(scenario, profiles, predictions, compute)
@@ -172,7 +168,7 @@ def _rows(
     predictions: Sequence[Sequence[Prediction]],
     compute: ComputeTimes,
 ) -> tuple[Row, ...]:
-    single = scenario.batch_size / seconds(compute.forward + compute.backward)
+    single = scenario.batch_size / seconds(compute.total)
     dense: Mapping[int, float] = next(
         (
             {n: p.iteration for n, p in zip(scenario.node_counts, of_sizes, strict=True)}

@@ -15,19 +15,19 @@ GRADIENT = 4 * 61_100_840.0
 FORWARD, BACKWARD, BATCH = 0.0112, 0.0231, 32
 # kind, label, bytes a worker, all-gathered, encode, decode, nmse, cosine, period
 METHODS = [
-    ("none", "dense (no compression)", GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 1),
+    ("none", "dense", GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 1),
     ("fp16", "FP16", GRADIENT / 2, False, 0.0011, 0.0009, 8.3e-8, 0.99999996, 1),
     ("randomk", "random-k 1%", GRADIENT / 100, False, 0.0021, 0.0008, 0.99, 0.1, 1),
-    ("gradient_sampling_bayes", "Gradient Sampling, Bayes", GRADIENT * 0.0595, False, 0.0042,
+    ("gradient_sampling_bayes", "gradient sampling, Bayes prior", GRADIENT * 0.0595, False, 0.0042,
      0.0011, 0.43, 0.76, 100),
     ("topk", "Top-k 1%", GRADIENT / 50, True, 0.0312, 0.0087, 0.61, 0.62, 1),
     ("dgc", "DGC 0.1%", GRADIENT / 500, True, 0.0151, 0.0031, 0.87, 0.36, 1),
     ("qsgd", "QSGD 4 bit", GRADIENT / 7.9, True, 0.0061, 0.0921, 0.083, 0.96, 1),
     ("terngrad", "TernGrad", GRADIENT / 15.9, True, 0.0058, 0.0555, 3.21, 0.49, 1),
-    ("ef_block_sgdm", "dist-EF-blockSGDM", GRADIENT / 31.8, True, 0.0044, 0.0321, 0.37, 0.79, 1),
+    ("ef_block_sgdm", "dist-EF-blockSGDM 1 bit", GRADIENT / 31.8, True, 0.0044, 0.0321, 0.37, 0.79, 1),
     ("variance", "variance-based", GRADIENT / 1111, True, 0.0871, 0.0011, 0.93, 0.27, 1),
     ("powersgd", "PowerSGD rank 4", GRADIENT / 71.3, False, 0.0089, 0.0041, 0.31, 0.83, 1),
-    ("qsparse_local_sgd", "QSparse-local-SGD", GRADIENT / 400, True, 0.0078, 0.0022, 0.71, 0.54,
+    ("qsparse_local_sgd", "QSparse-local-SGD 8 %, 8 bit", GRADIENT / 400, True, 0.0078, 0.0022, 0.71, 0.54,
      4),
 ]  # fmt: skip
 

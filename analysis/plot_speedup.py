@@ -1,0 +1,156 @@
+"""Does it scale? Throughput relative to one device against the number of workers.
+
+Both axes are logarithmic with base 2, so that ideal scaling is the diagonal and a loss of half
+the machine looks the same at every size. The labels stand at the right, sorted by the final
+value, each joined to the end of its line: nothing covers the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import blended_transform_factory
+
+from gcsim.analysis.numbers import significant
+from gcsim.analysis.plot_style import GREY, LineStyle, line_styles, new_figure, settings
+from gcsim.scenarios.result import Result, Row
+
+IDEAL = "ideal"
+MINIMUM_GAP = 0.044
+"""Between two labels, as a share of the axes' height."""
+
+
+def speedup_figure(result: Result) -> Figure:
+    """One line a compressor, in the order of the rows, then the ideal line.
+
+    The height of a point is `scaling_efficiency * workers`: throughput over that of one device
+    without communication.
+    """
+    styles = line_styles(result)
+    with settings():
+        # axes of 5.9 x 5.2 inches; beside them as much as the longest label needs
+        width = 0.75 + 5.9 + 1.3 + 0.083 * max(map(len, styles))
+        figure = new_figure(width, 6.4)
+        axes = figure.add_axes((0.75 / width, 0.115, 5.9 / width, 0.81))
+        for label, style in styles.items():
+            _line(axes, _of(result, label), label, style)
+        workers = sorted({row.workers for row in result.rows})
+        reach = workers if len(workers) > 1 else [workers[0] / 2**0.5, workers[0] * 2**0.5]
+        axes.plot(
+            reach, reach, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1,
+            label=IDEAL,
+        )  # fmt: skip
+        _axes(axes, result, workers)
+        _labels(axes, result, styles)
+        return figure
+
+
+def relative_throughput(row: Row) -> float:
+    """Throughput over that of one device without communication."""
+    return row.scaling_efficiency * row.workers
+
+
+def _of(result: Result, label: str) -> list[Row]:
+    return sorted((row for row in result.rows if row.label == label), key=lambda row: row.workers)
+
+
+def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None:
+    axes.plot(
+        [row.workers for row in rows],
+        [relative_throughput(row) for row in rows],
+        label=label,
+        **_look(style),
+    )
+
+
+def _look(style: LineStyle) -> dict[str, Any]:
+    return {
+        "color": style.colour, "linestyle": style.dashes, "marker": style.marker,
+        "linewidth": 1.7, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
+    }  # fmt: skip
+
+
+def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    values = [relative_throughput(row) for row in result.rows]
+    low = math.ceil(math.log2(min(*values, workers[0])))
+    high = math.floor(math.log2(max(*values, workers[-1])))
+    if len(workers) > 1:
+        axes.set_xlim(workers[0] / 2**0.25, workers[-1] * 2**0.12)
+    else:
+        axes.set_xlim(workers[0] / 2**0.5, workers[0] * 2**0.5)
+    low = min(low, high - 1)
+    axes.set_ylim(min(*values, 2.0**low) / 2**0.3, max(*values, workers[-1]) * 2**0.25)
+    nodes = {row.workers: row.nodes for row in result.rows}
+    axes.xaxis.set_major_locator(FixedLocator(list(workers)))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: _tick(round(value), nodes.get(round(value))))
+    )
+    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1)]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.grid(color="#E4E4E4", linewidth=0.7)
+    axes.set_xlabel("number of workers (of nodes)")
+    axes.set_ylabel("throughput relative to one device")
+    axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
+
+
+def _tick(workers: int, nodes: int | None) -> str:
+    return str(workers) if nodes is None else f"{workers}\n({nodes})"
+
+
+def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle]) -> None:
+    """Names and final values beside the axes, joined to the ends of their lines."""
+    ends = {label: _of(result, label)[-1] for label in styles}
+    heights = {label: relative_throughput(row) for label, row in ends.items()}
+    heights[IDEAL] = max(row.workers for row in result.rows)
+    ordered = sorted(heights, key=lambda label: heights[label])
+    low, high = (math.log2(limit) for limit in axes.get_ylim())
+    wanted = [(math.log2(heights[label]) - low) / (high - low) for label in ordered]
+    gap = min(MINIMUM_GAP, 1 / len(ordered))
+    placed = spread(wanted, gap=gap, low=0.0, high=1.0)
+    right = axes.get_xlim()[1]
+    beside = blended_transform_factory(axes.transAxes, axes.transAxes)
+    for label, height, place in zip(ordered, wanted, placed, strict=True):
+        end = ends[label].workers if label in ends else heights[IDEAL]
+        start = math.log(end / axes.get_xlim()[0]) / math.log(right / axes.get_xlim()[0])
+        leader = Line2D(
+            [start, 1.015, 1.045, 1.055], [height, height, place, place], transform=beside,
+            color="#BBBBBB", linewidth=0.7, clip_on=False, zorder=0.5,
+        )  # fmt: skip
+        axes.add_artist(leader)
+        sample = Line2D([1.06, 1.085, 1.11], [place] * 3, transform=beside, clip_on=False)
+        if label in styles:
+            sample.set(**_look(styles[label]), markevery=[1])
+        else:
+            sample.set(color=GREY, linewidth=1.2, linestyle=(0, (2, 2)))
+        axes.add_artist(sample)
+        text = f"{significant(heights[label])}x  {label}"
+        axes.text(1.125, place, text, transform=beside, va="center", fontsize=9.5)
+
+
+def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Places at least `gap` apart and as near (least squares) as can be to ascending `wanted`.
+
+    Subtracting `gap` per place turns it into isotonic regression: pool adjacent violators
+    (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
+    """
+    blocks: list[tuple[float, int]] = []
+    for number, value in enumerate(wanted):
+        mean, size = value - number * gap, 1
+        while blocks and blocks[-1][0] >= mean:
+            before, count = blocks.pop()
+            mean = (mean * size + before * count) / (size + count)
+            size += count
+        blocks.append((mean, size))
+    highest = high - (len(wanted) - 1) * gap
+    places = [max(low, min(mean, highest)) for mean, size in blocks for _ in range(size)]
+    return [place + number * gap for number, place in enumerate(places)]

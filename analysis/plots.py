@@ -1,0 +1,20 @@
+"""The figures of a run, as files: `speedup.png` and `breakdown.png`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gcsim.analysis.plot_breakdown import breakdown_figure
+from gcsim.analysis.plot_speedup import speedup_figure
+from gcsim.analysis.plot_style import save
+from gcsim.scenarios.result import Result
+
+
+def save_speedup(result: Result, path: Path) -> None:
+    """Throughput relative to one device against the number of workers, as PNG."""
+    save(speedup_figure(result), path)
+
+
+def save_breakdown(result: Result, path: Path) -> None:
+    """Where an iteration goes at the largest size, as PNG."""
+    save(breakdown_figure(result), path)

@@ -1,0 +1,66 @@
+"""What does a run leave behind? Six files, each of them whole, or the earlier ones untouched.
+
+All files are produced under temporary names first and renamed when the last of them is whole:
+a full disk or an interrupt while a figure is drawn changes nothing in the folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from gcsim.analysis.plots import save_breakdown, save_speedup
+from gcsim.analysis.timeline import chrome_trace
+from gcsim.files import replacing
+from gcsim.scenarios import document
+from gcsim.scenarios.result import Result
+
+Writer = Callable[[Result, Path], None]
+
+
+def to_csv(result: Result) -> str:
+    """The rows with full precision; the empty field where there is no dense row to compare to."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=Result.columns(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in result.rows)
+    return text.getvalue()
+
+
+def to_yaml(result: Result) -> str:
+    """The scenario with every default filled in, keys in order: it can be run again."""
+    return document.write(result.scenario)
+
+
+def _text(make: Callable[[Result], str]) -> Writer:
+    def produce(result: Result, path: Path) -> None:
+        path.write_text(make(result), encoding="utf-8", newline="\n")
+
+    return produce
+
+
+FILES: dict[str, Writer] = {
+    "results.json": _text(Result.to_json),
+    "results.csv": _text(to_csv),
+    "speedup.png": save_speedup,
+    "breakdown.png": save_breakdown,
+    "timeline.json": _text(chrome_trace),
+    "scenario.yaml": _text(to_yaml),
+}
+
+
+def write(result: Result, folder: Path) -> tuple[Path, ...]:
+    """Write all files of a run into `folder`, which is made when it is missing.
+
+    Raises `InputError` when the disk is full or the folder cannot be written; files of an
+    earlier run are then as they were.
+    """
+    paths = tuple(folder / name for name in FILES)
+    with ExitStack() as renamed_together:
+        for path, produce in zip(paths, FILES.values(), strict=True):
+            produce(result, renamed_together.enter_context(replacing(path)))
+    return paths

@@ -1,0 +1,290 @@
+"""The command line: `gcsim run`, `check`, `list`, `record`.
+
+stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
+Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from gcsim.cli_list import Kind
+from gcsim.cli_outcome import (
+    WRONG_INPUT,
+    Reporting,
+    interrupted,
+    is_usage_error,
+    reported,
+    say,
+)
+
+app = typer.Typer(
+    name="gcsim",
+    help="Would gradient compression make my training faster, by how much, and at what cost?",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A YAML file, or a shipped scenario's name.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable.",
+    ),
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="In the place of the file's.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+class Dtype(StrEnum):
+    """How a trace stores its gradients."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from gcsim import __version__
+
+        print(f"gcsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="GCSIM_DEBUG", help="Show a bug's traceback.")
+    ] = False,
+) -> None:
+    Reporting.debug = debug
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+        raise typer.Exit(WRONG_INPUT)
+
+
+@app.command()
+@reported
+def run(
+    scenario: ScenarioArgument,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME."),
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="results.json on stdout.")] = False,
+    quiet: QuietOption = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
+    ] = False,
+) -> None:
+    """Run the compressors on real gradients and simulate the cluster at every size."""
+    from gcsim.cli_folder import check_writable
+    from gcsim.cli_progress import watching
+    from gcsim.cli_show import (
+        emit_exactly,
+        note_next,
+        note_provenance,
+        note_written,
+        show_answer,
+    )
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.run import run as simulate
+
+    loaded = load_scenario(scenario, sets or (), seed)
+    folder = output or Path("runs") / loaded.name
+    check_writable(folder)
+    with watching(quiet) as progress:
+        result = simulate(loaded, cache=not no_cache, progress=progress)
+    from gcsim.analysis.write import write  # brings matplotlib
+
+    paths = write(result, folder)
+    if as_json:
+        emit_exactly(result.to_json())
+    else:
+        show_answer(result)
+    sys.stdout.flush()
+    if not quiet:
+        note_provenance(result)
+        note_written(paths)
+        network = [*_again(sets, seed), "--set", "cluster.network.bandwidth=25 Gbit/s"]
+        elsewhere = ["-o", str(folder.with_name(f"{folder.name}_25gbit"))]
+        note_next(
+            ["gcsim", "run", scenario, *network, *elsewhere],
+            "another network (compressors are not run again)",
+        )
+
+
+def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
+    """The options that make the same scenario once more."""
+    repeated = [word for assignment in sets or () for word in ("--set", assignment)]
+    return repeated + ([] if seed is None else ["--seed", str(seed)])
+
+
+@app.command()
+@reported
+def check(
+    scenario: ScenarioArgument,
+    *,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Check a scenario, and the trace it replays: every problem at once, nothing is run."""
+    from gcsim.cli_show import emit, summary
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.record import check_trace
+
+    loaded = load_scenario(scenario, sets or (), seed)
+    check_trace(loaded)
+    if not quiet:
+        emit(summary(loaded))
+
+
+@app.command(name="list")
+@reported
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(help="One entry, in full.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what a scenario can name: compressors, scenarios, models, devices, links."""
+    from gcsim.cli_list import details, entries, scenario_text
+    from gcsim.cli_show import emit_exactly, show_details, show_entries
+
+    if as_json:
+        emit_exactly(_json(entries(kind) if name is None else details(kind, name)))
+    elif name is None:
+        show_entries(kind, entries(kind))
+    elif kind is Kind.scenarios:
+        emit_exactly(scenario_text(name))
+    else:
+        show_details(kind, details(kind, name))
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@app.command()
+@reported
+def record(
+    scenario: ScenarioArgument,
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the trace.")
+    ],
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="Default: the scenario's.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Default: the scenario's.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="Stored precision.")] = Dtype.float32,
+    max_size: Annotated[
+        str | None, typer.Option("--max-size", metavar="SIZE", help='e.g. "2 GiB"')
+    ] = None,
+    second_moments: Annotated[
+        bool, typer.Option("--second-moments", help="For the variance-based compressor.")
+    ] = False,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train the scenario's model here and store its gradients as a trace."""
+    from gcsim.cli_folder import check_writable
+    from gcsim.cli_progress import watching
+    from gcsim.cli_show import note, note_next
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.record import record as store
+
+    max_bytes = None if max_size is None else _bytes(max_size)
+    loaded = load_scenario(scenario, sets or (), seed)
+    check_writable(output)
+    with watching(quiet) as progress:
+        folder = store(
+            loaded,
+            output,
+            iterations=iterations,
+            workers=workers,
+            dtype=dtype.value,
+            max_bytes=max_bytes,
+            second_moments=second_moments,
+            progress=progress,
+        )
+    if not quiet:
+        note(f"Written to {folder}")
+        replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
+        note_next(
+            ["gcsim", "run", scenario, *_again(sets, seed), "--set", replay], "replay the trace"
+        )
+
+
+def _bytes(size: str) -> int:
+    from gcsim.errors import InputError, Problem
+    from gcsim.units import parse_bytes
+
+    try:
+        return parse_bytes(size)
+    except InputError as error:
+        first = error.problems[0]
+        raise InputError(
+            Problem(place="--max-size", message=first.message, hint=first.hint)
+        ) from error
+
+
+def _quoted(path: Path) -> str:
+    """A path as a YAML scalar."""
+    import json
+
+    return json.dumps(str(path), ensure_ascii=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_main(arguments))
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    command = typer.main.get_command(app)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = command.main(args=given, prog_name="gcsim", standalone_mode=False)
+    except typer.Abort:
+        return interrupted()
+    except KeyboardInterrupt:
+        return interrupted()
+    except Exception as error:
+        if not is_usage_error(error):
+            raise
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "gcsim"
+        message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+        say(f"error: {message.rstrip('.')}; see {path} --help")
+        return WRONG_INPUT
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,123 @@
+"""How does a command end? Every exception becomes an exit code and a message for people.
+
+0    done (also when the reader of a pipe went away)
+1    an expectation failed
+2    wrong usage or input: nothing was simulated
+3    our bug: a short message, and where the traceback is
+130  interrupted, by Ctrl-C or SIGTERM
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+
+from gcsim.errors import GcsimError, InputError, InternalError, Problem
+
+P = ParamSpec("P")
+
+DONE, EXPECTATION_FAILED, WRONG_INPUT, BUG, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Reporting:
+    """How much of a bug is shown; set by `--debug` and `GCSIM_DEBUG=1`."""
+
+    debug = False
+
+
+def reported(command: Callable[P, None]) -> Callable[P, None]:
+    """Make a command end with an exit code and one clear message, whatever happens in it."""
+
+    @functools.wraps(command)
+    def ending(*args: P.args, **kwargs: P.kwargs) -> None:
+        code = DONE
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()  # a full disk or a closed pipe shows here, not at exit
+        except KeyboardInterrupt:
+            code = interrupted()
+        except BrokenPipeError:
+            _abandon_stdout()
+        except Exception as error:
+            code = _report(error)
+        if code != DONE:
+            raise typer.Exit(code)
+
+    return ending
+
+
+def interrupted() -> int:
+    """Say so, on one line."""
+    say("interrupted; files of earlier runs are unchanged")
+    return INTERRUPTED
+
+
+def say(text: str) -> None:
+    """A line on stderr, as it is."""
+    print(text, file=sys.stderr)
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, typer.Exit | typer.Abort) or is_usage_error(error):
+        raise error
+    if isinstance(error, InputError):
+        for problem in error.problems:
+            say(str(problem))
+        return error.exit_code
+    if isinstance(error, GcsimError) and not isinstance(error, InternalError):
+        say(f"error: {error}")
+        return error.exit_code
+    if isinstance(error, OSError):
+        _abandon_stdout()
+        reason = error.strerror or str(error) or type(error).__name__
+        place = "" if error.filename is None else str(error.filename)
+        return _wrong_input(Problem(place=place, message=reason))
+    if isinstance(error, MemoryError):
+        hint = "use a smaller model, fewer workers or fewer iterations"
+        return _wrong_input(Problem(message="not enough memory", hint=hint))
+    return _bug(error)
+
+
+def is_usage_error(error: BaseException) -> bool:
+    """Whether typer raised it over the command line itself."""
+    # the class lies in click or in typer's own copy of it, by typer's version
+    return callable(getattr(error, "format_message", None))
+
+
+def _wrong_input(problem: Problem) -> int:
+    say(str(problem))
+    return WRONG_INPUT
+
+
+def _bug(error: Exception) -> int:
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    if Reporting.debug:
+        say(text.rstrip("\n"))
+        where = "its traceback is above"
+    else:
+        handle, name = tempfile.mkstemp(prefix="gcsim-traceback-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        where = f"its traceback is in {name} (GCSIM_DEBUG=1 shows it here)"
+    first_line = str(error).partition("\n")[0]
+    say(f"error: a bug in gcsim, {type(error).__name__}: {first_line}; {where}; please report it")
+    return BUG
+
+
+def _abandon_stdout() -> None:
+    """Send what is left in the buffer nowhere, so that nothing fails again at exit."""
+    try:
+        handle = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, handle)
+    os.close(null)

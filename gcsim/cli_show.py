@@ -1,0 +1,223 @@
+"""How do results and lists look on a terminal? Text on stdout, notes on stderr, cut nowhere.
+
+The width is the terminal's, or `COLUMNS`, or 120 where stdout is no terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.cli_list import Entry, Kind
+
+if TYPE_CHECKING:
+    from gcsim.scenarios.result import Result
+    from gcsim.scenarios.scenario import Scenario
+
+
+def width() -> int:
+    """Terminal cells of stdout."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def emit(*parts: RenderableType) -> None:
+    """Write to stdout. A closed pipe raises `BrokenPipeError`; rich would make it exit code 1."""
+    console = Console(width=width(), highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    lines = capture.get().split("\n")
+    sys.stdout.write("\n".join(line.rstrip(" ") for line in lines))
+
+
+def emit_exactly(text: str) -> None:
+    """Write UTF-8 to stdout byte for byte, whatever its encoding and line ends are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def note(*lines: str) -> None:
+    """Write to stderr."""
+    console = Console(
+        stderr=True, width=shutil.get_terminal_size((120, 24)).columns, highlight=False,
+        markup=False, emoji=False,
+    )  # fmt: skip
+    for line in lines:
+        hanging = Table.grid()
+        hanging.add_column(width=len(line) - len(line.lstrip()))
+        hanging.add_column(overflow="fold")
+        hanging.add_row("", Text(line.lstrip()))
+        console.print(hanging)
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def show_answer(result: Result) -> None:
+    """The table, then the sentences."""
+    from gcsim.analysis.answer import answer
+    from gcsim.analysis.table import answer_table
+
+    emit(answer_table(result, width()), "", Text("\n".join(answer(result))))
+
+
+def note_provenance(result: Result) -> None:
+    """Where the numbers come from, on stderr."""
+    from gcsim.analysis.answer import provenance_notes
+
+    note("", "Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)))
+
+
+def note_written(paths: Sequence[Path]) -> None:
+    """The files of a run, on stderr."""
+    names = ", ".join(path.name for path in paths)
+    note("", f"Written to {paths[0].parent}: {names}", "  timeline.json opens in ui.perfetto.dev")
+
+
+def note_next(command: Sequence[str], what: str) -> None:
+    """A command to try next, on stderr."""
+    note("", f"Next, {what}:")
+    print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is there to be copied
+
+
+def summary(scenario: Scenario) -> str:
+    """What a scenario asks for, on one line."""
+    from gcsim.analysis.numbers import plural
+
+    cluster = scenario.cluster
+    nodes = ", ".join(str(count) for count in scenario.node_counts)
+    source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
+    return (
+        f"{scenario.name}: ok. {scenario.model}, {scenario.batch_size} samples a worker, {source} "
+        f"gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
+        f"{plural(cluster.devices_per_node, 'device')} ({cluster.device.title}), network "
+        f"{cluster.network.name}"
+    )
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
+    """Names at the left; beside each what it is."""
+    emit(_beside((entry["name"], _lines(kind, entry)) for entry in found))
+
+
+def _beside(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, lines in entries:
+        grid.add_row(Text(name, style="bold"), Text("\n".join(lines)))
+    return grid
+
+
+def show_details(kind: Kind, entry: Entry) -> None:
+    """One entry in full."""
+    parts: list[RenderableType] = [Text(entry["name"], style="bold")]
+    parts += [Text(line) for line in _lines(kind, entry)]
+    if kind is Kind.compressors:
+        needs = entry["requires"]
+        parts += [Text(f"needs: {', '.join(needs)}")] if needs else []
+        parts += ["", _parameters(entry["parameters"])]
+    if kind is Kind.devices:
+        parts += [Text(f"source: {entry['source']}"), "", _kernels(entry["kernels"])]
+        parts += ["", _training(entry["training"])] if entry["training"] else []
+    emit(Group(*parts))
+
+
+def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
+    if kind is Kind.compressors:
+        bias = "unbiased" if entry["unbiased"] else "biased"
+        return [
+            f"{entry['title']} ({entry['family']}, {bias})",
+            f"collective: {entry['collective']}",
+            f"bits per element: {entry['bits']}",
+            f"state: {entry['state']}",
+            f"paper: {entry['paper']}",
+        ]
+    if kind is Kind.scenarios:
+        return [entry["description"], entry["path"]]
+    if kind is Kind.models:
+        shape = " x ".join(map(str, entry["input_shape"]))
+        count = f"{entry['parameters']:,} parameters"
+        return [
+            entry["title"],
+            f"{count}, input {shape}, {entry['classes']} classes",
+            f"paper: {entry['paper']}",
+        ]
+    if kind is Kind.devices:
+        return [
+            entry["title"],
+            f"whole training steps: {entry['effective_flops'] / 1e12:.3g} TFLOP/s",
+            f"models with their own rate: {', '.join(entry['models']) or 'none'}",
+            f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
+        ]
+    rate, goodput = entry["bandwidth_bytes_per_s"] * 8 / 1e9, entry["efficiency"] * 100
+    return [
+        f"{rate:g} Gbit/s line rate, {goodput:.3g}% goodput, {entry['latency_s'] * 1e6:g} us one way",
+        f"source: {entry['source']}",
+    ]
+
+
+def _parameters(parameters: Sequence[Entry]) -> RenderableType:
+    if not parameters:
+        return Text("no parameters")
+    table = _table("parameter", "default", "accepts", "meaning")
+    for entry in parameters:
+        cells = (entry["name"], _default(entry), entry["range"], entry["meaning"])
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _default(entry: Entry) -> str:
+    """As a scenario file would have it."""
+    if entry["required"]:
+        return "required"
+    value = entry["default"]
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
+
+
+def _kernels(kernels: Sequence[Entry]) -> Table:
+    return _beside((rate["class"], [_kernel_rate(rate), _source(rate)]) for rate in kernels)
+
+
+def _kernel_rate(rate: Entry) -> str:
+    parts = [f"{rate['launch_s'] * 1e6:g} us a launch"]
+    if rate["bandwidth_bytes_per_s"] is not None:
+        parts.append(f"{rate['bandwidth_bytes_per_s'] / 1e9:g} GB/s")
+    if rate["flops"] is not None:
+        parts.append(f"{rate['flops'] / 1e12:g} TFLOP/s")
+    return ", ".join(parts)
+
+
+def _training(rates: Sequence[Entry]) -> Table:
+    return _beside((rate["model"], [_training_rate(rate), _source(rate)]) for rate in rates)
+
+
+def _training_rate(rate: Entry) -> str:
+    fixed, per_sample = rate["fixed_s"] * 1e3, rate["per_sample_s"] * 1e3
+    return f"training step: {fixed:.4g} ms + {per_sample:.4g} ms a sample"
+
+
+def _source(rate: Entry) -> str:
+    return ("estimate: " if rate["estimate"] else "measured: ") + str(rate["source"])
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
+    for number, heading in enumerate(headings):
+        last = number == len(headings) - 1
+        table.add_column(Text(heading), overflow="fold", no_wrap=not last)
+    return table

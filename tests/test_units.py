@@ -1,0 +1,132 @@
+"""Units: exact both ways, and one clear sentence for everything else."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim import units
+from gcsim.errors import InputError
+from gcsim.units import Dimension
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        # By the definition of the prefixes: k, M, G, T are powers of 1000, Ki … of 1024.
+        ("10 Gbit/s", "bandwidth", Fraction(10**10, 8)),
+        ("1.25 GB/s", "bandwidth", Fraction(1_250_000_000)),
+        ("732 GB/s", "bandwidth", Fraction(732 * 10**9)),
+        ("1 Gibit/s", "bandwidth", Fraction(2**30, 8)),
+        ("50 us", "time", Fraction(5, 100_000)),
+        ("50us", "time", Fraction(5, 100_000)),
+        ("50 µs", "time", Fraction(5, 100_000)),
+        ("5e-5 s", "time", Fraction(5, 100_000)),
+        (" 1 ps ", "time", Fraction(1, 10**12)),
+        ("0 s", "time", Fraction(0)),
+        ("25 MiB", "size", Fraction(25 * 2**20)),
+        ("32 KiB", "size", Fraction(32 * 1024)),
+        ("32 kB", "size", Fraction(32_000)),
+        ("8 bit", "size", Fraction(1)),
+        ("1.5 TFLOP/s", "compute rate", Fraction(1_500_000_000_000)),
+    ],
+)
+def test_a_quantity_has_its_exact_value(text: str, dimension: Dimension, value: Fraction) -> None:
+    assert units.parse(text, dimension) == value
+
+
+def test_fifty_microseconds_are_five_times_ten_to_the_minus_five() -> None:
+    # 50 * 1e-6 != 5e-5 in floating point.
+    assert units.parse("50 us", "time") == Fraction(Decimal("5e-5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "message", "hint"),
+    [
+        ("10", "time", "10 has no unit", "write it like '50 us'"),
+        (10, "bandwidth", "10 has no unit", "write it like '10 Gbit/s'"),
+        (0.5, "size", "0.5 has no unit", "write it like '25 MiB'"),
+        ("-1 us", "time", "-1 us is negative", "write it like"),
+        ("10 Gb/s", "bandwidth", "unknown unit 'Gb/s'", "did you mean 'Gbit/s' or 'GB/s'?"),
+        ("10 Gbps", "bandwidth", "unknown unit 'Gbps'", "did you mean 'Gbit/s' or 'GB/s'?"),
+        ("10 gbit/s", "bandwidth", "unknown unit 'gbit/s'", "did you mean 'Gbit/s'?"),
+        ("3 MBps", "bandwidth", "unknown unit 'MBps'", "did you mean 'MB/s'?"),
+        ("3 KB", "size", "unknown unit 'KB'", "did you mean 'kB'?"),
+        ("3 mb", "size", "unknown unit 'mb'", "did you mean 'Mbit' or 'MB'?"),
+        ("3 msec", "time", "unknown unit 'msec'", "did you mean 'ms'?"),
+        ("2 GB", "bandwidth", "unknown unit 'GB'", "that is a size"),
+        ("2 s", "size", "unknown unit 's'", "that is a time"),
+        ("2 TFLOPS", "compute rate", "unknown unit 'TFLOPS'", "did you mean 'TFLOP/s'?"),
+        ("fast", "bandwidth", "'fast' is not a bandwidth", "write it like"),
+        ("", "time", "'' is not a time", "write it like"),
+        ("1 2 s", "time", "'1 2 s' is not", "write it like"),
+        ("nan s", "time", "'nan s' is not a time", "write it like"),
+        ("inf s", "time", "'inf s' is not a time", "write it like"),
+        ("1e999 s", "time", "'1e999 s' is not a time", "write it like"),
+        ("9" * 100 + " s", "time", "is not a time", "write it like"),
+        (None, "time", "'None' is not a time", "write it like"),
+        (True, "time", "'True' is not a time", "write it like"),
+        (["1 s"], "time", "is not a time", "write it like"),
+    ],
+)
+def test_what_is_no_quantity_is_refused_with_a_way_out(
+    text: object, dimension: Dimension, message: str, hint: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        units.parse(text, dimension)
+    (problem,) = caught.value.problems
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_a_size_is_whole_bytes() -> None:
+    assert units.parse_bytes("1.5 KiB") == 1536
+    with pytest.raises(InputError, match=r"1\.5 B is 1\.5 bytes"):
+        units.parse_bytes("1.5 B")
+    with pytest.raises(InputError, match=r"0\.5 bytes"):
+        units.parse_bytes("4 bit")
+
+
+@given(
+    dimension=st.sampled_from(list(units.UNITS)),
+    mantissa=st.integers(0, 10**15),
+    places=st.integers(0, 12),
+    choice=st.integers(0, 100),
+)
+def test_exact_text_reads_back_to_the_same_value(
+    dimension: Dimension, mantissa: int, places: int, choice: int
+) -> None:
+    names = list(units.UNITS[dimension])
+    value = units.parse(f"{mantissa}e-{places} {names[choice % len(names)]}", dimension)
+    text = units.exact(value, dimension)
+    assert "e" not in text.split()[0]
+    assert units.parse(text, dimension) == value
+
+
+def test_exact_text_is_short() -> None:
+    assert units.exact(Fraction(10**10, 8), "bandwidth") == "1.25 GB/s"
+    assert units.exact(25 * 2**20, "size") == "25 MiB"
+    assert units.exact(Fraction(1, 20_000), "time") == "50 us"
+    assert units.exact(0, "time") == "0 s"
+    with pytest.raises(ValueError, match="no finite decimal"):
+        units.exact(Fraction(1, 3), "time")
+
+
+def test_numbers_are_shown_with_three_digits_and_their_unit() -> None:
+    assert units.format_time(0.0123456) == "12.3 ms"
+    assert units.format_time(0.99949) == "999 ms"
+    assert units.format_time(0.9996) == "1.00 s"
+    assert units.format_time(3.2e-12) == "3.20 ps"
+    assert units.format_time(0.0) == "0 s"
+    assert units.format_time(-2e-3) == "-2.00 ms"
+    assert units.format_bytes(244_403_360) == "244 MB"
+    assert units.format_bytes(99.96e6) == "100 MB"
+    assert units.format_bytes(0.5) == "0.5 B"
+    assert units.format_rate(1.25e9) == "1.25 GB/s"
+    assert units.format_count(61_100_840) == "61,100,840"
+    assert units.format_count(12) == "12"
+    assert units.format_count(12.345) == "12.3"

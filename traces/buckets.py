@@ -1,0 +1,47 @@
+"""Which parameters share a bucket? PyTorch DDP's rule, after its rebuild in the first iteration.
+
+Gradients become ready in reverse order of the forward pass. A bucket is closed as soon as it
+reaches its limit: the first one at 1 MiB, so that communication starts early, the others at
+25 MiB. A parameter is never split, so a large one makes a large bucket. Within a layer the bias
+is ready before the weight, as autograd of a linear layer has it.
+
+Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; torch's
+`_compute_bucket_assignment_by_size` is the oracle in the tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+
+FIRST_BYTES = 1024 * 1024
+CAP_BYTES = 25 * 1024 * 1024
+_FLOAT32 = 4
+
+
+def bucket_layouts(
+    parameters: Sequence[tuple[str, tuple[int, ...]]],
+    *,
+    first: int = FIRST_BYTES,
+    cap: int = CAP_BYTES,
+) -> tuple[BucketLayout, ...]:
+    """Layouts in the order in which the buckets become ready.
+
+    `parameters` are names and shapes in the order of `model.parameters()`; limits are in bytes.
+    """
+    layouts: list[BucketLayout] = []
+    open_slices: list[TensorSlice] = []
+    offset = 0
+    for index in reversed(range(len(parameters))):
+        name, shape = parameters[index]
+        piece = TensorSlice(name=name, shape=tuple(shape), offset=offset, index=index)
+        open_slices.append(piece)
+        offset += math.prod(shape)
+        if _FLOAT32 * offset >= (cap if layouts else first):
+            layouts.append(BucketLayout(index=len(layouts), slices=tuple(open_slices)))
+            open_slices, offset = [], 0
+    if open_slices:
+        layouts.append(BucketLayout(index=len(layouts), slices=tuple(open_slices)))
+    return tuple(layouts)
