@@ -17,6 +17,8 @@ from gcsim.scenarios.result import Result, Row
 
 SMALL_ERROR = 0.1
 """NMSE up to which an update counts as near to the dense one in `_nearer`."""
+LARGE_ERROR = 0.5
+"""NMSE above which a sentence says what an NMSE of 1 means."""
 
 _SHORT = 200
 """Characters of a source that a note shows; results.json holds all of it."""
@@ -44,7 +46,7 @@ def answer(result: Result) -> list[str]:
     else:
         sentences = [
             f"{where} {winner.row.label} is fastest: "
-            f"{times(dense.iteration_s / winner.row.iteration_s)} the speed of {dense.label}, "
+            f"{times(dense.iteration_s / winner.row.iteration_s)} the speed of {_name(dense)}, "
             f"{milliseconds(winner.row.iteration_s)} an iteration against "
             f"{milliseconds(dense.iteration_s)}.",
             _cost(winner.row),
@@ -57,10 +59,16 @@ def answer(result: Result) -> list[str]:
     return [*sentences, *_by_size(result)]
 
 
+def _name(row: Row) -> str:
+    """A row's label, where that can stand in a sentence."""
+    return "no compression" if row.label == DENSE else row.label
+
+
 def _cost(row: Row) -> str:
+    scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
     return (
-        f"What it costs in gradient error: NMSE {significant(row.nmse)} and cosine similarity "
-        f"{row.cosine_similarity:.3f}, its update against the dense one."
+        f"What it costs in gradient error: NMSE {significant(row.nmse)}{scale} and cosine "
+        f"similarity {row.cosine_similarity:.3f}, its update against the dense one."
     )
 
 
@@ -69,12 +77,12 @@ def _dense_wins(where: str, dense: Row, rows: tuple[Row, ...]) -> str:
     verdict = f"{where} compression does not pay: "
     if rival.iteration_s <= dense.iteration_s * (1 + TIE):
         return (
-            f"{verdict}nothing is more than {TIE:.0%} faster than {dense.label} "
+            f"{verdict}nothing is more than {TIE:.0%} faster than {_name(dense)} "
             f"({milliseconds(dense.iteration_s)} an iteration; {rival.label} takes "
             f"{milliseconds(rival.iteration_s)})."
         )
     return (
-        f"{verdict}{dense.label} is fastest, {milliseconds(dense.iteration_s)} an iteration; the "
+        f"{verdict}{_name(dense)} is fastest, {milliseconds(dense.iteration_s)} an iteration; the "
         f"next, {rival.label}, takes {times(rival.iteration_s / dense.iteration_s)} as long "
         f"({milliseconds(rival.iteration_s)})."
     )
@@ -92,7 +100,7 @@ def _nearer(winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
         and row.iteration_s * (1 + TIE) < dense.iteration_s
     ]
     if not faster:
-        return [f"No method with an NMSE of at most {SMALL_ERROR} is faster than {dense.label}."]
+        return [f"No method with an NMSE of at most {SMALL_ERROR} is faster than {_name(dense)}."]
     row = faster[0]
     speedup = times(dense.iteration_s / row.iteration_s)
     return [
@@ -116,7 +124,7 @@ def _by_size(result: Result) -> list[str]:
             span = f"from {plural(first, 'node')} on" if first != last else f"on {last} nodes"
         else:
             span = f"on {plural(last, 'node')}" if first == last else f"on {first} to {last} nodes"
-        parts.append(f"{rows[0].label} {span}")
+        parts.append(f"{_name(rows[0])} {span}")
     return ["Fastest by size: " + ", ".join(parts) + "."]
 
 
@@ -131,7 +139,7 @@ def provenance_notes(result: Result) -> list[str]:
         _compute(facts.get("compute")),
         _kernels(_table(facts, "kernels")),
         *_links(_table(facts, "links")),
-        _pairs("collectives", _table(facts, "collectives")),
+        _transport(facts),
         _pairs("versions", {"seed": facts.get("seed"), **_table(facts, "versions")}),
         "gradient error: of single updates; whether training converges as well is not simulated",
     ]
@@ -186,6 +194,14 @@ def _kernels(facts: Mapping[str, Any]) -> str:
     if estimated:
         notes.append("ESTIMATES: " + ", ".join(estimated))
     return "; ".join(notes)
+
+
+def _transport(facts: Mapping[str, Any]) -> str:
+    if "transport" not in facts:
+        return ""
+    carried = _table(facts, "algorithms").values()
+    algorithms = sorted({name for names in carried for name in names})
+    return f"transport: {facts['transport']}" + (f"; {', '.join(algorithms)}" if algorithms else "")
 
 
 def _links(facts: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ Everything heavy is imported by the command that needs it, so that `gcsim --help
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -75,7 +76,8 @@ def _options(
 ) -> None:
     Reporting.debug = debug
     if context.invoked_subcommand is None:
-        say(context.get_help())
+        with contextlib.redirect_stdout(sys.stderr):
+            print(context.get_help(), end="")  # typer prints by itself and returns nothing
         raise typer.Exit(WRONG_INPUT)
 
 
@@ -125,8 +127,9 @@ def run(
     if not quiet:
         note_provenance(result)
         note_written(paths)
-        network = [*_again(sets, seed), "--set", "cluster.network.bandwidth=25 Gbit/s"]
-        elsewhere = ["-o", str(folder.with_name(f"{folder.name}_25gbit"))]
+        other = 10 if loaded.cluster.network.bandwidth > 15e9 / 8 else 25
+        network = [*_again(sets, seed), "--set", f"cluster.network.bandwidth={other} Gbit/s"]
+        elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{other}gbit"))]
         note_next(
             ["gcsim", "run", scenario, *network, *elsewhere],
             "another network (compressors are not run again)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,17 +47,14 @@ def emit_exactly(text: str) -> None:
 
 
 def note(*lines: str) -> None:
-    """Write to stderr."""
-    console = Console(
-        stderr=True, width=shutil.get_terminal_size((120, 24)).columns, highlight=False,
-        markup=False, emoji=False,
-    )  # fmt: skip
+    """Write to stderr, continuation lines indented below their first."""
     for line in lines:
-        hanging = Table.grid()
-        hanging.add_column(width=len(line) - len(line.lstrip()))
-        hanging.add_column(overflow="fold")
-        hanging.add_row("", Text(line.lstrip()))
-        console.print(hanging)
+        indent = " " * (len(line) - len(line.lstrip()))
+        following = f"{indent}  " if indent else ""
+        wrapped = textwrap.wrap(
+            line, width() - 1, subsequent_indent=following, break_on_hyphens=False
+        )
+        print("\n".join(wrapped), file=sys.stderr)
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -86,7 +84,7 @@ def note_written(paths: Sequence[Path]) -> None:
 def note_next(command: Sequence[str], what: str) -> None:
     """A command to try next, on stderr."""
     note("", f"Next, {what}:")
-    print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is there to be copied
+    print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is to be copied
 
 
 def summary(scenario: Scenario) -> str:
@@ -164,7 +162,8 @@ def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
         ]
     rate, goodput = entry["bandwidth_bytes_per_s"] * 8 / 1e9, entry["efficiency"] * 100
     return [
-        f"{rate:g} Gbit/s line rate, {goodput:.3g}% goodput, {entry['latency_s'] * 1e6:g} us one way",
+        f"{rate:g} Gbit/s line rate, {goodput:.3g}% goodput, "
+        f"{entry['latency_s'] * 1e6:g} us one way",
         f"source: {entry['source']}",
     ]
 
@@ -184,9 +183,9 @@ def _default(entry: Entry) -> str:
     if entry["required"]:
         return "required"
     value = entry["default"]
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
 
 
 def _kernels(kernels: Sequence[Entry]) -> Table:

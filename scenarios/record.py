@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gcsim.errors import InputError
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -23,7 +23,7 @@ def record(
     *,
     iterations: int | None = None,
     workers: int | None = None,
-    dtype: str = "float32",
+    dtype: Literal["float32", "float16"] = "float32",
     max_bytes: int | None = None,
     second_moments: bool = False,
     progress: Progress | None = None,
@@ -44,13 +44,6 @@ def record(
     live_iterations = iterations or live.iterations
     live_workers = workers or live.workers
     with watcher.task("gradients", live.warmup_steps + live_iterations * live_workers) as task:
-        reported = 0
-
-        def advance(description: str, done: int, total: int) -> None:
-            nonlocal reported
-            task.advance(done - reported)
-            reported = done
-
         return record_live(
             model=scenario.model,
             input_shape=scenario.input_shape,
@@ -67,7 +60,7 @@ def record(
             dtype=dtype,
             folder=folder,
             max_bytes=max_bytes,
-            progress=advance,
+            progress=task.advance,
         )
 
 

@@ -1,11 +1,12 @@
 """Images that a network can learn, made from a seed: no download, any size, channels and classes.
 
-A class is a pair of oriented gratings, each with a direction, a wavelength and a colour of its
-own. A sample of it shows the first grating over the whole image and the second one through a
-Gaussian window, with random phases, contrast, position and scale, beside a distracting patch
-that has nothing to do with the class, under a random tint and in white noise. Because phases are
-random, the mean image of every class is grey: no pixel tells the class by itself, but frequency,
-direction and colour do, which is what the first layers of a convolutional network find.
+A class is a tint and a pair of oriented gratings, each with a direction, a wavelength and a
+colour of its own. A sample of it shows the first grating over the whole image and the second one
+through a Gaussian window, with random phases, contrast, position and scale, beside a distracting
+patch that has nothing to do with the class, under the class's tint with a random shift, and in
+white noise. The tint is learned first, as average colours are in photographs; phases are random,
+so the rest has to be told by direction, frequency and colour of edges, which is what the first
+layers of a convolutional network find.
 
 Why so: gradients of random labels, or of images of pure noise, have another spectrum and other
 large elements than those of a network that learns; compressors would be judged on the wrong thing.
@@ -42,8 +43,10 @@ CLASSES = 10
 """Most outputs that are used as labels."""
 _SHORTEST, _LONGEST = 4.0, 24.0
 """Wavelengths in pixels: what convolutions of 3 to 11 pixels can tell apart."""
+_SCALE = 0.75
+"""Brings the images' standard deviation to about 1."""
 _NOISE = 1.0
-"""Half the width of the uniform noise; gratings have contrasts of 0.5 to 1."""
+"""Half the width of the uniform noise before scaling; gratings have contrasts of 0.5 to 1."""
 _TAU = 2 * math.pi
 
 
@@ -69,13 +72,13 @@ class Textures:
         channels, height, width = (1, 1, 1, *shape)[-3:]
         self._size = (channels, height, width)
         drawn = stream(seed, 0, 0, "texture classes")
-        strata = np.stack([drawn.permutation(self.classes) for _ in range(4)], 1)
-        place = (strata + 0.5) / self.classes  # [classes, 4]: no two classes near in any column
+        strata = np.stack([drawn.permutation(self.classes) for _ in range(4 + channels)], 1)
+        place = (strata + 0.5) / self.classes  # no two classes are near in any column
         longest = max(_SHORTEST, min(_LONGEST, max(height, width) / 4))
         self._angle = math.pi * place[:, :2]
-        self._wavelength = _SHORTEST * (longest / _SHORTEST) ** place[:, 2:]
+        self._wavelength = _SHORTEST * (longest / _SHORTEST) ** place[:, 2:4]
         self._colour = _unit(drawn.normal(size=(self.classes, 2, channels)))
-        self._tint = _unit(drawn.normal(size=(self.classes, channels)))
+        self._tint = math.sqrt(3) * (2 * place[:, 4:] - 1)  # [classes, channels], variance 1
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
         """Images float32 `[size, *shape]` and labels int64 `[size]` of a worker's step."""
@@ -92,9 +95,11 @@ class Textures:
             normal[position] = drawn.normal(size=(2, channels))
             noise[position] = drawn.bit_generator.random_raw(noise.shape[1])
         rows, columns = self._factors(labels, uniform, normal)
-        images = torch.from_numpy(rows) @ torch.from_numpy(columns)  # [size, channels*height, width]
+        images = torch.from_numpy(rows) @ torch.from_numpy(
+            columns
+        )  # [size, channels*height, width]
         levels = torch.from_numpy(noise.view(np.uint8)[:, :pixels]).view(images.shape)
-        images.add_(levels, alpha=2 * _NOISE / 255).sub_(_NOISE)
+        images.add_(levels, alpha=_SCALE * 2 * _NOISE / 255).sub_(_SCALE * _NOISE)
         return images.view(size, *self.shape), torch.from_numpy(labels)
 
     def _factors(
@@ -129,6 +134,7 @@ class Textures:
         rows = np.empty((size, channels, height, 7), dtype=np.float32)
         rows[..., :6] = np.einsum("zgc,zgh->zchg", np.concatenate((colour, colour), 1), down_pair)
         rows[..., 6] = (self._tint[labels] + 0.3 * normal[:, 1])[:, :, None]
+        rows *= _SCALE
         return rows.reshape(size, channels * height, 7), columns
 
 
@@ -145,4 +151,5 @@ def _window(
 def _unit(colour: NDArray[np.float64]) -> NDArray[np.float64]:
     """Vectors of mean square 1 over the last axis (at least one channel stands out)."""
     power = np.sqrt(np.mean(colour**2, axis=-1, keepdims=True))
-    return colour / np.maximum(power, 1e-12)
+    unit: NDArray[np.float64] = colour / np.maximum(power, 1e-12)
+    return unit

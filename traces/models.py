@@ -100,9 +100,7 @@ def find_model(
     return entry
 
 
-def _own_model(
-    name: str, input_shape: tuple[int, ...] | None, classes: int | None
-) -> ModelEntry:
+def _own_model(name: str, input_shape: tuple[int, ...] | None, classes: int | None) -> ModelEntry:
     problems = []
     if not input_shape or min(input_shape) < 1:
         problems.append(
@@ -258,6 +256,4 @@ def _said(error: Exception) -> str:
 
 
 def _refusal(entry: ModelEntry, message: str, hint: str) -> InputError:
-    return InputError(
-        Problem(message=f"model {entry.name!r}: {message}", place="model", hint=hint)
-    )
+    return InputError(Problem(message=f"model {entry.name!r}: {message}", place="model", hint=hint))

@@ -24,11 +24,12 @@ METHODS = [
     ("dgc", "DGC 0.1%", GRADIENT / 500, True, 0.0151, 0.0031, 0.87, 0.36, 1),
     ("qsgd", "QSGD 4 bit", GRADIENT / 7.9, True, 0.0061, 0.0921, 0.083, 0.96, 1),
     ("terngrad", "TernGrad", GRADIENT / 15.9, True, 0.0058, 0.0555, 3.21, 0.49, 1),
-    ("ef_block_sgdm", "dist-EF-blockSGDM 1 bit", GRADIENT / 31.8, True, 0.0044, 0.0321, 0.37, 0.79, 1),
+    ("ef_block_sgdm", "dist-EF-blockSGDM 1 bit", GRADIENT / 31.8, True, 0.0044,
+     0.0321, 0.37, 0.79, 1),
     ("variance", "variance-based", GRADIENT / 1111, True, 0.0871, 0.0011, 0.93, 0.27, 1),
     ("powersgd", "PowerSGD rank 4", GRADIENT / 71.3, False, 0.0089, 0.0041, 0.31, 0.83, 1),
-    ("qsparse_local_sgd", "QSparse-local-SGD 8 %, 8 bit", GRADIENT / 400, True, 0.0078, 0.0022, 0.71, 0.54,
-     4),
+    ("qsparse_local_sgd", "QSparse-local-SGD 8 %, 8 bit", GRADIENT / 400, True, 0.0078,
+     0.0022, 0.71, 0.54, 4),
 ]  # fmt: skip
 
 

@@ -1,0 +1,49 @@
+"""Numbers for people keep their magnitude and their digits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.analysis.numbers import decimals_for, fixed, milliseconds, plural, significant, times
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    # by hand: three significant digits, whole digits kept, two in scientific notation
+    [(0.0, "0"), (244.4, "244"), (12.345, "12.3"), (9.996, "10.0"), (0.9996, "1.00"), (1.0, "1.00"),
+     (0.0245, "0.0245"), (1234.5, "1234"), (8.31e-8, "8.3e-08"), (0.5, "0.500"),
+     (-12.345, "-12.3"), (2.5e7, "2.5e+07")],
+)  # fmt: skip
+def test_significant_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+@given(st.floats(min_value=1e-12, max_value=1e12))
+def test_a_written_number_is_near_the_number(value: float) -> None:
+    # 3 significant digits err by half a unit of the third, scientific notation has 2 digits
+    assert float(significant(value)) == pytest.approx(value, rel=0.051)
+    if 1e-3 <= value < 1e7:
+        assert float(significant(value)) == pytest.approx(value, rel=0.0051)
+
+
+def test_a_column_has_the_decimals_that_its_smallest_value_needs() -> None:
+    assert decimals_for([0.0, 0.22, 244.4], digits=2) == 2  # "0.22"
+    assert decimals_for([38.2, 1783.3], digits=3) == 1  # "38.2"
+    assert decimals_for([0.0, 0.0], digits=2) == 1
+    assert decimals_for([1e-9], digits=2) == 3  # at most three
+    assert decimals_for([12345.0], digits=2) == 0
+
+
+def test_small_is_not_written_as_zero() -> None:
+    assert fixed(0.0, 1) == "0"
+    assert fixed(0.04, 1) == "<0.1"
+    assert fixed(0.06, 1) == "0.1"
+    assert fixed(0.3, 0) == "<1"
+
+
+def test_units_and_counts_in_sentences() -> None:
+    assert milliseconds(0.4234) == "423 ms"
+    assert times(5.206) == "5.21x"
+    assert [plural(1, "node"), plural(2, "node")] == ["1 node", "2 nodes"]

@@ -1,0 +1,382 @@
+"""What the commands print, where, and with which exit code they end.
+
+The run itself is replaced: these tests are about the command line. `test_cli_process.py` starts
+the program as a user does.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from typer.testing import Result as Outcome
+
+from gcsim.cli import app
+from gcsim.cli_list import accepted
+from gcsim.errors import ExpectationFailed, InputError, InternalError, Problem
+from gcsim.scenarios.result import Result, Row, Span, Timeline
+
+SCENARIO = "alexnet_32node"
+
+
+def row(kind: str, label: str, seconds: float, nmse: float) -> Row:
+    return Row(
+        compressor=kind, label=label, nodes=4, workers=8, iteration_s=seconds, forward_s=0.01,
+        backward_s=0.02, encode_s=0.0, communication_s=seconds, decode_s=0.0,
+        exposed_communication_s=seconds - 0.03, throughput_samples_per_s=256 / seconds,
+        speedup_vs_dense=0.2 / seconds, scaling_efficiency=0.03 / seconds,
+        wire_bytes_per_worker=1e6, compression_ratio=0.2 / seconds, nmse=nmse,
+        cosine_similarity=1 - nmse, period=1,
+    )  # fmt: skip
+
+
+RESULT = Result(
+    scenario={"name": "four_nodes", "seed": 3},
+    provenance={"gradients": {"source": "live", "workers": 2}, "seed": 3},
+    rows=(row("none", "dense", 0.2, 0.0), row("topk", "Tôp-k 1%", 0.05, 0.25)),
+    wall={"simulation_s": 0.5},
+    timelines=(
+        Timeline(
+            compressor="none", label="dense", nodes=4, phase="step",
+            spans=(Span(rank=0, resource="compute", name="forward", start_s=0.0, end_s=0.01),),
+        ),
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("GCSIM_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Replaces the run; tells what it was called with."""
+    called: dict[str, Any] = {}
+
+    def run(scenario: Any, **options: Any) -> Result:
+        called.update(options, scenario=scenario)
+        with options["progress"].task("cluster sizes", 6) as task:
+            task.advance()
+            task.advance(5)
+        return RESULT
+
+    monkeypatch.setattr("gcsim.scenarios.run.run", run)
+    return called
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    def set_error(error: BaseException) -> None:
+        def run(*args: Any, **kwargs: Any) -> Result:
+            raise error
+
+        monkeypatch.setattr("gcsim.scenarios.run.run", run)
+
+    return set_error
+
+
+def gcsim(*arguments: str) -> Outcome:
+    return CliRunner().invoke(app, arguments)
+
+
+# --- run: what goes where ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("simulated")
+def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
+    done = gcsim("run", SCENARIO)
+    assert done.exit_code == 0
+    assert "> Tôp-k 1%" in done.stdout
+    # 0.2 s / 0.05 s = 4
+    assert "Tôp-k 1% is fastest: 4.00x the speed of dense" in done.stdout
+    assert done.stdout.index("compressor") < done.stdout.index("is fastest")
+    for text in ("Written to runs/alexnet_32node", "gradients: live", "gcsim run", "cluster sizes"):
+        assert text in done.stderr
+        assert text not in done.stdout
+
+
+@pytest.mark.usefixtures("simulated")
+def test_quiet_leaves_stderr_empty_and_stdout_as_it_is() -> None:
+    loud, quiet = gcsim("run", SCENARIO), gcsim("run", SCENARIO, "-q")
+    assert quiet.stderr == ""
+    assert quiet.stdout == loud.stdout
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("more", [[], ["-q"]])
+def test_json_on_stdout_is_exactly_results_json(tmp_path: Path, more: list[str]) -> None:
+    done = gcsim("run", SCENARIO, "--json", "-o", "out", *more)
+    assert done.exit_code == 0
+    assert done.stdout_bytes == (tmp_path / "out" / "results.json").read_bytes()
+    assert done.stdout == RESULT.to_json()
+
+
+@pytest.mark.usefixtures("simulated")
+def test_files_go_to_runs_and_the_scenarios_name_or_where_one_says(tmp_path: Path) -> None:
+    gcsim("run", SCENARIO, "-q")
+    gcsim("run", SCENARIO, "-q", "-o", "elsewhere/deep")
+    names = {
+        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
+        "scenario.yaml",
+    }  # fmt: skip
+    for folder in (tmp_path / "runs" / SCENARIO, tmp_path / "elsewhere" / "deep"):
+        assert {path.name for path in folder.iterdir()} == names
+
+
+def test_options_reach_the_scenario_and_the_run(simulated: dict[str, Any]) -> None:
+    gcsim("run", SCENARIO, "--set", "cluster.nodes=[1, 4]", "--set", "batch_size=8",
+          "--seed", "9", "--no-cache")  # fmt: skip
+    assert simulated["scenario"].node_counts == (1, 4)
+    assert simulated["scenario"].batch_size == 8
+    assert simulated["scenario"].seed == 9
+    assert simulated["cache"] is False
+
+
+@pytest.mark.usefixtures("simulated")
+def test_the_next_command_repeats_what_was_asked_for() -> None:
+    done = gcsim("run", SCENARIO, "--set", "cluster.nodes=[1, 4]", "--seed", "9")
+    last = done.stderr.rstrip().splitlines()[-1].strip()
+    assert last == (
+        "gcsim run alexnet_32node --set 'cluster.nodes=[1, 4]' --seed 9 "
+        "--set 'cluster.network.bandwidth=25 Gbit/s' -o runs/alexnet_32node_25gbit"
+    )
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_stdout_keeps_to_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = gcsim("run", SCENARIO, "-q").stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any(line.endswith(" ") for line in lines)
+
+
+# --- run: how it ends ----------------------------------------------------------------------------
+
+
+def test_an_unknown_scenario_is_exit_2_and_writes_nothing(tmp_path: Path) -> None:
+    done = gcsim("run", "alexnet_33node")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "error: no scenario 'alexnet_33node'" in done.stderr
+    assert "did you mean 'alexnet_32node'?" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_problems_are_shown_at_once(failing: Callable[[BaseException], None]) -> None:
+    problems = [
+        Problem(place="a.yaml:1:2", message="first", hint="do this"),
+        Problem(place="a.yaml:3:4", message="second"),
+    ]
+    failing(InputError(problems))
+    done = gcsim("run", SCENARIO, "-q")
+    assert done.exit_code == 2
+    assert done.stderr == "a.yaml:1:2: error: first; do this\na.yaml:3:4: error: second\n"
+
+
+def test_a_failed_expectation_is_exit_1(failing: Callable[[BaseException], None]) -> None:
+    failing(ExpectationFailed("speedup is 1.2, not 2"))
+    done = gcsim("run", SCENARIO, "-q")
+    assert (done.exit_code, done.stderr) == (1, "error: speedup is 1.2, not 2\n")
+
+
+def test_an_interrupt_is_one_line_and_exit_130(
+    failing: Callable[[BaseException], None], tmp_path: Path
+) -> None:
+    earlier = tmp_path / "runs" / SCENARIO / "results.json"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("earlier")
+    failing(KeyboardInterrupt())
+    done = gcsim("run", SCENARIO)
+    assert done.exit_code == 130
+    assert done.stderr.splitlines() == ["interrupted; files of earlier runs are unchanged"]
+    assert earlier.read_text() == "earlier"
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), InternalError("odd")])
+def test_a_bug_is_exit_3_with_its_traceback_in_a_file(
+    failing: Callable[[BaseException], None], tmp_path: Path, error: Exception
+) -> None:
+    failing(error)
+    done = gcsim("run", SCENARIO, "-q")
+    assert done.exit_code == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert f"a bug in gcsim, {type(error).__name__}: odd" in done.stderr
+    (saved,) = tmp_path.glob("gcsim-traceback-*.txt")
+    assert str(saved) in done.stderr
+    assert saved.read_text().startswith("Traceback (most recent call last)")
+
+
+def test_debug_shows_the_traceback(
+    failing: Callable[[BaseException], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(ValueError("odd"))
+    assert "Traceback" in gcsim("--debug", "run", SCENARIO, "-q").stderr
+    monkeypatch.setenv("GCSIM_DEBUG", "1")
+    done = gcsim("run", SCENARIO, "-q")
+    assert "Traceback" in done.stderr
+    assert done.exit_code == 3
+    assert list(tmp_path.glob("gcsim-traceback-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "error: Too many open files\n"),
+        (MemoryError(), "error: not enough memory; use a smaller model, fewer workers or fewer "
+         "iterations\n"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lacks_is_no_bug(
+    failing: Callable[[BaseException], None], error: Exception, said: str
+) -> None:
+    failing(error)
+    done = gcsim("run", SCENARIO, "-q")
+    assert (done.exit_code, done.stderr) == (2, said)
+
+
+def test_a_bad_output_folder_is_refused_before_anything_runs(
+    simulated: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = gcsim("run", SCENARIO, "-o", "file/inside")
+    assert done.exit_code == 2
+    assert "error: file is a file, not a folder" in done.stderr
+    assert simulated == {}
+
+
+# --- check, record -------------------------------------------------------------------------------
+
+
+def test_check_says_what_would_run() -> None:
+    done = gcsim("check", SCENARIO)
+    assert done.exit_code == 0
+    text = " ".join(done.stdout.split())
+    assert text.startswith("alexnet_32node: ok. alexnet, 32 samples a worker, live gradients;")
+    assert "12 compressors; 1, 2, 4, 8, 16, 32 nodes of 2 devices" in text
+    assert gcsim("check", SCENARIO, "-q").stdout == ""
+
+
+def test_check_names_every_problem_of_the_options() -> None:
+    done = gcsim("check", SCENARIO, "--set", "batch_size=-1", "--set", "cluster.nodes=many")
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) >= 2
+    assert all("error:" in line for line in done.stderr.splitlines())
+
+
+def test_record_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: dict[str, Any] = {}
+
+    def record(scenario: Any, folder: Path, **options: Any) -> Path:
+        called.update(options, name=scenario.name, folder=folder)
+        return folder
+
+    monkeypatch.setattr("gcsim.scenarios.record.record", record)
+    done = gcsim(
+        "record", SCENARIO, "-o", "my trace", "--iterations", "3", "--workers", "2", "--dtype",
+        "float16", "--max-size", "2 GiB", "--second-moments",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    progress = called.pop("progress")
+    assert hasattr(progress, "task")
+    assert called == {
+        "name": SCENARIO, "folder": Path("my trace"), "iterations": 3, "workers": 2,
+        "dtype": "float16", "max_bytes": 2 * 1024**3, "second_moments": True,
+    }  # fmt: skip
+    assert done.stdout == ""
+    last = done.stderr.rstrip().splitlines()[-1].strip()
+    assert last == (
+        "gcsim run alexnet_32node --set 'gradients={source: recorded, trace: \"my trace\"}'"
+    )
+    assert gcsim("record", SCENARIO, "-o", "t", "-q").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [("2", "has no unit"), ("2 Gib", "unknown unit"), ("-1 GiB", "negative")],
+)
+def test_a_bad_size_is_refused(size: str, said: str) -> None:
+    done = gcsim("record", SCENARIO, "-o", "t", "--max-size", size)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("--max-size: error: ")
+    assert said in done.stderr
+
+
+# --- list ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["compressors", "scenarios", "models", "devices", "links"])
+def test_every_kind_lists_for_people_and_as_json(kind: str) -> None:
+    shown, data = gcsim("list", kind), gcsim("list", kind, "--json")
+    assert shown.exit_code == data.exit_code == 0
+    entries = json.loads(data.stdout)
+    assert entries
+    for entry in entries:
+        assert entry["name"] in shown.stdout
+        one = json.loads(gcsim("list", kind, entry["name"], "--json").stdout)
+        assert one.items() >= entry.items()
+        assert gcsim("list", kind, entry["name"]).exit_code == 0
+
+
+def test_the_registered_compressors_are_listed_with_what_they_are() -> None:
+    from gcsim.compressors.registry import REGISTRY
+
+    entries = json.loads(gcsim("list", "compressors", "--json").stdout)
+    assert [entry["name"] for entry in entries] == list(REGISTRY)
+    wanted = {"title", "family", "collective", "bits", "unbiased", "state", "paper"}
+    assert all(wanted <= entry.keys() for entry in entries)
+
+
+def test_a_compressors_parameters_are_shown_with_default_range_and_meaning() -> None:
+    # PowerSGD's rank: 4 by default, at least 1 (its class says so)
+    text = gcsim("list", "compressors", "powersgd").stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("rank ")]
+    assert line.split()[1:5] == ["4", "integer", ">=", "1"]
+    assert "columns of P and Q" in line
+
+
+def test_a_users_own_compressor_can_be_shown() -> None:
+    done = gcsim("list", "compressors", "gcsim.compressors.powersgd:PowerSgd")
+    assert done.exit_code == 0
+    assert "PowerSGD" in done.stdout
+
+
+def test_a_shipped_scenario_is_shown_as_its_file() -> None:
+    path = json.loads(gcsim("list", "scenarios", SCENARIO, "--json").stdout)["path"]
+    assert gcsim("list", "scenarios", SCENARIO).stdout == Path(path).read_text(encoding="utf-8")
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    done = gcsim("list", "compressors", "powersg")
+    assert done.exit_code == 2
+    assert done.stderr == "error: unknown compressor 'powersg'; did you mean 'powersgd'?\n"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"type": "integer", "minimum": 1}, "integer >= 1"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number in (0, 1]"),
+        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number in [0, 1)"),
+        ({"type": "number", "exclusiveMinimum": 0}, "number > 0"),
+        ({"type": "number", "maximum": 3}, "number <= 3"),
+        ({"type": "number", "exclusiveMaximum": 3}, "number < 3"),
+        ({"type": "boolean"}, "true | false"),
+        ({"enum": ["max", "l2"], "type": "string"}, "max | l2"),
+        ({"const": "max"}, "max"),
+        ({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}, "integer >= 1 or null"),
+        ({}, "any"),
+    ],
+)
+def test_a_range_reads_as_mathematics(rule: dict[str, Any], text: str) -> None:
+    assert accepted(rule) == text

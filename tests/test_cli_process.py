@@ -1,0 +1,149 @@
+"""The program as a shell starts it: exit codes, start-up, closed pipes, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gcsim
+
+
+def start(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "gcsim"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=60, env=environment,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["run", "--help"], ["--version"], ["list", "--help"], ["record", "--help"]],
+)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    # typer itself uses pydantic as soon as it converts an argument
+    light = "" if arguments == ["--help"] else "pydantic"
+    heavy = {"torch", "matplotlib", "pydantic", "numpy", "scipy", "yaml", "simpy"} - {light}
+    code = (
+        "import sys\n"
+        "from gcsim.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        f"except SystemExit as end:\n    print(end.code, {heavy} & set(sys.modules))\n"
+    )
+    done = start(*arguments, code=code)
+    assert done.stdout.splitlines()[-1] == "0 set()"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["check", "alexnet_32node"], ["list", "compressors"], ["list", "models"], ["list", "devices"]],
+)
+def test_checking_and_listing_import_no_torch_and_no_matplotlib(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from gcsim.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, {'torch', 'matplotlib'} & set(sys.modules))\n"
+    )
+    assert start(*arguments, code=code).stdout.splitlines()[-1] == "0 set()"
+
+
+def test_the_version() -> None:
+    done = start("--version")
+    assert (done.returncode, done.stdout) == (0, f"gcsim {gcsim.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "error: Missing argument 'SCENARIO'; see gcsim run --help"),
+        (["run", "a", "--nodes", "3"], "error: No such option: --nodes"),
+        (["rum"], "error: No such command 'rum'"),
+        (["run", "a", "--seed", "x"], "error: Invalid value for '--seed'"),
+        (["record", "a"], "error: Missing option '-o' / '--output'"),
+        (["list", "planets"], "error: Invalid value for 'kind'"),
+        (["record", "a", "-o", "b", "--workers", "0"], "error: Invalid value for '--workers'"),
+        (["run", "nowhere/a.yaml"], "nowhere/a.yaml: error: No such file"),
+        (["check", "alexnet"], "error: no scenario 'alexnet'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], said: str) -> None:
+    done = start(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(said)
+
+
+def test_no_command_shows_help_on_stderr() -> None:
+    done = start()
+    assert done.returncode == 2
+    assert "record" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "gcsim", "list", "devices", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # before anything is written
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_a_full_disk_on_stdout_is_one_line_and_exit_2() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gcsim", "list", "models", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_run_is_one_line_and_exit_130(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, time, gcsim.scenarios.run as stage\n"
+        "from gcsim.cli import main\n"
+        "def run(scenario, **options):\n"
+        "    print('started', flush=True)\n"
+        "    time.sleep(50)\n"
+        "stage.run = run\n"
+        "main(['run', 'alexnet_32node', '-o', sys.argv[1]])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(0.1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "interrupted; files of earlier runs are unchanged\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_utf_8_whatever_the_terminal_speaks(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gcsim", "list", "scenarios", "--json"],
+        capture_output=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert "alexnet_32node" in done.stdout.decode("utf-8")

@@ -1,0 +1,235 @@
+"""How much do a mini-batch's gradients scatter? Exact second moments over its samples.
+
+For each parameter, sum_z (g_z / B)^2 over the B samples z of the mini-batch, element by element,
+from one forward and backward pass of the whole batch. The variance-based compressor needs it
+(Tsuzuku et al., ICLR 2018 workshop, "Variance-based gradient compression", Algorithm 1).
+
+With the loss sum_z l_z / B, the gradient at a layer's output holds delta_z / B for each sample,
+so nothing is divided here.
+
+- Linear on `[B, in]`: g_z = delta_z a_z^T has rank one, hence sum_z g_z^2 = (delta^2)^T (a^2):
+  one matrix product, no per-sample gradient in memory. I. Goodfellow, "Efficient per-example
+  gradient computations", arXiv:1510.01799.
+- Conv2d: g_z = delta_z unfold(a_z)^T, some samples at a time; Linear on `[B, …, in]` likewise.
+- Every other parameter: one backward pass a sample through the same graph (the same dropout
+  masks). Exact for any model, but B backward passes: slow.
+
+Assumes that the batch is the first axis and that samples do not meet: batch normalisation in
+training mode has no per-sample gradients and is refused. A layer that is called more than once,
+or that shares its parameters with another, goes the slow way. A weight that is also used outside
+its layer's call is found out, because the layer's samples do not add up to its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.layer_moments import adds_up, has_closed_form, moment
+from gcsim.traces.models import trainable
+from gcsim.traces.profile import Costs
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Metered(Protocol):
+    """What a meter's context manager yields."""
+
+    def costs(self) -> tuple[KernelCost, ...]:
+        """The kernels that ran inside, by class."""
+
+
+Segment = Callable[[], AbstractContextManager[Metered]]
+"""Opens one metered stretch of computation, e.g. `gcsim.compressors.meter.segment`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Second moments of one mini-batch."""
+
+    values: tuple[Tensor, ...]
+    """For each trainable parameter sum_z (g_z / B)^2: float32, in the parameter's shape."""
+    costs: dict[int, Costs]
+    """By the parameter's number, the kernels spent on it; empty when nothing was metered. What
+    the slow way costs stands at the first of its parameters, whose gradient is ready last."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """What a layer saw in this pass."""
+
+    given: Tensor | None
+    """The input; None when the layer was called more than once or with other arguments."""
+    output_gradient: Tensor | None = None
+
+
+class SecondMoments:
+    """Watches a model's layers through one forward and backward pass; see `second_moments`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = trainable(model)
+        self._numbers = {id(p): i for i, (_, p) in enumerate(self._parameters)}
+        self._layers = self._closed_form_layers(model)
+        self._calls: dict[int, _Call] = {}
+        """By the layer's id."""
+        self._losses: Tensor | None = None
+        self._slow: list[int] = []
+        self._handles: list[Any] = []
+
+    def _closed_form_layers(self, model: nn.Module) -> list[nn.Module]:
+        owners: dict[int, int] = {}
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+        return [
+            module
+            for module in model.modules()
+            if has_closed_form(module)
+            and all(owners[id(p)] == 1 for p in module.parameters(recurse=False))
+        ]
+
+    def watch(self) -> None:
+        """Start to keep what the layers take and what comes back to them."""
+        for layer in self._layers:
+            self._handles.append(layer.register_forward_hook(self._saw))
+
+    def release(self) -> None:
+        """Stop watching and let go of everything that was kept."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._calls.clear()
+        self._losses = None
+
+    def _saw(self, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        earlier = self._calls.get(id(layer))
+        if earlier is not None or len(given) != 1:
+            self._calls[id(layer)] = _Call(given=None)
+            return
+        call = self._calls[id(layer)] = _Call(given=given[0].detach())
+
+        def came_back(gradient: Tensor) -> None:
+            if self._losses is not None and call.output_gradient is None:
+                call.output_gradient = gradient
+
+        if output.requires_grad:
+            output.register_hook(came_back)
+
+    def backward(self, losses: Tensor) -> None:
+        """Backward pass of `losses.sum()`; `losses` `[B]` holds each sample's loss over B.
+
+        The parameters' `grad` are as after an ordinary backward pass.
+        """
+        self._losses = losses
+        covered = {
+            self._numbers[id(parameter)]
+            for layer in self._layers
+            if self._is_usable(layer, len(losses))
+            for parameter in layer.parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        self._slow = [i for i in range(len(self._parameters)) if i not in covered]
+        losses.sum().backward(retain_graph=bool(self._slow))  # type: ignore[no-untyped-call]
+
+    def _is_usable(self, layer: nn.Module, batch: int) -> bool:
+        call = self._calls.get(id(layer))
+        if call is None or call.given is None or call.given.shape[0] != batch:
+            return False
+        return call.given.dim() == 4 if isinstance(layer, torch.nn.Conv2d) else call.given.dim() > 1
+
+    def accumulate(self, segment: Segment | None = None) -> Moments:
+        """The second moments, after `backward`; all the extra arithmetic happens here.
+
+        `segment` is entered around each parameter's part. Raises `InputError` when a weight is
+        also used outside its layer.
+        """
+        assert self._losses is not None
+        values: list[Tensor | None] = [None] * len(self._parameters)
+        costs: dict[int, Costs] = {}
+
+        with torch.no_grad():
+            for layer in self._layers:
+                call = self._calls.get(id(layer))
+                for role, parameter in layer.named_parameters(recurse=False):
+                    number = self._numbers.get(id(parameter))
+                    if number is None or number in self._slow:
+                        continue
+                    assert call is not None
+                    assert call.given is not None
+                    with _metered(segment, number, costs):
+                        values[number] = moment(layer, role, call.given, call.output_gradient)
+                    self._check_alone(number, layer, role, call)
+        if self._slow:
+            with _metered(segment, self._slow[0], costs):
+                for number, value in zip(self._slow, self._sample_by_sample(), strict=True):
+                    values[number] = value
+        return Moments(values=tuple(v for v in values if v is not None), costs=costs)
+
+    def _check_alone(self, number: int, layer: nn.Module, role: str, call: _Call) -> None:
+        name, parameter = self._parameters[number]
+        if call.given is None or call.output_gradient is None or parameter.grad is None:
+            return
+        if not adds_up(layer, role, call.given, call.output_gradient, parameter.grad):
+            raise InputError(
+                Problem(
+                    message="its samples' gradients do not add up to its gradient: it is also "
+                    "used outside its own layer's call, so second moments cannot be told",
+                    place=f"parameter {name}",
+                    hint="leave out the compressors that need second moments",
+                )
+            )
+
+    def _sample_by_sample(self) -> list[Tensor]:
+        """The slow way: one backward pass a sample, through the graph that was kept."""
+        assert self._losses is not None
+        parameters = [self._parameters[number][1] for number in self._slow]
+        sums = [torch.zeros_like(parameter) for parameter in parameters]
+        for loss in self._losses:
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                if gradient is not None:
+                    total.addcmul_(gradient, gradient)
+        return sums
+
+
+@contextmanager
+def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
+    """Watch one forward and backward pass of `model`.
+
+        with second_moments(model) as watched:
+            losses = cross_entropy(model(images), labels, reduction="none") / len(images)
+            watched.backward(losses)
+            moments = watched.accumulate()
+
+    Raises `InputError` for a model whose samples meet in batch normalisation.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
+            raise InputError(
+                Problem(
+                    message=f"{name} is batch normalisation: a sample's gradient depends on the "
+                    "other samples, so second moments over samples do not exist",
+                    place="model",
+                    hint="use group normalisation, or leave out the compressors that need them",
+                )
+            )
+    watched = SecondMoments(model)
+    watched.watch()
+    try:
+        yield watched
+    finally:
+        watched.release()
+
+
+@contextmanager
+def _metered(segment: Segment | None, number: int, costs: dict[int, Costs]) -> Iterator[None]:
+    with segment() if segment is not None else nullcontext() as meter:
+        yield
+    if meter is not None:
+        costs[number] = meter.costs()
