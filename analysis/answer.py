@@ -23,6 +23,9 @@ LARGE_ERROR = 0.5
 _SHORT = 200
 """Characters of a source that a note shows; results.json holds all of it."""
 
+_TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
+"""What a note tells of the gradients, where it is known."""
+
 
 def answer(result: Result) -> list[str]:
     """The answer at the largest size, what it costs, and how it changes with the size."""
@@ -165,12 +168,15 @@ def _pairs(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def _gradients(facts: Mapping[str, Any]) -> str:
-    """Live, recorded or made by the user; then what is known of the training."""
+    """Live or recorded, and what is known of the training that made them."""
     if not facts:
         return ""
-    rest = {key: value for key, value in facts.items() if key != "source"}
-    details = _pairs("", {k: v for k, v in rest.items() if isinstance(v, str | int | float)})
-    return _short(f"gradients: {facts.get('source', 'unknown')}" + details.replace(": ", ", ", 1))
+    parts = [str(facts.get("source", "source unknown"))]
+    parts += [f"{key.replace('_', ' ')} {facts[key]}" for key in _TRAINING if key in facts]
+    losses = facts.get("warmup_losses")
+    if isinstance(losses, list | tuple) and losses:
+        parts.append(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} before the first was taken")
+    return _short(f"gradients: {', '.join(parts)}")
 
 
 def _compute(facts: object) -> str:

@@ -82,10 +82,10 @@ def breakdown_figure(result: Result) -> Figure:
 def zoom_limit(rows: Sequence[Row]) -> float | None:
     """Where the second panel's scale ends, in seconds; None when one panel shows everything.
 
-    The faster half of the bars fits into it, up to a round number of milliseconds.
+    The fastest third of the bars fits into it, up to a round number of milliseconds.
     """
     totals = sorted(row.iteration_s for row in rows)
-    needed = 1.08 * totals[(len(totals) - 1) // 2] * 1e3
+    needed = 1.08 * totals[(len(totals) - 1) // 3] * 1e3
     power = 10.0 ** math.floor(math.log10(needed))
     limit = next(step * power for step in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if step * power >= needed)
     return limit / 1e3 if totals[-1] > DWARFED * limit / 1e3 else None

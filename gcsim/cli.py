@@ -130,10 +130,8 @@ def run(
         other = 10 if loaded.cluster.network.bandwidth > 15e9 / 8 else 25
         network = [*_again(sets, seed), "--set", f"cluster.network.bandwidth={other} Gbit/s"]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{other}gbit"))]
-        note_next(
-            ["gcsim", "run", scenario, *network, *elsewhere],
-            "another network (compressors are not run again)",
-        )
+        cached = "" if no_cache else " (compressors are not run again)"
+        note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
 
 
 def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:

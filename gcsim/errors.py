@@ -1,10 +1,10 @@
 """What can go wrong, and which exit code the command line gives it.
 
-    GcsimError
-    ├── InputError          the user's file, option or data is wrong          exit 2
-    │   └── TraceError      a stored trace is damaged, truncated or too small exit 2
-    ├── ExpectationFailed   the run is fine, what was expected of it is not   exit 1
-    └── InternalError       our bug: a state that must not occur              exit 3
+GcsimError
+├── InputError          the user's file, option or data is wrong          exit 2
+│   └── TraceError      a stored trace is damaged, truncated or too small exit 2
+├── ExpectationFailed   the run is fine, what was expected of it is not   exit 1
+└── InternalError       our bug: a state that must not occur              exit 3
 """
 
 from __future__ import annotations

@@ -44,6 +44,13 @@ def record(
     live_iterations = iterations or live.iterations
     live_workers = workers or live.workers
     with watcher.task("gradients", live.warmup_steps + live_iterations * live_workers) as task:
+        reported = 0
+
+        def advance(_description: str, done: int, _total: int) -> None:
+            nonlocal reported
+            task.advance(done - reported)
+            reported = done
+
         return record_live(
             model=scenario.model,
             input_shape=scenario.input_shape,
@@ -60,7 +67,7 @@ def record(
             dtype=dtype,
             folder=folder,
             max_bytes=max_bytes,
-            progress=task.advance,
+            progress=advance,
         )
 
 

@@ -31,7 +31,7 @@ class Row:
     speedup_vs_dense: float | None
     """Iteration time of `none` over this one's, at the same size; None without a dense row."""
     scaling_efficiency: float
-    """Throughput over that of `workers` single devices without communication."""
+    """Throughput over that of as many single devices, each training alone without compression."""
     wire_bytes_per_worker: float
     """Bytes that one worker hands to its collectives in an iteration."""
     compression_ratio: float

@@ -10,7 +10,8 @@ Stage 1 runs for the compressors whose profile is not in the cache; only it impo
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gcsim.compressors.registry import check_parameters, compressor_class
@@ -87,9 +88,11 @@ def traffic_profiles(
 def _measure(
     scenario: Scenario, choices: Sequence[CompressorChoice], progress: Progress
 ) -> list[TrafficProfile]:
+    from gcsim.traces.allocator import keep_freed_memory
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.measure import Subject, measure
 
+    keep_freed_memory()
     subjects = [
         Subject(
             kind=choice.kind,
@@ -168,18 +171,15 @@ def _rows(
     predictions: Sequence[Sequence[Prediction]],
     compute: ComputeTimes,
 ) -> tuple[Row, ...]:
-    single = scenario.batch_size / seconds(compute.total)
-    dense: Mapping[int, float] = next(
-        (
-            {n: p.iteration for n, p in zip(scenario.node_counts, of_sizes, strict=True)}
-            for choice, of_sizes in zip(scenario.compressors, predictions, strict=True)
-            if choice.kind == "none"
-        ),
-        {},
+    dense = next(
+        (n for n, choice in enumerate(scenario.compressors) if choice.kind == "none"), None
+    )
+    single = scenario.batch_size / _one_device(
+        scenario, None if dense is None else profiles[dense], compute
     )
     rows = []
     for choice, profile, of_sizes in zip(scenario.compressors, profiles, predictions, strict=True):
-        for nodes, times in zip(scenario.node_counts, of_sizes, strict=True):
+        for size, (nodes, times) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * scenario.batch_size / times.iteration
             wire = profile.wire_bytes_per_worker
@@ -197,7 +197,11 @@ def _rows(
                     exposed_communication_s=times.exposed,
                     decode_s=times.decode,
                     throughput_samples_per_s=throughput,
-                    speedup_vs_dense=dense[nodes] / times.iteration if dense else None,
+                    speedup_vs_dense=(
+                        None
+                        if dense is None
+                        else predictions[dense][size].iteration / times.iteration
+                    ),
                     scaling_efficiency=throughput / (workers * single),
                     wire_bytes_per_worker=wire,
                     compression_ratio=profile.model.gradient_bytes / wire,
@@ -207,6 +211,17 @@ def _rows(
                 )
             )
     return tuple(rows)
+
+
+def _one_device(scenario: Scenario, dense: TrafficProfile | None, compute: ComputeTimes) -> float:
+    """Seconds an iteration of uncompressed training on one device, which has nobody to talk to.
+
+    With a dense row that is DDP with a single worker (it still fills its buckets); without one,
+    forward and backward alone.
+    """
+    if dense is None:
+        return seconds(compute.total)
+    return predict(dense, replace(scenario.cluster_at(1), devices_per_node=1), compute).iteration
 
 
 def _timelines(

@@ -17,7 +17,7 @@ from gcsim.compressors.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_LIMIT = 256 * 1024 * 1024
+_LIMIT = 64 * 1024 * 1024
 """Bytes of per-sample intermediates alive at once."""
 
 
@@ -55,7 +55,7 @@ def adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found:
     elif isinstance(layer, torch.nn.Conv2d):
         batch, outputs, *places = gradient.shape
         summed = gradient.view(batch, layer.groups, outputs // layer.groups, *places).sum(2)
-        expected = conv2d_weight(
+        expected = conv2d_weight(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             given,
             (layer.groups, *layer.weight.shape[1:]),
             summed,

@@ -174,7 +174,7 @@ class LiveTrainer:
             losses = torch.nn.functional.cross_entropy(output, labels, reduction="none")
             losses = losses / self._batch_size
             if watched is None:
-                losses.sum().backward()
+                losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
                 return float(losses.detach().sum()), None
             watched.backward(losses)
             return float(losses.detach().sum()), watched.accumulate(segment)

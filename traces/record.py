@@ -10,13 +10,14 @@ from pathlib import Path
 from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
+from gcsim.traces.allocator import keep_freed_memory
 from gcsim.traces.data import Textures
 from gcsim.traces.facts import model_facts
 from gcsim.traces.live import LiveTrainer, pick_device
 from gcsim.traces.models import build_model, find_model, trainable
 from gcsim.traces.profile import Costs
 from gcsim.traces.second_moments import Segment
-from gcsim.traces.store import TraceWriter
+from gcsim.traces.writing import TraceWriter
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many steps are done, and how many there are."""
@@ -52,6 +53,7 @@ def record_live(
     the disk cannot hold the trace, or not one iteration fits. Nothing is left behind then, nor
     on an interrupt.
     """
+    keep_freed_memory()
     entry = find_model(model, input_shape, classes)
     place = pick_device(device)
     task = Textures(entry.input_shape, entry.classes, seed)

@@ -124,8 +124,10 @@ class SecondMoments:
     def backward(self, losses: Tensor) -> None:
         """Backward pass of `losses.sum()`; `losses` `[B]` holds each sample's loss over B.
 
-        The parameters' `grad` are as after an ordinary backward pass.
+        The parameters' `grad` are those of this pass alone.
         """
+        for _, parameter in self._parameters:
+            parameter.grad = None
         self._losses = losses
         covered = {
             self._numbers[id(parameter)]

@@ -142,7 +142,9 @@ def facts() -> dict[str, Any]:
     return {
         "versions": {"gcsim": "0.1.0", "torch": "2.13.0"},
         "seed": 7,
-        "gradients": {"source": "live", "workers": 2, "iterations": 4, "losses": [6.9, 6.8]},
+        "gradients": {
+            "source": "live", "iterations": 4, "workers": 2, "warmup_losses": [6.9, 3.0, 2.2],
+        },
         "compute": {"source": "alexnet, batch 32, on a P100", "estimate": True},
         "kernels": {
             "method": "metered",
@@ -168,7 +170,7 @@ def facts() -> dict[str, Any]:
 def test_each_kind_of_number_has_a_note(result: Result, facts: dict[str, Any]) -> None:
     notes = provenance_notes(replace(result, provenance=facts))
     assert notes[:3] == [
-        "gradients: live, workers 2, iterations 4",
+        "gradients: live, workers 2, iterations 4, loss 6.90 -> 2.20 before the first was taken",
         "forward and backward: an estimate; alexnet, batch 32, on a P100",
         "encode and decode: metered, P100; measured: streaming; ESTIMATES: sort",
     ]

@@ -165,15 +165,15 @@ def test_the_fastest_is_on_top_with_its_total_and_speedup(result: Result) -> Non
     assert [text.get_text().split() for text in axes.texts][8] == ["438", "ms", "1.00x"]
 
 
-def test_a_dwarfed_half_gets_its_own_linear_panel_that_says_where_it_ends(result: Result) -> None:
+def test_dwarfed_bars_get_their_own_linear_panel_that_says_where_it_ends(result: Result) -> None:
     whole, zoomed = breakdown_figure(result).axes
     rows = at_largest(result)
     limit = zoom_limit(rows)
     assert limit is not None
-    # the sixth of twelve takes 129 ms, 8 % of room makes 140, the next round number is 150
-    assert limit == pytest.approx(0.150)
-    assert zoomed.get_xlim() == pytest.approx((0, 150))
-    assert zoomed.get_xlabel() == "the first 150 ms of the same bars [ms]"
+    # the fourth of twelve takes 71.9 ms, 8 % of room makes 77.7, the next round number is 100
+    assert limit == pytest.approx(0.100)
+    assert zoomed.get_xlim() == pytest.approx((0, 100))
+    assert zoomed.get_xlabel() == "the first 100 ms of the same bars [ms]"
     assert whole.get_xlim()[0] == 0
     assert {axes.get_xscale() for axes in (whole, zoomed)} == {"linear"}
     cut = sum(row.iteration_s > limit for row in rows)

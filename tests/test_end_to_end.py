@@ -1,0 +1,385 @@
+"""The commands as scripts use them: exit codes, files, what lands on stdout, what survives.
+
+Everything runs in fresh processes on LeNet with real gradients and all compressors that fit.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ALL = (
+    "none", "fp16", "randomk", "gradient_sampling_bayes", "topk", "dgc", "qsgd", "terngrad",
+    "ef_block_sgdm", "variance", "powersgd", "qsparse_local_sgd",
+)  # fmt: skip
+SCENARIO = """\
+name: small
+model: lenet
+batch_size: 8
+gradients: {{{gradients}}}
+cluster:
+  nodes: [1, 2, 4]
+  devices_per_node: {devices}
+  device: p100_pcie
+  network: {{bandwidth: 10 Gbit/s, latency: 50 us}}
+  intra_node: pcie3_x16
+compressors: [{compressors}]
+"""
+LIVE = "source: live, workers: 2, warmup_steps: 2, iterations: 2, device: cpu"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def write_scenario(
+    folder: Path, *, gradients: str = LIVE, devices: int = 2, compressors: tuple[str, ...] = ALL
+) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(
+        SCENARIO.format(gradients=gradients, devices=devices, compressors=", ".join(compressors))
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def gcsim(cache: Path) -> Run:
+    def run(
+        *arguments: object, folder: Path, cache: Path = cache
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gcsim", *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "GCSIM_CACHE_DIR": str(cache)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def done(gcsim: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where the whole comparison has been run once, with --json on stdout."""
+    folder = tmp_path_factory.mktemp("run")
+    write_scenario(folder)
+    shown = gcsim("run", "small.yaml", "--json", folder=folder)
+    assert shown.returncode == 0, shown.stderr
+    (folder / "stdout.json").write_text(shown.stdout)
+    return folder
+
+
+def results(folder: Path, name: str = "runs/small") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / name / "results.json").read_text())
+    return document
+
+
+def test_a_run_writes_every_file_and_stdout_is_results_json(done: Path) -> None:
+    names = {path.name for path in (done / "runs" / "small").iterdir()}
+    assert names == {
+        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
+        "scenario.yaml",
+    }  # fmt: skip
+    assert (done / "stdout.json").read_text() == (done / "runs/small/results.json").read_text()
+
+
+def test_rows_are_compressors_times_sizes_and_the_csv_says_the_same(done: Path) -> None:
+    rows = results(done)["rows"]
+    assert [(row["compressor"], row["nodes"], row["workers"]) for row in rows] == [
+        (name, nodes, 2 * nodes) for name in ALL for nodes in (1, 2, 4)
+    ]
+    with (done / "runs/small/results.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [float(line["iteration_s"]) for line in table] == [row["iteration_s"] for row in rows]
+
+
+def test_the_breakdown_adds_up_and_speedups_follow_from_it(done: Path) -> None:
+    rows = results(done)["rows"]
+    dense = {row["nodes"]: row["iteration_s"] for row in rows if row["compressor"] == "none"}
+    for row in rows:
+        parts = (
+            row["forward_s"] + row["backward_s"] + row["encode_s"]
+            + row["exposed_communication_s"] + row["decode_s"]
+        )  # fmt: skip
+        assert parts == pytest.approx(row["iteration_s"], rel=1e-12)
+        assert row["speedup_vs_dense"] == pytest.approx(dense[row["nodes"]] / row["iteration_s"])
+        assert row["throughput_samples_per_s"] == pytest.approx(
+            8 * row["workers"] / row["iteration_s"]
+        )
+        assert row["exposed_communication_s"] <= row["communication_s"] * (1 + 1e-12)
+    assert {row["wire_bytes_per_worker"] for row in rows if row["compressor"] == "none"} == {
+        4 * 61_706
+    }
+
+
+def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
+    done: Path, cache: Path, gcsim: Run
+) -> None:
+    code = (
+        "import sys\n"
+        "from gcsim.scenarios.load import load_scenario\n"
+        "from gcsim.scenarios.run import run\n"
+        "result = run(load_scenario('small.yaml', ['cluster.network.bandwidth=1 Gbit/s']))\n"
+        "print(len(result.rows), 'torch' in sys.modules)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=done,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.split() == ["36", "False"]  # another network: no compressor ran
+    assert gcsim("run", "small.yaml", "-q", "-o", "again", folder=done).returncode == 0
+    first, again = results(done), results(done, "again")
+    assert first.pop("wall") != again.pop("wall")
+    assert first == again
+
+
+def test_equal_seeds_give_equal_bytes_without_the_cache(done: Path, gcsim: Run) -> None:
+    shown = gcsim("run", "small.yaml", "-q", "--no-cache", "-o", "fresh", folder=done)
+    assert shown.returncode == 0, shown.stderr
+    first, fresh = results(done), results(done, "fresh")
+    del first["wall"], fresh["wall"]
+    assert json.dumps(first) == json.dumps(fresh)
+
+
+def test_another_seed_gives_other_gradients(done: Path, gcsim: Run) -> None:
+    arguments = ("run", "small.yaml", "-q", "--seed", 5, "--set", "compressors=[none, topk]")
+    assert gcsim(*arguments, "-o", "seed5", folder=done).returncode == 0
+    other = results(done, "seed5")
+    assert other["provenance"]["seed"] == 5
+    before = next(row["nmse"] for row in results(done)["rows"] if row["compressor"] == "topk")
+    assert next(r["nmse"] for r in other["rows"] if r["compressor"] == "topk") != before
+
+
+def test_the_resolved_scenario_gives_the_same_rows(done: Path, gcsim: Run) -> None:
+    shown = gcsim("run", "runs/small/scenario.yaml", "-q", "-o", "resolved", folder=done)
+    assert shown.returncode == 0, shown.stderr
+    assert results(done, "resolved")["rows"] == results(done)["rows"]
+
+
+def test_dense_on_one_worker_communicates_nothing(done: Path, gcsim: Run) -> None:
+    one = ("--set", "cluster.nodes=1", "--set", "cluster.devices_per_node=1")
+    assert gcsim("run", "small.yaml", "-q", *one, "-o", "one", folder=done).returncode == 0
+    row = next(row for row in results(done, "one")["rows"] if row["compressor"] == "none")
+    assert row["communication_s"] == row["exposed_communication_s"] == 0
+    assert row["speedup_vs_dense"] == row["scaling_efficiency"] == 1
+
+
+def test_the_table_names_every_compressor_and_a_winner(done: Path, gcsim: Run) -> None:
+    shown = gcsim("run", "small.yaml", "-o", "table", folder=done)
+    assert shown.returncode == 0
+    for name in ALL:
+        assert name in shown.stdout
+    assert "fastest" in shown.stdout
+    assert "results.json" in shown.stderr
+    assert "results.json" not in shown.stdout
+
+
+@pytest.fixture(scope="module")
+def trace(done: Path, gcsim: Run) -> Path:
+    shown = gcsim("record", "small.yaml", "-o", "trace", "--second-moments", folder=done)
+    assert shown.returncode == 0, shown.stderr
+    return done / "trace"
+
+
+def replay(folder: Path, trace: Path, extra: str = "") -> Path:
+    return write_scenario(folder, gradients=f"source: recorded, trace: {trace}{extra}")
+
+
+def test_a_recorded_trace_replays_to_the_rows_of_the_live_run(
+    done: Path, trace: Path, tmp_path: Path, gcsim: Run
+) -> None:
+    replay(tmp_path, trace)
+    shown = gcsim("run", "small.yaml", "-q", folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert results(tmp_path)["rows"] == results(done)["rows"]
+    assert results(tmp_path)["provenance"]["gradients"]["source"] == "recorded"
+
+
+def test_a_damaged_trace_is_refused_also_when_profiles_are_cached(
+    trace: Path, tmp_path: Path, gcsim: Run
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trace, copy)
+    replay(tmp_path, copy)
+    assert gcsim("run", "small.yaml", "-q", folder=tmp_path).returncode == 0
+    before = (tmp_path / "runs/small/results.json").read_bytes()
+    victim = sorted(copy.glob("*.safetensors"))[0]
+    whole = victim.read_bytes()
+    for damaged in (whole[:-10], whole[:-1] + bytes([whole[-1] ^ 1])):
+        victim.write_bytes(damaged)
+        shown = gcsim("run", "small.yaml", "-q", folder=tmp_path)
+        assert shown.returncode == 2
+        assert victim.name in shown.stderr
+        assert "Traceback" not in shown.stderr
+    victim.unlink()
+    assert gcsim("run", "small.yaml", "-q", folder=tmp_path).returncode == 2
+    assert (tmp_path / "runs/small/results.json").read_bytes() == before
+
+
+def test_more_workers_than_the_trace_holds_are_refused(
+    trace: Path, tmp_path: Path, gcsim: Run
+) -> None:
+    replay(tmp_path, trace, ", workers: 3")
+    shown = gcsim("run", "small.yaml", "-q", folder=tmp_path)
+    assert shown.returncode == 2
+    assert "3" in shown.stderr
+    assert "2" in shown.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_trace_of_another_model_or_batch_is_refused(
+    trace: Path, tmp_path: Path, gcsim: Run
+) -> None:
+    replay(tmp_path, trace)
+    for change in ("model=alexnet", "batch_size=16"):
+        shown = gcsim("run", "small.yaml", "-q", "--set", change, folder=tmp_path)
+        assert shown.returncode == 2, change
+        assert "trace" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("compressors=[topkk]", "topk"),
+        ("compressors=[{kind: topk, ratio: 0}]", "ratio"),
+        ("compressors=[{kind: topk, ratio: 1.5}]", "ratio"),
+        ("compressors=[{kind: topk, ration: 0.1}]", "ratio"),
+        ("model=alexnett", "alexnet"),
+        ("cluster.network.bandwith=1 Gbit/s", "bandwidth"),
+        ("cluster.network.bandwidth=10 Gbps", "Gbit/s"),
+        ("cluster.network.latency=-1 us", "latency"),
+        ("batch_size=-1", "batch_size"),
+        ("cluster.device=p101", "p100"),
+    ],
+)
+def test_bad_input_gets_one_message_and_exit_code_2(
+    tmp_path: Path, gcsim: Run, change: str, says: str
+) -> None:
+    write_scenario(tmp_path)
+    for command in ("run", "check"):
+        shown = gcsim(command, "small.yaml", "--set", change, folder=tmp_path)
+        assert shown.returncode == 2
+        assert says in shown.stderr
+        assert "Traceback" not in shown.stderr
+        assert shown.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_problem_of_a_file_is_reported_with_its_place(tmp_path: Path, gcsim: Run) -> None:
+    path = write_scenario(tmp_path)
+    text = path.read_text().replace("bandwidth:", "bandwith:").replace("batch_size: 8", "batch: 8")
+    path.write_text(text)
+    shown = gcsim("check", "small.yaml", folder=tmp_path)
+    assert shown.returncode == 2
+    assert "small.yaml:3:1: error" in shown.stderr  # batch
+    assert "small.yaml:9:13: error" in shown.stderr  # bandwith
+
+
+MODEL = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 5))
+"""
+OWN = """\
+name: own
+model: {build: my_model:build, input_shape: [3, 4, 4], classes: 5}
+batch_size: 8
+gradients: {source: live, workers: 2, warmup_steps: 1, iterations: 2, device: cpu}
+cluster: {nodes: [1, 2], devices_per_node: 1, device: p100_pcie, network: 10gbe,
+          intra_node: pcie3_x16}
+compressors: [none, my_compressor:Halves]
+"""
+COMPRESSOR = """
+from gcsim.compressors.base import About, Compressor
+from gcsim.compressors.requests import AllReduce
+
+class Halves(Compressor):
+    about = About(title="halves", family="dense", collective="all-reduce", bits="16",
+                  unbiased=False, state="none", paper="none")
+
+    def exchange(self, bucket, step):
+        total = yield AllReduce(tensor=bucket.gradient.half())
+        return total.float() / self.worker.count
+"""
+
+
+def test_a_users_model_and_compressor_run_and_a_change_of_their_code_is_noticed(
+    tmp_path: Path, gcsim: Run
+) -> None:
+    (tmp_path / "own.yaml").write_text(OWN)
+    (tmp_path / "my_model.py").write_text(MODEL)
+    (tmp_path / "my_compressor.py").write_text(COMPRESSOR)
+    shown = gcsim("run", "own.yaml", "-q", folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    rows = results(tmp_path, "runs/own")["rows"]
+    parameters = 48 * 16 + 16 + 16 * 5 + 5
+    assert rows[0]["wire_bytes_per_worker"] == 4 * parameters
+    assert rows[-1]["wire_bytes_per_worker"] == 2 * parameters
+    (tmp_path / "my_model.py").write_text(MODEL.replace("16", "32"))
+    assert gcsim("run", "own.yaml", "-q", folder=tmp_path).returncode == 0
+    parameters = 48 * 32 + 32 + 32 * 5 + 5
+    assert results(tmp_path, "runs/own")["rows"][0]["wire_bytes_per_worker"] == 4 * parameters
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
+    done: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    write_scenario(tmp_path)
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    before = (tmp_path / "runs/small/results.json").read_bytes()
+    empty = tmp_path / "cache"
+    endless = ["--set", "gradients.warmup_steps=100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gcsim", "run", "small.yaml", *endless],
+        cwd=tmp_path,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(empty)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(empty.glob("gradients-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert output == ""
+    assert list(empty.iterdir()) == []
+    assert (tmp_path / "runs/small/results.json").read_bytes() == before
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"small"}
+
+
+def test_lists_are_json_when_asked(tmp_path: Path, gcsim: Run) -> None:
+    shown = gcsim("list", "compressors", "--json", folder=tmp_path)
+    assert shown.returncode == 0
+    assert set(ALL) <= {entry["name"] for entry in json.loads(shown.stdout)}
+    for what in ("scenarios", "models", "devices", "links"):
+        shown = gcsim("list", what, "--json", folder=tmp_path)
+        assert shown.returncode == 0
+        assert json.loads(shown.stdout)

@@ -1,0 +1,203 @@
+"""Models: what is shipped has the published sizes; a user's own is tried before it is trusted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gcsim.errors import InputError
+from gcsim.traces.facts import model_facts
+from gcsim.traces.models import MODELS, build_model, find_model, trainable
+
+ALEXNET_SHAPES = [  # torchvision.models.alexnet().named_parameters()
+    ("features.0.weight", (64, 3, 11, 11)),
+    ("features.0.bias", (64,)),
+    ("features.3.weight", (192, 64, 5, 5)),
+    ("features.3.bias", (192,)),
+    ("features.6.weight", (384, 192, 3, 3)),
+    ("features.6.bias", (384,)),
+    ("features.8.weight", (256, 384, 3, 3)),
+    ("features.8.bias", (256,)),
+    ("features.10.weight", (256, 256, 3, 3)),
+    ("features.10.bias", (256,)),
+    ("classifier.1.weight", (4096, 9216)),
+    ("classifier.1.bias", (4096,)),
+    ("classifier.4.weight", (4096, 4096)),
+    ("classifier.4.bias", (4096,)),
+    ("classifier.6.weight", (1000, 4096)),
+    ("classifier.6.bias", (1000,)),
+]
+
+OWN_MODELS = """
+import torch
+from torch import nn
+
+def good():
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 5))
+
+def no_module():
+    return "a string"
+
+def frozen():
+    return nn.Linear(12, 5).requires_grad_(False)
+
+def half():
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 5)).half()
+
+def wrong_shape():
+    return nn.Linear(99, 5)
+
+def wrong_output():
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+
+def fails():
+    raise RuntimeError("weights not found")
+
+number = 7
+"""
+
+
+@pytest.fixture
+def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_own_models.py").write_text(OWN_MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_own_models", raising=False)
+    return "my_own_models"
+
+
+def test_alexnet_has_torchvisions_parameters_in_its_order() -> None:
+    model = build_model("alexnet", seed=0, device="meta")
+    assert [(name, tuple(p.shape)) for name, p in trainable(model)] == ALEXNET_SHAPES
+    assert sum(p.numel() for p in model.parameters()) == 61_100_840  # torchvision's documentation
+
+
+def test_alexnet_costs_twice_its_multiply_adds_layer_by_layer() -> None:
+    facts = model_facts("alexnet", build_model("alexnet", seed=0, device="meta"), (3, 224, 224), 32)
+    # 2 x outputs x fan-in, by hand: e.g. 2 * (64 * 55 * 55) * (3 * 11 * 11) = 140,553,600
+    assert [layer.forward_flops for layer in facts.layers] == [
+        140_553_600,
+        447_897_600,
+        224_280_576,
+        299_040_768,
+        199_360_512,
+        75_497_472,
+        33_554_432,
+        8_192_000,
+    ]
+    assert facts.forward_flops == 1_428_376_960
+    assert facts.parameters == 61_100_840
+    assert facts.gradient_bytes == 244_403_360
+    assert [layer.parameters for layer in facts.layers] == [(2 * i, 2 * i + 1) for i in range(8)]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_table_tells_each_models_true_size(name: str) -> None:
+    model = build_model(name, seed=0, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == MODELS[name].parameters
+
+
+def test_lenet_is_the_variant_of_61706_parameters() -> None:
+    # (25 + 1) 6 + (25 * 6 + 1) 16 + (400 + 1) 120 + (120 + 1) 84 + (84 + 1) 10
+    assert MODELS["lenet"].parameters == 156 + 2416 + 48_120 + 10_164 + 850 == 61_706
+
+
+def test_the_table_is_read_without_torch() -> None:
+    code = "import sys; import gcsim.traces.models; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not() -> None:
+    one, same, other = (build_model("lenet", seed=seed) for seed in (1, 1, 2))
+    for (_, a), (_, b), (_, c) in zip(*map(trainable, (one, same, other)), strict=True):
+        assert torch.equal(a, b)
+        assert a.dim() == 1 or not torch.equal(a, c)  # biases start at zero
+
+
+def test_building_leaves_torchs_generator_alone(own_models: str) -> None:
+    before = torch.get_rng_state()
+    build_model("lenet", seed=3)
+    build_model(f"{own_models}:good", seed=3, input_shape=(3, 2, 2), classes=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_own_model_is_built_from_the_current_folder(own_models: str) -> None:
+    path = list(sys.path)
+    model = build_model(f"{own_models}:good", seed=0, input_shape=(3, 2, 2), classes=5)
+    assert model.training
+    assert sys.path == path
+    batch_norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm1d))
+    assert batch_norm.num_batches_tracked == 0  # the trial pass leaves no trace
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        ("no_module", "returned str"),
+        ("frozen", "no parameter requires a gradient"),
+        ("half", "float16"),
+        ("wrong_shape", "forward failed on float32"),
+        ("wrong_output", "is [2, 6], not [2, 5]"),
+        ("fails", "RuntimeError: weights not found"),
+        ("missing", "cannot import it: AttributeError"),
+        ("number", "is not callable"),
+    ],
+)
+def test_an_own_model_that_cannot_be_trained_is_refused(
+    own_models: str, build: str, said: str
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        build_model(f"{own_models}:{build}", seed=0, input_shape=(3, 2, 2), classes=5)
+    assert said in str(refusal.value)
+    assert refusal.value.problems[0].hint
+
+
+def test_a_module_that_does_not_import_is_refused() -> None:
+    with pytest.raises(InputError, match="ModuleNotFoundError"):
+        build_model("no_such_package.models:build", seed=0, input_shape=(4,), classes=2)
+
+
+def test_a_mistyped_model_gets_a_suggestion() -> None:
+    with pytest.raises(InputError, match="did you mean 'alexnet'"):
+        find_model("alxnet")
+
+
+def test_an_own_model_needs_its_input_and_classes() -> None:
+    with pytest.raises(InputError) as refusal:
+        find_model("mine:build")
+    assert [problem.place for problem in refusal.value.problems] == ["input_shape", "classes"]
+
+
+def test_a_shipped_model_keeps_its_own_input() -> None:
+    with pytest.raises(InputError, match=r"lenet has input_shape \(1, 32, 32\)"):
+        find_model("lenet", input_shape=(3, 32, 32))
+
+
+class Attention(nn.Module):
+    """Products without a layer of their own, and a layer whose parameters the parent uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 8, bias=False)
+        self.unused_call = nn.Linear(8, 4, bias=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        projected = self.query(tokens)  # [1, 5, 8]: 2 * 5 * 8 * 8 = 640
+        mixed = projected @ projected.transpose(1, 2) @ projected  # 2 * (2 * 5 * 5 * 8) = 800
+        short = torch.nn.functional.linear(mixed, self.unused_call.weight)  # 2 * 5 * 8 * 4 = 320
+        logits: torch.Tensor = self.head(short.mean(1))  # 2 * 4 * 3 = 24
+        return logits
+
+
+def test_arithmetic_between_layers_is_counted_once() -> None:
+    facts = model_facts("attention", Attention(), (5, 8), 4)
+    assert [(layer.name, layer.forward_flops) for layer in facts.layers] == [
+        ("unused_call", 0),  # stands where its parent was called
+        ("query", 640 + 800 + 320),
+        ("head", 24),
+    ]

@@ -1,0 +1,231 @@
+"""Second moments equal a plain loop over the samples, for every kind of layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gcsim.compressors import meter
+from gcsim.errors import InputError
+from gcsim.traces import layer_moments
+from gcsim.traces.data import Textures
+from gcsim.traces.models import build_model, trainable
+from gcsim.traces.second_moments import Moments, second_moments
+from gcsim.traces.torch_generator import keyed_generator
+
+BATCH = 6
+
+
+def loop_over_samples(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
+    """The definition: sum over z of (g_z / B)^2, one forward and backward pass a sample."""
+    sums = [torch.zeros_like(p) for _, p in trainable(model)]
+    for image, label in zip(images, labels, strict=True):
+        loss = cross_entropy(model(image[None]), label[None]) / len(images)
+        found = torch.autograd.grad(loss, [p for _, p in trainable(model)])
+        sums = [total + gradient**2 for total, gradient in zip(sums, found, strict=True)]
+    return sums
+
+
+def watched_moments(
+    model: nn.Module, images: Tensor, labels: Tensor, segment: bool = False
+) -> Moments:
+    with second_moments(model) as watched:
+        losses = cross_entropy(model(images), labels, reduction="none") / len(images)
+        watched.backward(losses)
+        return watched.accumulate(meter.segment if segment else None)
+
+
+def made(build: Callable[[], nn.Module]) -> nn.Module:
+    with keyed_generator(0, "test model"):
+        return build()
+
+
+class Residual(nn.Module):
+    """A layer called twice, and a parameter that no layer owns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(12, 8)
+        self.shared = nn.Linear(8, 8)
+        self.scale = nn.Parameter(torch.tensor([0.5]))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.stem(images.flatten(1))
+        hidden = hidden + self.scale * torch.tanh(self.shared(hidden))
+        hidden = hidden + self.shared(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+class Sequence(nn.Module):
+    """Linear layers on `[B, 4, 3]`, an embedding of position, a normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(3, 8)
+        self.norm = nn.LayerNorm(8)
+        self.mix = nn.Linear(8, 6, bias=False)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.mix(torch.relu(self.norm(self.project(images.reshape(-1, 4, 3)))))
+        logits: Tensor = self.head(tokens.mean(1))
+        return logits
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2, padding=1),
+            nn.ReLU(inplace=True),  # overwrites what the hook watches
+            nn.Conv2d(4, 6, (3, 2), padding=(1, 0), dilation=(1, 2), bias=False),
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+            nn.LazyLinear(5),
+        ),
+        (3, 9, 11),
+    ),
+    "grouped": (
+        lambda: nn.Sequential(
+            nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), nn.Conv2d(6, 6, 1, groups=6), nn.Flatten(),
+            nn.LazyLinear(5),
+        ),
+        (4, 5, 5),
+    ),
+    "other layers": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding="same"),
+            nn.GroupNorm(2, 4),
+            nn.PReLU(4),
+            nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+            nn.Flatten(),
+            nn.LazyLinear(5),
+        ),
+        (3, 5, 5),
+    ),
+    "shared and unowned": (Residual, (3, 2, 2)),
+    "sequence": (Sequence, (3, 2, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_second_moments_are_those_of_a_loop_over_samples(kind: str) -> None:
+    build, shape = MODELS[kind]
+    images, labels = Textures(shape, 5, seed=1).batch(BATCH, worker=0, step=0)
+    model = made(build)
+    model(images)  # lazy layers take their shape
+    expected = loop_over_samples(model, images, labels)
+    found = watched_moments(model, images, labels)
+    for (name, _), one, other in zip(trainable(model), found.values, expected, strict=True):
+        assert torch.allclose(one, other, rtol=2e-4, atol=1e-10), name
+
+
+@pytest.mark.parametrize("limit", [1, 64 * 1024 * 1024])
+def test_lenets_second_moments_do_not_depend_on_the_portions(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_moments, "_LIMIT", limit)
+    images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
+    model = build_model("lenet", seed=0)
+    expected = loop_over_samples(model, images, labels)
+    found = watched_moments(model, images, labels)
+    for one, other in zip(found.values, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=1e-12)
+
+
+def test_the_gradient_is_that_of_an_ordinary_backward_pass() -> None:
+    images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
+    model, plain = build_model("lenet", seed=0), build_model("lenet", seed=0)
+    watched_moments(model, images, labels)
+    cross_entropy(plain(images), labels).backward()  # type: ignore[no-untyped-call]
+    for (_, one), (_, other) in zip(trainable(model), trainable(plain), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_second_moments_bound_the_squared_gradient() -> None:
+    # Cauchy-Schwarz: (sum_z g_z / B)^2 <= B sum_z (g_z / B)^2, with the same dropout masks
+    images, labels = Textures((12,), 5, seed=1).batch(BATCH, worker=0, step=0)
+    model = made(lambda: nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, 5)))
+    with keyed_generator(0, "dropout"):
+        found = watched_moments(model, images, labels)
+    for value, (_, parameter) in zip(found.values, trainable(model), strict=True):
+        assert parameter.grad is not None
+        assert bool((parameter.grad**2 <= BATCH * value * 1.0001 + 1e-12).all())
+
+
+def test_one_sample_has_its_squared_gradient() -> None:
+    images, labels = Textures((1, 32, 32), 10, seed=1).batch(1, worker=0, step=0)
+    model = build_model("lenet", seed=0)
+    found = watched_moments(model, images, labels)
+    for value, (_, parameter) in zip(found.values, trainable(model), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(value, parameter.grad**2, rtol=1e-4, atol=1e-12)
+
+
+def test_every_parameters_extra_arithmetic_is_metered() -> None:
+    images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
+    model = build_model("lenet", seed=0)
+    costs = watched_moments(model, images, labels, segment=True).costs
+    assert sorted(costs) == list(range(10))
+    flops = {number: sum(cost.flops for cost in costs[number]) for number in costs}
+    # Linear: 2 B in out; convolutions: 2 B out fan-in places
+    assert flops[4] == 2 * BATCH * 400 * 120
+    assert flops[0] == 2 * BATCH * 6 * 25 * 28 * 28
+    assert flops[1] == 0
+    assert watched_moments(model, images, labels).costs == {}
+
+
+def test_the_slow_way_is_metered_at_its_first_parameter() -> None:
+    images, labels = Textures((3, 2, 2), 5, seed=1).batch(BATCH, worker=0, step=0)
+    model = made(Residual)
+    names = [name for name, _ in trainable(model)]
+    costs = watched_moments(model, images, labels, segment=True).costs
+    slow = {names.index(name) for name in ("scale", "shared.weight", "shared.bias")}
+    assert set(costs) == set(range(len(names))) - slow | {min(slow)}
+    assert sum(cost.launches for cost in costs[min(slow)]) > BATCH
+
+
+def test_a_frozen_layer_is_left_out() -> None:
+    images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
+    model = build_model("lenet", seed=0)
+    model.get_submodule("features").requires_grad_(False)
+    assert len(watched_moments(model, images, labels).values) == 6
+
+
+def test_batch_normalisation_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    with pytest.raises(InputError, match="1 is batch normalisation"), second_moments(model):
+        pass
+
+
+class Tied(nn.Module):
+    """A weight that is also used outside its own layer's call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 12)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.tanh(self.layer(images)) @ self.layer.weight.t()
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def test_a_weight_used_behind_its_layers_back_is_found_out() -> None:
+    images, labels = Textures((12,), 5, seed=1).batch(BATCH, worker=0, step=0)
+    with pytest.raises(InputError, match=r"layer\.weight.*do not add up"):
+        watched_moments(made(Tied), images, labels)
+
+
+def test_no_hook_stays_behind() -> None:
+    images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
+    model = build_model("lenet", seed=0)
+    watched_moments(model, images, labels)
+    assert not any(module._forward_hooks for module in model.modules())

@@ -1,0 +1,383 @@
+"""A stored trace gives back what was recorded, and every kind of damage is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.kernels import KernelCost
+from gcsim.errors import InputError, TraceError
+from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.live import WorkerGradients
+from gcsim.traces.manifest import read_manifest
+from gcsim.traces.profile import Layer, ModelFacts
+from gcsim.traces.store import Trace
+from gcsim.traces.tensor_file import file_length, measure_file, write_tensors
+from gcsim.traces.writing import TraceWriter
+
+SHAPES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("body.weight", (4, 3, 2)),
+    ("body.bias", (4,)),
+    ("head.weight", (7, 4)),
+)
+FACTS = ModelFacts(
+    name="toy",
+    parameters=56,
+    layers=(Layer(name="body", parameters=(0, 1, 2), forward_flops=96),),
+    samples_per_worker=8,
+)
+COSTS = {0: (KernelCost(kind="matmul", launches=1, elements=24, nbytes=200, flops=384),), 2: ()}
+A_FILE = "gradients-0001-0000.safetensors"
+
+
+def tensors(iteration: int, worker: int, purpose: int = 0) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(100 * purpose + 10 * iteration + worker)
+    return tuple(torch.randn(shape, generator=generator) for _, shape in SHAPES)
+
+
+def found(iteration: int, worker: int, moments: bool = True) -> WorkerGradients:
+    return WorkerGradients(
+        iteration=iteration,
+        worker=worker,
+        loss=1.5,
+        gradients=tensors(iteration, worker),
+        second_moments=tuple(t**2 for t in tensors(iteration, worker, 1)) if moments else None,
+    )
+
+
+def record(folder: Path, dtype: str = "float32", moments: bool = True) -> Path:
+    with TraceWriter(folder, dtype=dtype) as writer:
+        writer.begin(FACTS, SHAPES)
+        assert writer.iterations_that_fit(2, 2, moments, None) == 2
+        for iteration in range(2):
+            for worker in range(2):
+                writer.add(found(iteration, worker, moments))
+        return writer.finish(
+            workers=2,
+            iterations=2,
+            second_moments=moments,
+            moment_costs=COSTS,
+            source={"seed": 3, "losses": [1.5] * 4},
+        )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return record(tmp_path / "trace")
+
+
+def rewrite_manifest(folder: Path, change: Callable[[dict[str, object]], None]) -> None:
+    """As somebody would who edits the manifest and takes care of its checksum."""
+    path = folder / "trace.json"
+    body = json.loads(path.read_text())
+    del body["sha256"]
+    change(body)
+    body["sha256"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(body))
+
+
+def test_a_bucket_holds_the_recorded_tensors_bit_for_bit(folder: Path) -> None:
+    trace = Trace.open(folder)
+    for layout in bucket_layouts(trace.parameters, first=100, cap=100):
+        for iteration in range(2):
+            for worker in range(2):
+                bucket = trace.bucket(layout, iteration, worker, second_moments=True)
+                assert bucket.second_moment is not None
+                for piece, part in layout.views(bucket.gradient):
+                    expected = tensors(iteration, worker)[piece.index]
+                    assert torch.equal(part, expected.flatten())
+                for piece, part in layout.views(bucket.second_moment):
+                    expected = tensors(iteration, worker, 1)[piece.index] ** 2
+                    assert torch.equal(part, expected.flatten())
+
+
+def test_what_is_known_of_the_trace_comes_back(folder: Path) -> None:
+    trace = Trace.open(folder)
+    assert trace.facts == FACTS
+    assert trace.parameters == SHAPES
+    assert (trace.workers, trace.iterations, trace.has_second_moments) == (2, 2, True)
+    assert trace.moment_costs == COSTS
+    assert trace.source == {"seed": 3, "losses": [1.5] * 4}
+    assert trace.nbytes == sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def test_a_bucket_is_memory_of_its_own(folder: Path) -> None:
+    trace = Trace.open(folder)
+    (layout,) = bucket_layouts(trace.parameters)
+    trace.bucket(layout, 0, 0).gradient.zero_()
+    assert float(trace.bucket(layout, 0, 0).gradient.abs().sum()) > 0
+    Trace.open(folder)  # the file is as it was
+
+
+def test_a_bucket_without_second_moments_has_none(folder: Path) -> None:
+    trace = Trace.open(folder)
+    (layout,) = bucket_layouts(trace.parameters)
+    assert trace.bucket(layout, 0, 0).second_moment is None
+
+
+def test_equal_recordings_are_equal_files(folder: Path, tmp_path: Path) -> None:
+    other = record(tmp_path / "again")
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(other))
+    for path in folder.iterdir():
+        assert path.read_bytes() == (other / path.name).read_bytes()
+
+
+def test_float16_halves_the_gradients_and_keeps_second_moments(tmp_path: Path) -> None:
+    trace = Trace.open(record(tmp_path / "half", dtype="float16"))
+    (layout,) = bucket_layouts(trace.parameters)
+    bucket = trace.bucket(layout, 1, 1, second_moments=True)
+    expected = torch.cat([t.half().float().flatten() for t in reversed(tensors(1, 1))])
+    assert torch.equal(bucket.gradient, expected)
+    assert bucket.second_moment is not None
+    moments = [(t**2).flatten() for t in reversed(tensors(1, 1, 1))]
+    assert torch.equal(bucket.second_moment, torch.cat(moments))
+    assert trace.source["flushed_to_zero"] == 0.0
+
+
+def test_files_are_those_of_the_safetensors_library(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    values = tensors(0, 0)
+    stored = write_tensors(path, SHAPES, "float32", values)
+    loaded = load_file(path)
+    assert set(loaded) == {name for name, _ in SHAPES}
+    assert all(torch.equal(loaded[n], v) for (n, _), v in zip(SHAPES, values, strict=True))
+    assert stored == measure_file(path)
+    assert stored.nbytes == file_length(SHAPES, "float32")
+
+
+# --- damage -----------------------------------------------------------------------------------
+
+
+def missing(folder: Path) -> None:
+    (folder / A_FILE).unlink()
+
+
+def truncated(folder: Path) -> None:
+    path = folder / A_FILE
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def longer(folder: Path) -> None:
+    path = folder / A_FILE
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def one_bit(folder: Path) -> None:
+    path = folder / A_FILE
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (missing, "is missing or cannot be read"),
+        (truncated, "is truncated"),
+        (longer, "is changed"),
+        (one_bit, "was changed since it was recorded"),
+    ],
+)
+def test_a_damaged_file_is_named(folder: Path, damage: Callable[[Path], None], said: str) -> None:
+    damage(folder)
+    with pytest.raises(TraceError, match=said) as refusal:
+        Trace.open(folder)
+    (problem,) = refusal.value.problems
+    assert problem.place.endswith(A_FILE)
+    assert "gcsim record" in problem.hint
+
+
+def test_without_verification_only_contents_go_unchecked(folder: Path) -> None:
+    one_bit(folder)
+    Trace.open(folder, verify=False)
+    truncated(folder)
+    with pytest.raises(TraceError, match="is truncated"):
+        Trace.open(folder, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "truncated or no JSON"),
+        ('{"schema": 1, "workers": 2', "truncated or no JSON"),
+        ("[1]", "is no manifest"),
+        ('{"schema": 2}', "has schema 2; this gcsim reads 1"),
+        ('{"schema": 1}', "was changed since it was recorded"),
+    ],
+)
+def test_a_damaged_manifest_is_named(folder: Path, text: str, said: str) -> None:
+    (folder / "trace.json").write_text(text)
+    with pytest.raises(TraceError, match=said) as refusal:
+        Trace.open(folder)
+    assert refusal.value.problems[0].place.endswith("trace.json")
+
+
+def test_an_edited_manifest_is_found_out(folder: Path) -> None:
+    path = folder / "trace.json"
+    path.write_text(path.read_text().replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(TraceError, match="SHA-256 differs"):
+        Trace.open(folder)
+
+
+def test_a_manifest_whose_files_do_not_fit_is_refused(folder: Path) -> None:
+    rewrite_manifest(folder, lambda body: body.update(iterations=3))
+    with pytest.raises(TraceError, match="list of files does not fit"):
+        Trace.open(folder)
+
+
+def test_a_manifest_with_an_impossible_value_is_refused(folder: Path) -> None:
+    rewrite_manifest(folder, lambda body: body.update(dtype="int8"))
+    with pytest.raises(TraceError, match="dtype: input should be"):
+        Trace.open(folder)
+
+
+def test_a_folder_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"it has no trace\.json"):
+        Trace.open(tmp_path)
+    with pytest.raises(TraceError, match="there is no such folder"):
+        Trace.open(tmp_path / "nowhere")
+
+
+def test_a_trace_of_another_model_is_refused(folder: Path) -> None:
+    trace = Trace.open(folder)
+    trace.check_model("toy")
+    with pytest.raises(TraceError, match="of model 'toy', not of 'alexnet'"):
+        trace.check_model("alexnet")
+    other_name = TensorSlice(name="other", shape=(4,), offset=0, index=0)
+    with pytest.raises(TraceError, match="holds no tensor 'other'"):
+        trace.bucket(BucketLayout(index=0, slices=(other_name,)), 0, 0)
+    other_shape = TensorSlice(name="body.bias", shape=(5,), offset=0, index=0)
+    with pytest.raises(TraceError, match=r"'body.bias' has shape \(4,\), not \(5,\)"):
+        trace.bucket(BucketLayout(index=0, slices=(other_shape,)), 0, 0)
+
+
+def test_more_than_was_recorded_is_refused(tmp_path: Path) -> None:
+    trace = Trace.open(record(tmp_path / "small", moments=False))
+    (layout,) = bucket_layouts(trace.parameters)
+    with pytest.raises(TraceError, match="has 2 workers; number 2 is asked for"):
+        trace.bucket(layout, 0, 2)
+    with pytest.raises(TraceError, match="has 2 iterations; number 2 is asked for"):
+        trace.bucket(layout, 2, 0)
+    with pytest.raises(TraceError, match="holds no second moments"):
+        trace.bucket(layout, 0, 0, second_moments=True)
+
+
+# --- NaN and infinity -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_that_is_not_finite_is_named_when_read(folder: Path, value: float) -> None:
+    content = load_file(folder / A_FILE)
+    content["body.bias"][2] = value
+    save_file(content, folder / A_FILE)
+    trace = Trace(folder, read_manifest(folder))  # a file of another length: not to be opened
+    (layout,) = bucket_layouts(trace.parameters)
+    trace.bucket(layout, 0, 0)
+    with pytest.raises(InputError, match=r"tensor 'body\.bias', iteration 1, worker 0"):
+        trace.bucket(layout, 1, 0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_named_when_written(tmp_path: Path, value: float) -> None:
+    bad = found(1, 0)
+    bad.gradients[2][3, 1] = value
+    with TraceWriter(tmp_path / "trace") as writer:
+        writer.begin(FACTS, SHAPES)
+        with pytest.raises(InputError, match=r"tensor head\.weight.*iteration 1, worker 0"):
+            writer.add(bad)
+
+
+def test_a_value_too_large_for_float16_is_named(tmp_path: Path) -> None:
+    bad = found(0, 1)
+    bad.gradients[0][0] = 1e5  # above 65504
+    with TraceWriter(tmp_path / "trace", dtype="float16") as writer:
+        writer.begin(FACTS, SHAPES)
+        with pytest.raises(InputError, match="too large for float16") as refusal:
+            writer.add(bad)
+    assert refusal.value.problems[0].hint == "store float32"
+
+
+def test_gradients_lost_to_float16_are_counted(tmp_path: Path) -> None:
+    small = found(0, 0, moments=False)
+    small.gradients[0].fill_(1e-9)  # half of the smallest float16 is 3e-8: 24 of 56 are lost
+    with TraceWriter(tmp_path / "trace", dtype="float16") as writer:
+        writer.begin(FACTS, SHAPES)
+        writer.add(small)
+        folder = writer.finish(
+            workers=1, iterations=1, second_moments=False, moment_costs={}, source={}
+        )
+    assert Trace.open(folder).source["flushed_to_zero"] == pytest.approx(24 / 56)
+
+
+# --- writing whole or not at all ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, InputError, RuntimeError])
+def test_interrupted_writing_leaves_nothing(
+    tmp_path: Path, interruption: type[BaseException]
+) -> None:
+    def interrupted() -> None:
+        with TraceWriter(tmp_path / "trace") as writer:
+            writer.begin(FACTS, SHAPES)
+            writer.add(found(0, 0))
+            assert len(list(tmp_path.iterdir())) == 1  # the temporary folder
+            raise interruption("stop")
+
+    with pytest.raises(interruption):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gcsim.traces.writing.write_tensors", full)
+    with pytest.raises(InputError, match="cannot write: No space left on device"):
+        record(tmp_path / "trace")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    enormous = (("x", (1 << 50,)),)
+    with TraceWriter(tmp_path / "trace") as writer:
+        writer.begin(FACTS, enormous)
+        with pytest.raises(InputError, match=r"bytes, [0-9]+ are free"):
+            writer.iterations_that_fit(1, 1, False, None)
+
+
+def test_an_existing_trace_is_not_replaced(folder: Path) -> None:
+    before = (folder / "trace.json").read_bytes()
+    with pytest.raises(InputError, match="exists already"):
+        record(folder)
+    assert (folder / "trace.json").read_bytes() == before
+
+
+def test_an_empty_folder_may_become_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert Trace.open(record(tmp_path / "empty")).workers == 2
+
+
+def test_a_limit_keeps_whole_iterations(tmp_path: Path) -> None:
+    of_iteration = 2 * 2 * file_length(SHAPES, "float32")  # two workers, two kinds
+    with TraceWriter(tmp_path / "trace") as writer:
+        writer.begin(FACTS, SHAPES)
+        assert writer.iterations_that_fit(5, 2, True, 3 * of_iteration + 1) == 3
+        assert writer.iterations_that_fit(2, 2, True, 3 * of_iteration) == 2
+        with pytest.raises(InputError, match=f"takes {of_iteration} bytes, more than"):
+            writer.iterations_that_fit(5, 2, True, of_iteration - 1)
+
+
+def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot store 'int8'"):
+        TraceWriter(tmp_path / "trace", dtype="int8")
