@@ -21,7 +21,8 @@ A tensor whose synchronised gradient is zero everywhere is sampled uniformly.
 Assumes that all workers start at the same synchronisation step; nothing else is shared but the
 seed. Elements that are not sampled are lost (no residual).
 
-Source: "Gradient sampling with Bayes prior", sections 3.2 (Alg. 1) and 3.3 (Eq. 12-14).
+Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
+Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (Eq. 12-14).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class GradientSamplingBayes(Compressor):
         bits="16 * (1/tau + (1 - 1/tau) * ratio)",
         unbiased=False,  # unless `unbiased`
         state="weight (n), prior (n)",
-        paper="Gradient sampling with Bayes prior, Alg. 1, Eq. 3-14",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-14",
     )
 
     def __init__(self, worker: Worker, parameters: GradientSamplingBayes.Parameters) -> None:

@@ -7,7 +7,8 @@ spread over the rest in proportion to the weights. That lifts others over 1, so 
 F grows over a few rounds until it stays (or `rounds` are used up: then sum(p) is a little below
 k). When fewer than k weights are positive, all of them are saturated.
 
-Source: "Gradient sampling with Bayes prior", Alg. 1, with the saturated set read cumulatively;
+Source: Song et al., "Communication Efficient SGD via Gradient Sampling with Bayes Prior", CVPR
+2021, Alg. 1, with the saturated set read cumulatively;
 the same greedy as in Wangni et al., "Gradient sparsification", NeurIPS 2018.
 """
 

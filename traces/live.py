@@ -48,7 +48,8 @@ class WorkerGradients:
     second_moments: tuple[Tensor, ...] | None = None
     """By parameter, sum_z (g_z / B)^2, when they were asked for."""
     moment_costs: dict[int, Costs] = field(default_factory=dict)
-    """By parameter, the kernels that made its second moments, when they were metered."""
+    """By parameter, the kernels that made its second moments: metered in the first pass alone,
+    because every pass runs the same."""
 
 
 def pick_device(name: str) -> str:
@@ -134,7 +135,8 @@ class LiveTrainer:
         for iteration in range(iterations):
             mean: list[Tensor] = []
             for worker in range(workers):
-                loss, moments = self._pass(worker, with_second_moments, segment)
+                first = iteration == worker == 0
+                loss, moments = self._pass(worker, with_second_moments, segment, first)
                 own = self._gradients()
                 if mean:
                     torch._foreach_add_(mean, own, alpha=1 / workers)
@@ -154,7 +156,11 @@ class LiveTrainer:
             self._advance(mean)
 
     def _pass(
-        self, worker: int, with_second_moments: bool = False, segment: Segment | None = None
+        self,
+        worker: int,
+        with_second_moments: bool = False,
+        segment: Segment | None = None,
+        first: bool = False,
     ) -> tuple[float, Moments | None]:
         """Forward and backward of a worker's next batch; leaves the parameters' `grad`."""
         images, labels = self._task.batch(self._batch_size, worker=worker, step=self._step)
@@ -177,7 +183,9 @@ class LiveTrainer:
                 losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
                 return float(losses.detach().sum()), None
             watched.backward(losses)
-            return float(losses.detach().sum()), watched.accumulate(segment)
+            return float(losses.detach().sum()), watched.accumulate(
+                segment if first else None, check=first
+            )
 
     def _gradients(self) -> list[Tensor]:
         found = [parameter.grad for parameter in self._parameters]

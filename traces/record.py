@@ -84,7 +84,7 @@ def record_live(
         ):
             writer.add(taken)
             losses.append(_finite(taken.loss, taken.iteration, taken.worker, learning_rate))
-            costs = taken.moment_costs
+            costs = costs or taken.moment_costs
             progress(
                 f"gradients of iteration {taken.iteration + 1} of {kept}",
                 warmup_steps + len(losses),

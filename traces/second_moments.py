@@ -145,11 +145,12 @@ class SecondMoments:
             return False
         return call.given.dim() == 4 if isinstance(layer, torch.nn.Conv2d) else call.given.dim() > 1
 
-    def accumulate(self, segment: Segment | None = None) -> Moments:
+    def accumulate(self, segment: Segment | None = None, *, check: bool = True) -> Moments:
         """The second moments, after `backward`; all the extra arithmetic happens here.
 
-        `segment` is entered around each parameter's part. Raises `InputError` when a weight is
-        also used outside its layer.
+        `segment` is entered around each parameter's part. With `check` (which costs about a tenth
+        and is enough once for a model) raises `InputError` when a weight is also used outside
+        its layer.
         """
         assert self._losses is not None
         values: list[Tensor | None] = [None] * len(self._parameters)
@@ -166,7 +167,8 @@ class SecondMoments:
                     assert call.given is not None
                     with _metered(segment, number, costs):
                         values[number] = moment(layer, role, call.given, call.output_gradient)
-                    self._check_alone(number, layer, role, call)
+                    if check:
+                        self._check_alone(number, layer, role, call)
         if self._slow:
             with _metered(segment, self._slow[0], costs):
                 for number, value in zip(self._slow, self._sample_by_sample(), strict=True):

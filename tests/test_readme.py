@@ -1,0 +1,57 @@
+"""What the README shows works as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.registry import REGISTRY
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language: str, first_line: str) -> str:
+    found = re.search(rf"```{language}\n({re.escape(first_line)}.*?)```", README, re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_scenario_is_valid(tmp_path: Path) -> None:
+    path = tmp_path / "my_cluster.yaml"
+    path.write_text(block("yaml", "name: my_cluster"))
+    shown = subprocess.run(
+        [sys.executable, "-m", "gcsim", "check", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_the_compressor_runs_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_compressor.py").write_text(block("python", "# my_compressor.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from gcsim.compressors.registry import check_parameters, create
+
+    kind = "my_compressor:Clipped"
+    assert check_parameters(kind, {}).model_dump() == {"limit": 1.0}
+    assert create(kind, Worker(rank=0, count=2, seed=0), {"limit": 0.5}) is not None
+
+
+def test_files_that_it_links_to_exist() -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert len(targets) > 8
+    for target in targets:
+        assert (ROOT / target).is_file(), target
+
+
+def test_every_row_of_the_table_is_a_shipped_compressor() -> None:
+    table = block("", "alexnet_32node")
+    rows = [line for line in table.splitlines() if re.search(r"\d\s*$", line)]
+    assert len(rows) == len(REGISTRY)
