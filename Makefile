@@ -19,7 +19,7 @@ test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/python -m pytest
 
 long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
-	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --benchmark-skip"
+	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks"
 
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"

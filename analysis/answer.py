@@ -15,6 +15,9 @@ from gcsim.analysis.numbers import milliseconds, plural, significant, times
 from gcsim.analysis.selection import DENSE, TIE, at_largest, best, best_by_size, dense_row
 from gcsim.scenarios.result import Result, Row
 
+NO_MEMORY = "none"
+"""What `Row.memory` says of a method whose steps stand alone."""
+
 SMALL_ERROR = 0.1
 """NMSE up to which an update counts as near to the dense one in `_nearer`."""
 LARGE_ERROR = 0.5
@@ -22,6 +25,9 @@ LARGE_ERROR = 0.5
 
 _SHORT = 200
 """Characters of a source that a note shows; results.json holds all of it."""
+
+_CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
+"""How a note words a link's calibration, where results.json has a bare word."""
 
 _TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
 """What a note tells of the gradients, where it is known."""
@@ -68,10 +74,12 @@ def _name(row: Row) -> str:
 
 
 def _cost(row: Row) -> str:
+    drift = "" if row.memory == NO_MEMORY else " from empty memory, which later steps move"
     scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
     return (
         f"What it costs in gradient error: NMSE {significant(row.nmse)}{scale} and cosine "
-        f"similarity {row.cosine_similarity:.3f}, its update against the dense one."
+        f"similarity {row.cosine_similarity:.3f}, its update against the dense one, over "
+        f"{plural(row.steps_run, 'step')}{drift}."
     )
 
 
@@ -92,23 +100,31 @@ def _dense_wins(where: str, dense: Row, rows: tuple[Row, ...]) -> str:
 
 
 def _nearer(winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
-    """The fastest method whose update is near to the dense one, when the winner's is not."""
-    if winner.nmse <= SMALL_ERROR:
+    """The fastest method whose update is near to the dense one, when the winner's is not.
+
+    Only methods without memory: what error feedback and momentum deliver later differs from the
+    few steps that were run.
+    """
+    if winner.nmse <= SMALL_ERROR and winner.memory == NO_MEMORY:
         return []
     faster = [
         row
         for row in rows
         if row.nmse <= SMALL_ERROR
+        and row.memory == NO_MEMORY
         and row.compressor != DENSE
         and row.iteration_s * (1 + TIE) < dense.iteration_s
     ]
     if not faster:
-        return [f"No method with an NMSE of at most {SMALL_ERROR} is faster than {_name(dense)}."]
+        return [
+            f"No method without memory that has an NMSE of at most {SMALL_ERROR} is faster than "
+            f"{_name(dense)}."
+        ]
     row = faster[0]
     speedup = times(dense.iteration_s / row.iteration_s)
     return [
-        f"With an NMSE of at most {SMALL_ERROR}, {row.label} is fastest: {speedup} (NMSE "
-        f"{significant(row.nmse)})."
+        f"Of the methods without memory that have an NMSE of at most {SMALL_ERROR}, {row.label} "
+        f"is fastest: {speedup} (NMSE {significant(row.nmse)})."
     ]
 
 
@@ -215,9 +231,11 @@ def _links(facts: Mapping[str, Any]) -> list[str]:
     for key in facts:
         link = _table(facts, key)
         efficiency = link.get("efficiency")
-        share = f" ({efficiency:.1%} of the line rate)" if isinstance(efficiency, float) else ""
+        framed = isinstance(efficiency, float) and efficiency < 1
+        share = f" ({efficiency:.1%} of the line rate)" if framed else ""
+        kind = str(link.get("calibration", "of unknown origin"))
         notes.append(
-            f"{key.replace('_', ' ')}: {link.get('name', '')}, {link.get('calibration', '')}"
+            f"{key.replace('_', ' ')}: {link.get('name', '')}, {_CALIBRATIONS.get(kind, kind)}"
             f"{share}; {_short(link.get('source', ''))}"
         )
     return notes

@@ -27,6 +27,8 @@ BEST = "> "
 """Before the winner's label."""
 PERIODIC = " *"
 """After the label of a method whose iterations are not all alike."""
+HEADING = "compressor"
+"""Of the labels."""
 NARROW_LABEL = 24
 """Terminal cells at which labels are still pleasant to read when they must wrap."""
 
@@ -101,7 +103,8 @@ LEGEND = (
     "iteration = compute (forward + backward) + encode + exposed communication (while the "
     "device waits) + decode. sent: bytes that a worker hands to its collectives in an iteration. "
     "ratio: dense float32 gradient over sent. scaling: throughput over that of as many single "
-    "devices. NMSE: |update - dense|^2 / |dense|^2; an update of zero has 1."
+    "devices. NMSE: |update - dense|^2 / |dense|^2 over the few steps that were run, from empty "
+    "memories (with error feedback later steps differ more); an update of zero has 1."
 )
 
 
@@ -158,7 +161,8 @@ class _Layout:
 
 
 def _arrange(rows: Sequence[Row], width: int) -> _Layout:
-    widest = max(cell_len(_label(row, rows[0], 10**6)) for row in rows)
+    labels = [cell_len(_label(row, rows[0], 10**6)) for row in rows]
+    widest = max(cell_len(HEADING), *labels)
 
     def room(columns: Sequence[Column], gap: int) -> int:
         return width - sum(gap + column.width(rows) for column in columns)
@@ -168,7 +172,7 @@ def _arrange(rows: Sequence[Row], width: int) -> _Layout:
             narrowest = min(room(columns, gap) for columns in plan)
             if narrowest >= min(label, widest):
                 return _Layout(tables=plan, gap=gap, label=min(widest, narrowest))
-    label = max(len(BEST) + 1, min(NARROW_LABEL, width // 2))
+    label = max(cell_len(HEADING), min(NARROW_LABEL, width // 2))
     tables: list[list[Column]] = [[]]
     for column in (column for columns in TWO_TABLES for column in columns):
         if tables[-1] and room([*tables[-1], column], 1) < label:
@@ -185,7 +189,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column], layout: _Layout) -> T
         padding=(0, 0, 0, layout.gap - 1),  # the box adds one cell between columns
         header_style="",
     )
-    table.add_column("compressor", vertical="bottom", overflow="fold", width=layout.label)
+    table.add_column(HEADING, vertical="bottom", overflow="fold", width=layout.label)
     for column in columns:
         table.add_column(
             Text(column.heading),

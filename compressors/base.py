@@ -91,6 +91,12 @@ class Compressor(ABC):
         return 1
 
     @classmethod
+    def settled(cls, parameters: CompressorParameters) -> int:
+        """The first step after a start-up that is not repeated (a warm-up, say); the phases of
+        the `period` steps from here on are what a long training run consists of."""
+        return 0
+
+    @classmethod
     def phase(cls, parameters: CompressorParameters, step: int) -> str:
         """The kind of step `step`, e.g. "synchronisation" or "sampled"."""
         return "step"

@@ -86,6 +86,12 @@ class DeepGradientCompression(Compressor):
         assert isinstance(parameters, cls.Parameters)
         return parameters.momentum, parameters.nesterov
 
+    @classmethod
+    def settled(cls, parameters: CompressorParameters) -> int:
+        """See `Compressor.settled`: the warm-up is over."""
+        assert isinstance(parameters, cls.Parameters)
+        return parameters.warmup_epochs * parameters.steps_per_epoch
+
     def ratio(self, step: int) -> float:
         """The kept fraction at a step: ratio^((i+1)/(E+1)) in epoch i of E warm-up epochs."""
         epochs = self.parameters.warmup_epochs

@@ -67,6 +67,9 @@ _INDEXED_WRITE = frozenset(
      "index_copy_", "index_fill_", "put_", "scatter_reduce_"}
 )  # fmt: skip
 
+_ACCUMULATING = frozenset({"scatter_add_", "index_add_", "scatter_reduce_"})
+"""Indexed writes that read what they add to."""
+
 
 class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Adds each kernel that is dispatched to a recorder."""
@@ -108,7 +111,8 @@ def kernel_cost(
         return None
     if name in _OVERWRITE:
         operands = operands[1:]
-    nbytes = _bytes_moved(name, operands, results)
+    accumulates = bool(kwargs.get("accumulate", len(args) > 3 and args[3] is True))
+    nbytes = _bytes_moved(name, operands, results, accumulates=accumulates)
     everything = [*operands, *results]
     elements = max((leaf.numel() for leaf in everything), default=0)
     kind = _CLASSES.get(name)
@@ -130,14 +134,17 @@ def _is_view(operands: list[Tensor], results: list[Tensor]) -> bool:
     )
 
 
-def _bytes_moved(name: str, operands: list[Tensor], results: list[Tensor]) -> int:
+def _bytes_moved(
+    name: str, operands: list[Tensor], results: list[Tensor], *, accumulates: bool
+) -> int:
     if name in _INDEXED_READ:
         indices = sum(_span(leaf) for leaf in operands[1:])
         return indices + 2 * sum(_span(leaf) for leaf in results)
     if name in _INDEXED_WRITE:
         given = operands[1:]
-        touched = max((leaf.numel() for leaf in given), default=0)
-        return sum(_span(leaf) for leaf in given) + touched * operands[0].element_size()
+        touched = max((leaf.numel() for leaf in given), default=0) * operands[0].element_size()
+        visits = 2 if name in _ACCUMULATING or accumulates else 1  # read and written, or written
+        return sum(_span(leaf) for leaf in given) + visits * touched
     return sum(_span(leaf) for leaf in operands) + sum(_span(leaf) for leaf in results)
 
 

@@ -1,13 +1,11 @@
 """How do small integers become bytes on the wire, and back?
 
-Fixed-width codes of 1 to 16 bits, sign bits, and base-3 digits, five in a byte. Every packed
+Fixed-width codes of 1 to 16 bits and sign bits; base-3 digits are in `digits.py`. Every packed
 buffer is little endian and padded with zeros to a whole byte; what a buffer cannot have been
-packed from (wrong length, padding that is not zero, a byte above 3^5 - 1) raises `InputError`.
+packed from (wrong length, padding that is not zero) raises `InputError`.
 
 Eight codes of b bits fill exactly b bytes, so eight codes are folded as one 64-bit word: pairs,
-then pairs of pairs, are shifted together (three steps). The base-3 layout is planar: digit j of
-byte i is element i + j * ceil(n / 5), so that whole planes are added, as the strided layout of
-TernGrad's published code does for 2-bit codes (Wen et al. 2017, arXiv:1705.07878).
+then pairs of pairs, are shifted together (three steps).
 
 Every function is one streaming kernel of an accelerator; here it is blocks of vectorised numpy.
 """
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 MAX_BITS = 16
-TRITS_PER_BYTE = 5
-_BLOCK = 1 << 17
+BLOCK = 1 << 17
 """Codes folded at a time: a block and its temporaries stay in the processor's cache."""
 
 _LITTLE64 = np.dtype("<u8")
@@ -41,11 +38,6 @@ _LITTLE16 = np.dtype("<u2")
 def packed_bytes(count: int, bits: int) -> int:
     """Bytes that `count` codes of `bits` bits take: whole bytes, rounded up."""
     return -(-count * bits // 8)
-
-
-def trit_bytes(count: int) -> int:
-    """Bytes that `count` base-3 digits take: 1.6 bits a digit, rounded up."""
-    return -(-count // TRITS_PER_BYTE)
 
 
 @kernel("streaming")
@@ -67,18 +59,18 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
         When a value does not fit, or `bits` is out of range.
     """
     _check_bits(bits)
-    codes = _array(values)
+    codes = to_array(values)
     lane = 8 if bits <= 8 else 16
     count = codes.size
     out = np.empty(-(-count // 8) * bits, dtype=np.uint8)
-    for start in range(0, count, _BLOCK):
-        block = codes[start : start + _BLOCK]
+    for start in range(0, count, BLOCK):
+        block = codes[start : start + BLOCK]
         if block.max() >> bits or block.min() < 0:
             raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")
         packed = _fold(_words(block, lane), lane, bits)
         first = start // 8 * bits
         out[first : first + packed.size] = packed
-    return _tensor(out[: packed_bytes(count, bits)], values)
+    return to_tensor(out[: packed_bytes(count, bits)], values)
 
 
 @kernel("streaming")
@@ -89,20 +81,20 @@ def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     buffer's length is not that of `count` codes, or its padding is not zero.
     """
     _check_bits(bits)
-    data = _array(buffer)
+    data = to_array(buffer)
     _check_packed(data, count, bits)
     lane = 8 if bits <= 8 else 16
     out = np.empty(count, dtype=np.uint8 if lane == 8 else np.int32)
-    for start in range(0, count, _BLOCK):
+    for start in range(0, count, BLOCK):
         first = start // 8 * bits
-        length = min(_BLOCK, count - start)
+        length = min(BLOCK, count - start)
         groups = -(-length // 8)
         block = data[first : first + groups * bits]
         if block.size < groups * bits:
             block = np.pad(block, (0, groups * bits - block.size))
         words = _unfold(block, lane, bits)
         out[start : start + length] = words.view(np.uint8 if lane == 8 else _LITTLE16)[:length]
-    return _tensor(out, buffer)
+    return to_tensor(out, buffer)
 
 
 @kernel("streaming")
@@ -111,74 +103,26 @@ def pack_signs(values: Tensor) -> Tensor:
 
     `values` is a float tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
     """
-    data = _array(values)
+    data = to_array(values)
     out = np.empty(packed_bytes(data.size, 1), dtype=np.uint8)
-    for start in range(0, data.size, _BLOCK):
-        bits = np.packbits(data[start : start + _BLOCK] < 0, bitorder="little")
+    for start in range(0, data.size, BLOCK):
+        bits = np.packbits(data[start : start + BLOCK] < 0, bitorder="little")
         out[start // 8 : start // 8 + bits.size] = bits
-    return _tensor(out, values)
+    return to_tensor(out, values)
 
 
 @kernel("streaming")
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
-    data = _array(buffer)
+    data = to_array(buffer)
     _check_packed(data, count, 1)
     out = np.empty(count, dtype=np.float32)
-    for start in range(0, count, _BLOCK):
-        bits = np.unpackbits(data[start // 8 : (start + _BLOCK) // 8], bitorder="little")
-        block = out[start : start + _BLOCK]
+    for start in range(0, count, BLOCK):
+        bits = np.unpackbits(data[start // 8 : (start + BLOCK) // 8], bitorder="little")
+        block = out[start : start + BLOCK]
         np.multiply(bits[: block.size], np.float32(-2), out=block)
         block += 1
-    return _tensor(out, buffer)
-
-
-@kernel("streaming")
-def pack_trits(digits: Tensor) -> Tensor:
-    """Pack base-3 digits five in a byte.
-
-    `digits` is uint8 `[n]`, each 0, 1 or 2; returns uint8 `[ceil(n / 5)]`. Raises `InputError`
-    for a larger digit.
-    """
-    data = _array(digits)
-    if data.size and int(data.max()) > 2:
-        raise InputError("cannot pack a digit above 2 in base 3")
-    plane = trit_bytes(data.size)
-    out = np.zeros(plane, dtype=np.uint8)
-    for start in range(0, plane, _BLOCK):
-        block = out[start : start + _BLOCK]
-        for j in reversed(range(TRITS_PER_BYTE)):  # Horner's rule, highest digit first
-            block *= np.uint8(3)
-            first = start + j * plane
-            part = data[first : min(first + block.size, (j + 1) * plane)]
-            block[: part.size] += part
-    return _tensor(out, digits)
-
-
-@kernel("streaming")
-def unpack_trits(buffer: Tensor, count: int) -> Tensor:
-    """Undo `pack_trits`: uint8 `[count]`.
-
-    Raises `InputError` when the buffer's length is not that of `count` digits, a byte is above
-    242, or a digit after the last is not 0.
-    """
-    data = _array(buffer)
-    plane = trit_bytes(count)
-    if data.size != plane:
-        raise _damaged(f"{data.size} bytes for {count} base-3 digits, not {plane}")
-    if plane and int(data.max()) >= 3**TRITS_PER_BYTE:
-        raise _damaged(f"byte {int(data.max())} is not five base-3 digits")
-    out = np.empty(plane * TRITS_PER_BYTE, dtype=np.uint8)
-    for start in range(0, plane, _BLOCK):
-        rest = data[start : start + _BLOCK]
-        for j in range(TRITS_PER_BYTE):
-            quotient = rest // np.uint8(3)
-            first = start + j * plane
-            out[first : first + rest.size] = rest - np.uint8(3) * quotient
-            rest = quotient
-    if out[count:].any():
-        raise _damaged("padding after the last base-3 digit is not zero")
-    return _tensor(out[:count], buffer)
+    return to_tensor(out, buffer)
 
 
 # --- folding eight codes into one word -------------------------------------------------------
@@ -256,22 +200,25 @@ def _check_bits(bits: int) -> None:
 def _check_packed(data: Bytes, count: int, bits: int) -> None:
     expected = packed_bytes(count, bits)
     if data.size != expected:
-        raise _damaged(f"{data.size} bytes for {count} codes of {bits} bits, not {expected}")
+        raise damaged(f"{data.size} bytes for {count} codes of {bits} bits, not {expected}")
     used = count * bits % 8
     if used and int(data[-1]) >> used:
-        raise _damaged("padding after the last code is not zero")
+        raise damaged("padding after the last code is not zero")
 
 
-def _damaged(what: str) -> InputError:
+def damaged(what: str) -> InputError:
+    """What is raised for a buffer that cannot have been packed."""
     return InputError(
         Problem(message=f"damaged payload: {what}", hint="it was cut, edited or misread")
     )
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
+def to_array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor as numpy array, shared when it lies in host memory."""
     array: NDArray[Any] = tensor.detach().cpu().numpy()
     return array
 
 
-def _tensor(array: NDArray[Any], like: Tensor) -> Tensor:
+def to_tensor(array: NDArray[Any], like: Tensor) -> Tensor:
+    """The array as tensor on the device of `like`."""
     return torch.from_numpy(array).to(like.device)

@@ -76,6 +76,12 @@ class PowerSgd(Compressor):
         """By parameter: Q, float32 `[b, r]`, equal on all workers."""
 
     @classmethod
+    def settled(cls, parameters: CompressorParameters) -> int:
+        """See `Compressor.settled`."""
+        assert isinstance(parameters, PowerSgdParameters)
+        return parameters.start
+
+    @classmethod
     def phase(cls, parameters: CompressorParameters, step: int) -> str:
         """See `Compressor.phase`: "dense" before `start`, then "step"."""
         assert isinstance(parameters, PowerSgdParameters)

@@ -62,7 +62,6 @@ def random_bits16(
     )
 
 
-@kernel("random")
 def distinct_indices(
     generator: np.random.Generator, n: int, k: int, device: torch.device | str = "cpu"
 ) -> Tensor:
@@ -74,12 +73,12 @@ def distinct_indices(
     if not 0 <= k <= n:
         raise InternalError(f"cannot draw {k} distinct indices out of {n}")
     if 2 * k > n:
-        kept = np.ones(n, dtype=bool)
+        kept = torch.ones(n, dtype=torch.bool)
         kept[_distinct(generator, n, n - k)] = False
-        found = np.flatnonzero(kept)
+        found = kept.nonzero().view(-1)
     else:
         found = _distinct(generator, n, k)
-    return torch.from_numpy(found).to(device)
+    return found.to(device)
 
 
 @kernel("random")
@@ -114,13 +113,22 @@ def raw_bits16(generator: np.random.Generator, n: int) -> NDArray[np.uint16]:
     return words.view(np.uint16)[:n]
 
 
-def _distinct(generator: np.random.Generator, n: int, k: int) -> NDArray[np.int64]:
-    found = np.zeros(0, dtype=np.int64)
-    while found.size < k:
-        more = generator.integers(0, n, k - found.size, dtype=np.int64)
-        found = np.sort(np.concatenate((found, more)))
-        found = found[np.diff(found, prepend=-1) != 0]
+def _distinct(generator: np.random.Generator, n: int, k: int) -> Tensor:
+    found = torch.zeros(0, dtype=torch.int64)
+    while found.numel() < k:
+        found = _ascending_without_repeats(found, _integers(generator, n, k - found.numel()))
     return found
+
+
+@kernel("random")
+def _integers(generator: np.random.Generator, n: int, count: int) -> Tensor:
+    return torch.from_numpy(generator.integers(0, n, count, dtype=np.int64))
+
+
+@kernel("sort")
+def _ascending_without_repeats(found: Tensor, more: Tensor) -> Tensor:
+    together = np.sort(np.concatenate((found.numpy(), more.numpy())))
+    return torch.from_numpy(together[np.diff(together, prepend=-1) != 0])
 
 
 def _bernoulli_on_device(

@@ -60,7 +60,7 @@ def at_least(values: Tensor, threshold: float) -> Tensor:
 
 def scatter_add(update: Tensor, indices: Tensor, values: Tensor) -> None:
     """update[indices] += values, in place; the indices of one call are distinct."""
-    update.index_put_((indices,), values, accumulate=True)
+    update.index_add_(0, indices, values)
 
 
 def _largest(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -32,10 +32,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.selection import scatter_add
 from gcsim.errors import InputError, Problem
@@ -165,6 +166,15 @@ def decode_words(words: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
     return (words & (INDEX_LIMIT - 1)).to(torch.int64), bits.view(torch.float32)
 
 
+@kernel("streaming")  # as one kernel: that a payload is checked here is not priced
+def _read(head: Tensor, tail: Tensor, piece: TensorSlice) -> tuple[Tensor, Tensor]:
+    exponent = int(from_bytes(head, torch.int8, 1))
+    indices, values = decode_words(from_bytes(tail, torch.int32, tail.numel() // 4), exponent)
+    if int(indices[-1]) >= piece.numel or not bool((indices.diff() > 0).all()):
+        raise InputError(f"damaged payload: indices of {piece.name} do not ascend below n")
+    return indices, values
+
+
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
 
@@ -174,8 +184,5 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         head, tail = split_body(frame, 1, 4 * frame.nonzero)
         if not frame.nonzero:
             continue
-        exponent = int(from_bytes(head, torch.int8, 1))
-        indices, values = decode_words(from_bytes(tail, torch.int32, frame.nonzero), exponent)
-        if int(indices[-1]) >= piece.numel or not bool((indices.diff() > 0).all()):
-            raise InputError(f"damaged payload: indices of {piece.name} do not ascend below n")
+        indices, values = _read(head, tail, piece)
         scatter_add(out[piece.offset : piece.offset + piece.numel], indices, values.mul_(weight))

@@ -7,6 +7,7 @@ Everything heavy is imported by the command that needs it, so that `gcsim --help
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import typer
 
 from gcsim.cli_list import Kind
 from gcsim.cli_outcome import (
+    INTERRUPTED,
     WRONG_INPUT,
     Reporting,
     interrupted,
@@ -215,7 +217,7 @@ def record(
     """Train the scenario's model here and store its gradients as a trace."""
     from gcsim.cli_folder import check_writable
     from gcsim.cli_progress import watching
-    from gcsim.cli_show import note, note_next
+    from gcsim.cli_show import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.record import record as store
 
@@ -234,7 +236,8 @@ def record(
             progress=progress,
         )
     if not quiet:
-        note(f"Written to {folder}")
+        asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
+        note(*recorded_lines(folder, asked, max_size or ""))
         replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
         note_next(
             ["gcsim", "run", scenario, *_again(sets, seed), "--set", replay], "replay the trace"
@@ -264,7 +267,15 @@ def _quoted(path: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(_main(arguments))
+    if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules, which
+        sys.path.insert(0, str(Path.cwd()))  # `python -m gcsim` finds here and `gcsim` would not
+    code = _main(arguments)
+    if code == INTERRUPTED and arguments is None:
+        # Python would otherwise end itself by SIGINT when the interrupt came at a bad moment.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _terminate(signum: int, frame: object) -> None:

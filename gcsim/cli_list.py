@@ -209,6 +209,7 @@ def _link(name: str, full: bool) -> Entry:
         "bandwidth_bytes_per_s": float(found.bandwidth),
         "latency_s": float(found.latency),
         "efficiency": float(found.efficiency),
+        "estimate": found.estimate,
         "source": found.source,
     }
 

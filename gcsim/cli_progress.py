@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
 
@@ -17,8 +18,13 @@ class _BarTask:
     def __init__(self, bars: Bars, number: int) -> None:
         self._bars, self._number = bars, number
 
-    def advance(self, n: int = 1) -> None:
-        self._bars.advance(self._number, n)  # type: ignore[arg-type]  # TaskID is an int
+    def advance(self, n: int = 1, note: str = "") -> None:
+        fields = {"note": note} if note else {}  # without a new one, the last stays
+        self._bars.update(
+            self._number,  # type: ignore[arg-type]  # TaskID is an int
+            advance=n,
+            **fields,  # type: ignore[arg-type]  # any name is a field
+        )
 
 
 class BarProgress:
@@ -30,21 +36,25 @@ class BarProgress:
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Task]:
         """A stage with a bar."""
-        number = self._bars.add_task(description, total=total)
+        number = self._bars.add_task(description, total=total, note="")
         yield _BarTask(self._bars, number)
         self._bars.refresh()
 
 
 class _CountingTask:
     def __init__(self) -> None:
-        self.done = 0
+        self.done, self.note = 0, ""
 
-    def advance(self, n: int = 1) -> None:
+    def advance(self, n: int = 1, note: str = "") -> None:
         self.done += n
+        self.note = note or self.note
 
 
 class LineProgress:
-    """A line for each stage when it is done: for logs, where a bar would be noise."""
+    """A line for each stage when it is done: for logs, where a bar would be noise.
+
+    The last note stands in it when the stage ended before its last step, to say why.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -55,7 +65,14 @@ class LineProgress:
         counting, started = _CountingTask(), time.perf_counter()
         yield counting
         spent = time.perf_counter() - started
-        self._console.print(f"{description}: {counting.done} of {total} in {spent:.1f} s")
+        why = f" ({counting.note})" if counting.note and counting.done < total else ""
+        self._console.print(f"{description}: {counting.done} of {total} in {spent:.1f} s{why}")
+
+
+def note_column() -> TextColumn:
+    """Where a stage is: one line, cut at the terminal's edge, and text as it is."""
+    column = Column(no_wrap=True, overflow="ellipsis")
+    return TextColumn("{task.fields[note]}", style="dim", markup=False, table_column=column)
 
 
 @contextmanager
@@ -72,6 +89,7 @@ def watching(quiet: bool) -> Iterator[Progress]:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            note_column(),
         )
         with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
             yield BarProgress(bars)

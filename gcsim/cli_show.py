@@ -81,6 +81,21 @@ def note_written(paths: Sequence[Path]) -> None:
     note("", f"Written to {paths[0].parent}: {names}", "  timeline.json opens in ui.perfetto.dev")
 
 
+def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
+    """What a new trace holds, and what was left out of it: `asked` is in iterations."""
+    from gcsim.analysis.numbers import plural
+    from gcsim.traces.store import Trace
+
+    trace = Trace.open(folder, verify=False)  # this process has just written it
+    kept, size = trace.iterations, trace.nbytes
+    workers = plural(trace.workers, "worker")
+    lines = [f"Written to {folder}: {plural(kept, 'iteration')} of {workers}, {size:,} bytes"]
+    if kept < asked:
+        left = f"kept {kept} of {plural(asked, 'iteration')}: no more fit in --max-size {max_size}"
+        lines.append(left)
+    return lines
+
+
 def note_next(command: Sequence[str], what: str) -> None:
     """A command to try next, on stderr."""
     note("", f"Next, {what}:")
@@ -164,7 +179,7 @@ def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
     return [
         f"{rate:g} Gbit/s line rate, {goodput:.3g}% goodput, "
         f"{entry['latency_s'] * 1e6:g} us one way",
-        f"source: {entry['source']}",
+        _source(entry),
     ]
 
 
@@ -210,7 +225,7 @@ def _training_rate(rate: Entry) -> str:
     return f"training step: {fixed:.4g} ms + {per_sample:.4g} ms a sample"
 
 
-def _source(rate: Entry) -> str:
+def _source(rate: Mapping[str, Any]) -> str:
     return ("estimate: " if rate["estimate"] else "measured: ") + str(rate["source"])
 
 

@@ -3,7 +3,7 @@
 GcsimError
 ├── InputError          the user's file, option or data is wrong          exit 2
 │   └── TraceError      a stored trace is damaged, truncated or too small exit 2
-├── ExpectationFailed   the run is fine, what was expected of it is not   exit 1
+├── ExpectationError    the run is fine, what was expected of it is not   exit 1
 └── InternalError       our bug: a state that must not occur              exit 3
 """
 
@@ -56,7 +56,7 @@ class TraceError(InputError):
     """A stored trace is damaged, truncated, edited, or smaller than what is asked of it."""
 
 
-class ExpectationFailed(GcsimError):
+class ExpectationError(GcsimError):
     """A stated expectation or bound does not hold for the result."""
 
     exit_code = 1

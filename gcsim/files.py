@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
             Problem(
                 message=f"cannot write: {error.strerror or error}",
                 place=str(path),
-                hint="free some space or choose another folder with -o; earlier files are unchanged",
+                hint="free some space or choose another folder; earlier files are unchanged",
             )
         ) from error
     finally:

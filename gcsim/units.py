@@ -1,4 +1,4 @@
-"""What does "10 Gbit/s" mean, and how is a number shown to a person?
+"""What does "10 Gbit/s" mean, exactly, and how is it written so that it reads back the same?
 
 Text becomes an exact `Fraction` in SI base units (seconds, bytes, bytes per second, FLOP per
 second), because `50 * 1e-6 != 5e-5` in floating point. Only `bit` and `B` are accepted, so that
@@ -126,37 +126,3 @@ def decimal(value: Fraction) -> str | None:
     digits = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
     whole, fraction = digits[: len(digits) - places], digits[len(digits) - places :].rstrip("0")
     return f"{whole}.{fraction}" if fraction else whole
-
-
-def format_time(seconds: float) -> str:
-    """Three significant digits and the unit, from ps to s: "12.3 ms"."""
-    return _shown(seconds, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12)))
-
-
-def format_bytes(nbytes: float) -> str:
-    """Decimal: "244 MB"."""
-    return _shown(nbytes, tuple((f"{p}B", float(f)) for p, f in reversed(_DECIMAL.items())))
-
-
-def format_rate(bytes_per_second: float) -> str:
-    """Decimal: "1.25 GB/s"."""
-    return f"{format_bytes(bytes_per_second)}/s"
-
-
-def format_count(count: float) -> str:
-    """Thousands separated; three significant digits below 1000: "61,100,840"."""
-    return f"{count:,.0f}" if abs(count) >= 1000 or count == int(count) else f"{count:.3g}"
-
-
-def _shown(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    for unit, factor in units:
-        # 0.9995 is the first number that three digits show as 1.00.
-        if abs(value) >= 0.9995 * factor:
-            return f"{_three_digits(value / factor)} {unit}"
-    return f"0 {units[0][0]}" if value == 0 else f"{value / units[-1][1]:.3g} {units[-1][0]}"
-
-
-def _three_digits(value: float) -> str:
-    magnitude = abs(value)
-    places = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
-    return f"{value:,.{places}f}"

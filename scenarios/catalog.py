@@ -139,7 +139,8 @@ def read_links(path: Path) -> dict[str, Link]:
             bandwidth=entry.bandwidth,
             latency=entry.latency,
             efficiency=entry.efficiency,
-            source=("estimate: " if entry.estimate else "") + entry.source,
+            source=entry.source,
+            estimate=entry.estimate,
         )
         for name, entry in table.links.items()
     }

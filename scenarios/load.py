@@ -252,7 +252,14 @@ def _link(section: str | LinkSection) -> Link:
         latency=_given(section.latency, base.latency if base else None),
         efficiency=_given(section.efficiency, base.efficiency if base else Fraction(1)),
         source=source if section.source is None else section.source,
+        estimate=_remains_estimate(section, base) if section.estimate is None else section.estimate,
     )
+
+
+def _remains_estimate(section: LinkSection, base: Link | None) -> bool:
+    """Whether a figure of an estimated link is still in use; what the user states is none."""
+    stated = {"bandwidth", "latency", "efficiency"} <= section.model_fields_set
+    return base is not None and base.estimate and not stated
 
 
 def _given(value: Fraction | None, otherwise: Fraction | None) -> Fraction:

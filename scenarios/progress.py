@@ -13,8 +13,8 @@ from typing import Protocol
 class Task(Protocol):
     """One stage under way."""
 
-    def advance(self, n: int = 1) -> None:
-        """Report `n` more steps as done."""
+    def advance(self, n: int = 1, note: str = "") -> None:
+        """Report `n` more steps as done; `note` says in a few words where the stage is."""
 
 
 class Progress(Protocol):
@@ -25,7 +25,7 @@ class Progress(Protocol):
 
 
 class _SilentTask:
-    def advance(self, n: int = 1) -> None:
+    def advance(self, n: int = 1, note: str = "") -> None:
         pass
 
 

@@ -10,10 +10,13 @@ import json
 import platform
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 import gcsim
+from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.clock import seconds
+from gcsim.simulator.device import KernelRate
 from gcsim.simulator.links import Link
 from gcsim.simulator.predict import Prediction
 from gcsim.simulator.training_time import ComputeTimes
@@ -46,14 +49,11 @@ def provenance(
             choice.label: {phase.name: len(phase.steps) for phase in profile.phases}
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
-        "compute": {"source": compute.provenance, "estimate": compute.estimate},
+        "compute": _compute(scenario, profiles[0].model.name, compute),
         "kernels": {
             "method": "metered: torch kernels counted between collectives, priced by class",
             "device": cluster.device.title,
-            "classes": {
-                kind: {"source": rate.source, "estimate": rate.estimate}
-                for kind, rate in cluster.device.kernels.items()
-            },
+            "classes": {kind: _kernel_class(rate) for kind, rate in cluster.device.kernels.items()},
         },
         "links": {
             "network": _link(cluster.network),
@@ -67,10 +67,54 @@ def provenance(
     }
 
 
+def _compute(scenario: Scenario, model: str, compute: ComputeTimes) -> dict[str, object]:
+    """The times that were simulated, and the coefficients of the catalogue that made them."""
+    device = scenario.cluster.device
+    facts: dict[str, object] = {
+        "source": compute.provenance,
+        "estimate": compute.estimate,
+        "forward_s": seconds(compute.forward),
+        "backward_s": seconds(compute.backward),
+    }
+    if scenario.compute is not None:
+        return facts  # measured by the user: nothing of the catalogue is in them
+    rate = device.training.get(model)
+    if rate is None:
+        facts["effective_flop_rate_per_s"] = device.effective_flop_rate
+    else:
+        facts |= {"fixed_s": rate.fixed, "per_sample_s": rate.per_sample}
+    return {**facts, "backward_over_forward": device.backward_over_forward}
+
+
+def _kernel_class(rate: KernelRate) -> dict[str, object]:
+    """What a kernel of this class was priced with; None where a coefficient does not apply."""
+    return {
+        "source": rate.source,
+        "estimate": rate.estimate,
+        "launch_s": rate.launch,
+        "bandwidth_bytes_per_s": rate.bandwidth,
+        "flop_rate_per_s": rate.flop_rate,
+    }
+
+
 def _link(link: Link) -> dict[str, object]:
     return {
         "name": link.name,
-        "calibration": "ideal" if link.efficiency == 1 else "calibrated",
+        "calibration": _calibration(link),
         "efficiency": float(link.efficiency),
         "source": link.source,
     }
+
+
+def _calibration(link: Link) -> Literal["measured", "estimate", "stated", "ideal"]:
+    """How the link's figures were arrived at.
+
+    Only an unchanged entry of the catalogue is measured or ideal; what else is no estimate was
+    stated by the user.
+    """
+    shipped = catalog.links().get(link.name) == link
+    if shipped and link.name.endswith("_ideal"):
+        return "ideal"
+    if link.estimate:
+        return "estimate"
+    return "measured" if shipped else "stated"

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gcsim.errors import InputError
+from gcsim.compressors.registry import compressor_class
+from gcsim.errors import InputError, Problem, TraceError
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
 from gcsim.traces import cache
@@ -46,9 +47,9 @@ def record(
     with watcher.task("gradients", live.warmup_steps + live_iterations * live_workers) as task:
         reported = 0
 
-        def advance(_description: str, done: int, _total: int) -> None:
+        def advance(description: str, done: int, _total: int) -> None:
             nonlocal reported
-            task.advance(done - reported)
+            task.advance(done - reported, note=description)
             reported = done
 
         return record_live(
@@ -72,15 +73,55 @@ def record(
 
 
 def check_trace(scenario: Scenario) -> None:
-    """Raise `TraceError` when the scenario replays a trace that is damaged or edited.
+    """Raise `TraceError` when the scenario cannot replay its trace; without a trace, do nothing.
 
-    Done on every run, also when all profiles are cached: a result must not claim a trace that is
-    no longer there.
+    A trace that is damaged or edited is the only problem that is told; of one that is whole,
+    every way in which it does not fit the scenario is. Done on every run, also when all profiles
+    are cached: a result must not claim a trace that is no longer there.
     """
-    if isinstance(scenario.gradients, RecordedGradients):
+    source = scenario.gradients
+    if isinstance(source, RecordedGradients):
         from gcsim.traces.store import Trace
 
-        Trace.open(scenario.gradients.trace)
+        problems = [
+            Problem(place=str(source.trace), message=message, hint=hint)
+            for message, hint in _misfits(scenario, source, Trace.open(source.trace))
+        ]
+        if problems:
+            raise TraceError(problems)
+
+
+def _misfits(
+    scenario: Scenario, source: RecordedGradients, trace: Trace
+) -> Iterator[tuple[str, str]]:
+    """What is wrong, and what to do instead. Another model or batch is another training step."""
+    facts = trace.facts
+    if facts.name != scenario.model:
+        yield (
+            f"holds gradients of {facts.name!r}, the scenario trains {scenario.model!r}",
+            f"set model: {facts.name} or record another trace",
+        )
+    if facts.samples_per_worker != scenario.batch_size:
+        yield (
+            f"was recorded with {facts.samples_per_worker} samples a worker, the scenario has "
+            f"batch_size {scenario.batch_size}",
+            f"set batch_size: {facts.samples_per_worker} or record again",
+        )
+    if source.workers is not None and source.workers > trace.workers:
+        yield (
+            f"holds gradients of {trace.workers} workers, the scenario asks for {source.workers}",
+            f"set gradients.workers to at most {trace.workers} or record more",
+        )
+    needing = [
+        choice.label
+        for choice in scenario.compressors
+        if "second_moments" in compressor_class(choice.kind).requires
+    ]
+    if needing and not trace.has_second_moments:
+        yield (
+            f"holds no second moments, which are needed by {', '.join(map(repr, needing))}",
+            "record again with --second-moments or leave that compressor out",
+        )
 
 
 @contextmanager

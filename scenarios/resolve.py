@@ -93,13 +93,14 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _link(link: Link) -> dict[str, str]:
+def _link(link: Link) -> dict[str, str | bool]:
     return {
         "name": link.name,
         "bandwidth": units.exact(link.bandwidth, "bandwidth"),
         "latency": units.exact(link.latency, "time"),
         "efficiency": units.decimal(link.efficiency) or str(link.efficiency),
         "source": link.source,
+        "estimate": link.estimate,
     }
 
 

@@ -37,7 +37,13 @@ class Row:
     compression_ratio: float
     """Dense float32 gradient over `wire_bytes_per_worker`."""
     nmse: float
+    """|update - dense update|^2 / |dense update|^2: mean over `steps_run`."""
     cosine_similarity: float
+    """Of the update and the dense one: mean over `steps_run`."""
+    steps_run: int
+    """Training steps that the compressor was run for, from empty memories."""
+    memory: str
+    """What the method keeps from step to step; "none" when every step stands alone."""
     period: int
     """Iterations over which the means were taken."""
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.errors import InputError
 from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.provenance import provenance
@@ -28,9 +26,6 @@ from gcsim.simulator.training_time import ComputeTimes, training_times
 from gcsim.traces import cache as profile_cache
 from gcsim.traces.profile import TrafficProfile
 
-if TYPE_CHECKING:
-    from gcsim.traces.store import Trace
-
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
     """Run the compressors where needed, simulate every size, and put the rows together.
@@ -40,8 +35,8 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     """
     watcher = progress or SilentProgress()
     started = time.perf_counter()
-    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     check_trace(scenario)
+    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
     measured = time.perf_counter()
     compute = training_times(
@@ -103,17 +98,11 @@ def _measure(
     ]
     needs_moments = any("second_moments" in s.compressor.requires for s in subjects)
     with open_gradients(scenario, second_moments=needs_moments, progress=progress) as trace:
-        if needs_moments and not trace.has_second_moments:
-            raise InputError(
-                "the trace holds no second moments, which the variance-based compressor needs; "
-                "record again with --second-moments"
-            )
         layouts = bucket_layouts(
             trace.parameters, first=scenario.buckets.first, cap=scenario.buckets.cap
         )
         source = scenario.gradients
         workers = source.workers or trace.workers
-        _check_belongs(scenario, trace)
         with progress.task("compressors", len(subjects) * len(layouts)) as task:
             return measure(
                 subjects,
@@ -127,23 +116,8 @@ def _measure(
                     "workers": workers,
                     "iterations": trace.iterations,
                 },
-                advance=lambda kind: task.advance(),
+                advance=lambda kind: task.advance(note=kind),
             )
-
-
-def _check_belongs(scenario: Scenario, trace: Trace) -> None:
-    """A trace of another model or mini-batch would price the wrong training step."""
-    facts = trace.facts
-    if facts.name != scenario.model:
-        raise InputError(
-            f"the trace holds gradients of {facts.name!r}, the scenario trains {scenario.model!r}; "
-            f"set model: {facts.name} or record another trace"
-        )
-    if facts.samples_per_worker != scenario.batch_size:
-        raise InputError(
-            f"the trace was recorded with {facts.samples_per_worker} samples a worker, the "
-            f"scenario has batch_size {scenario.batch_size}; set batch_size or record again"
-        )
 
 
 def _simulate(
@@ -207,6 +181,8 @@ def _rows(
                     compression_ratio=profile.model.gradient_bytes / wire,
                     nmse=profile.quality.nmse,
                     cosine_similarity=profile.quality.cosine_similarity,
+                    steps_run=sum(len(phase.steps) for phase in profile.phases),
+                    memory=compressor_class(choice.kind).about.state,
                     period=profile.period,
                 )
             )

@@ -114,6 +114,7 @@ class LinkSection(Section):
     latency: Duration | None = None
     efficiency: Share | None = None
     source: str | None = None
+    estimate: bool | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> LinkSection:

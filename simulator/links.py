@@ -27,6 +27,8 @@ class Link:
     efficiency: Fraction = Fraction(1)
     source: str = ""
     """Where the figures come from; shown in every report."""
+    estimate: bool = False
+    """True when a figure was neither measured on this link nor stated by the user."""
 
     def serialization(self, nbytes: int) -> Picoseconds:
         """Time for which `nbytes` occupy the link."""

@@ -77,11 +77,3 @@ class PriceList:
                 )
             )
         return rate
-
-
-def compute_time(compute: Compute, device: Device, payloads: int) -> Picoseconds:
-    """Picoseconds of a stretch of computation that handles `payloads` payloads on a device.
-
-    Raises `InputError` when the device has no rate for a class of kernels.
-    """
-    return PriceList(device).compute_time(compute, payloads)

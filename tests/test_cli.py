@@ -10,6 +10,7 @@ import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from typer.testing import Result as Outcome
 
 from gcsim.cli import app
 from gcsim.cli_list import accepted
-from gcsim.errors import ExpectationFailed, InputError, InternalError, Problem
+from gcsim.errors import ExpectationError, InputError, InternalError, Problem
 from gcsim.scenarios.result import Result, Row, Span, Timeline
 
 SCENARIO = "alexnet_32node"
@@ -32,6 +33,8 @@ def row(kind: str, label: str, seconds: float, nmse: float) -> Row:
         speedup_vs_dense=0.2 / seconds, scaling_efficiency=0.03 / seconds,
         wire_bytes_per_worker=1e6, compression_ratio=0.2 / seconds, nmse=nmse,
         cosine_similarity=1 - nmse, period=1,
+        steps_run=4,
+        memory="none",
     )  # fmt: skip
 
 
@@ -185,7 +188,7 @@ def test_all_problems_are_shown_at_once(failing: Callable[[BaseException], None]
 
 
 def test_a_failed_expectation_is_exit_1(failing: Callable[[BaseException], None]) -> None:
-    failing(ExpectationFailed("speedup is 1.2, not 2"))
+    failing(ExpectationError("speedup is 1.2, not 2"))
     done = gcsim("run", SCENARIO, "-q")
     assert (done.exit_code, done.stderr) == (1, "error: speedup is 1.2, not 2\n")
 
@@ -274,14 +277,22 @@ def test_check_names_every_problem_of_the_options() -> None:
     assert all("error:" in line for line in done.stderr.splitlines())
 
 
-def test_record_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [3, 1])
+def test_record_passes_its_options_on_and_says_what_was_kept(
+    monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
     called: dict[str, Any] = {}
 
     def record(scenario: Any, folder: Path, **options: Any) -> Path:
         called.update(options, name=scenario.name, folder=folder)
         return folder
 
+    def open_trace(folder: Path, *, verify: bool) -> Any:
+        assert not verify
+        return SimpleNamespace(iterations=kept, workers=2, nbytes=1_048_576)
+
     monkeypatch.setattr("gcsim.scenarios.record.record", record)
+    monkeypatch.setattr("gcsim.traces.store.Trace.open", open_trace)
     done = gcsim(
         "record", SCENARIO, "-o", "my trace", "--iterations", "3", "--workers", "2", "--dtype",
         "float16", "--max-size", "2 GiB", "--second-moments",
@@ -298,6 +309,10 @@ def test_record_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last == (
         "gcsim run alexnet_32node --set 'gradients={source: recorded, trace: \"my trace\"}'"
     )
+    held = "3 iterations" if kept == 3 else "1 iteration"
+    assert f"Written to my trace: {held} of 2 workers, 1,048,576 bytes\n" in done.stderr
+    said = "kept 1 of 3 iterations: no more fit in --max-size 2 GiB\n"
+    assert (said in done.stderr) == (kept == 1)
     assert gcsim("record", SCENARIO, "-o", "t", "-q").stderr == ""
 
 

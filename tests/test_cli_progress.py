@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from gcsim.cli_progress import BarProgress, LineProgress, watching
+from gcsim.cli_progress import BarProgress, LineProgress, note_column, watching
 from gcsim.scenarios.progress import Progress, SilentProgress
 
 
@@ -45,6 +45,42 @@ def test_a_terminal_gets_a_bar_with_steps() -> None:
             ("cluster sizes", 6, 6)
         ]
     assert "6/6" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_bar_shows_the_last_note_as_it_is() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    columns = (TextColumn("{task.description}"), note_column())
+    with Bars(*columns, console=console) as bars:
+        with BarProgress(bars).task("compressors", 3) as task:
+            task.advance(note="topk")
+            task.advance(note="[b]own:Kind[/b]")
+            task.advance()
+        assert [(task.completed, task.fields["note"]) for task in bars.tasks] == [
+            (3, "[b]own:Kind[/b]")
+        ]
+    assert "[b]own:Kind[/b]" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_long_note_is_cut_at_the_terminals_edge() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=40)
+    with Bars(TextColumn("{task.description}"), note_column(), console=console) as bars:
+        with BarProgress(bars).task("compressors", 1) as task:
+            task.advance(note="n" * 200)
+        (line,) = console.render_lines(bars.get_renderable(), pad=False)
+    assert "".join(part.text for part in line).rstrip().endswith("n\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_a_log_gives_the_last_note_of_a_stage_that_ended_early(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with watching(quiet=False) as progress:
+        for steps in (1, 2):
+            with progress.task("gradients", 2) as task:
+                task.advance(steps, note="kept 1 of 2 iterations: no more fit")
+    early, whole = capsys.readouterr().err.splitlines()
+    assert early.startswith("gradients: 1 of 2 in ")
+    assert early.endswith(" s (kept 1 of 2 iterations: no more fit)")
+    assert "kept" not in whole
 
 
 def test_an_interrupted_stage_lets_the_interrupt_through() -> None:

@@ -251,9 +251,24 @@ def test_a_trace_of_another_model_or_batch_is_refused(
 ) -> None:
     replay(tmp_path, trace)
     for change in ("model=alexnet", "batch_size=16"):
-        shown = gcsim("run", "small.yaml", "-q", "--set", change, folder=tmp_path)
-        assert shown.returncode == 2, change
-        assert "trace" in shown.stderr
+        for command in ("run", "check"):
+            shown = gcsim(command, "small.yaml", "-q", "--set", change, folder=tmp_path)
+            assert shown.returncode == 2, change
+            assert "trace" in shown.stderr
+
+
+def test_as_many_iterations_as_fit_are_kept_and_the_rest_is_said(
+    done: Path, tmp_path: Path, gcsim: Run
+) -> None:
+    # LeNet: 61,706 float32 parameters of 2 workers are 494 kB an iteration and its headers.
+    options = ("--max-size", "600 kB", "--iterations", 4, "--set", "gradients.warmup_steps=1")
+    shown = gcsim("record", done / "small.yaml", "-o", "t", *options, folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    said = " ".join(shown.stderr.split())
+    assert "kept 1 of 4 iterations: no more fit in --max-size 600 kB" in said
+    size = sum(path.stat().st_size for path in (tmp_path / "t").glob("*.safetensors"))
+    assert f"Written to t: 1 iteration of 2 workers, {size:,} bytes" in said
+    assert 2 * 4 * 61_706 < size < 600_000
 
 
 @pytest.mark.parametrize(

@@ -114,19 +114,3 @@ def test_exact_text_is_short() -> None:
     assert units.exact(0, "time") == "0 s"
     with pytest.raises(ValueError, match="no finite decimal"):
         units.exact(Fraction(1, 3), "time")
-
-
-def test_numbers_are_shown_with_three_digits_and_their_unit() -> None:
-    assert units.format_time(0.0123456) == "12.3 ms"
-    assert units.format_time(0.99949) == "999 ms"
-    assert units.format_time(0.9996) == "1.00 s"
-    assert units.format_time(3.2e-12) == "3.20 ps"
-    assert units.format_time(0.0) == "0 s"
-    assert units.format_time(-2e-3) == "-2.00 ms"
-    assert units.format_bytes(244_403_360) == "244 MB"
-    assert units.format_bytes(99.96e6) == "100 MB"
-    assert units.format_bytes(0.5) == "0.5 B"
-    assert units.format_rate(1.25e9) == "1.25 GB/s"
-    assert units.format_count(61_100_840) == "61,100,840"
-    assert units.format_count(12) == "12"
-    assert units.format_count(12.345) == "12.3"

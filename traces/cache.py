@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
@@ -21,6 +22,7 @@ from pathlib import Path
 import platformdirs
 from pydantic import TypeAdapter, ValidationError
 
+from gcsim.errors import InputError
 from gcsim.files import write_text
 from gcsim.traces.profile import TrafficProfile
 
@@ -38,7 +40,7 @@ def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
     document = {
         "facts": facts,
         "code": _own_code(),
-        "user": {name: _file_hash(Path(origin)) for name in code if (origin := _origin(name))},
+        "user": {name: _code_hash(Path(origin)) for name in code if (origin := _origin(name))},
         "torch": metadata.version("torch"),
         "numpy": metadata.version("numpy"),
     }
@@ -59,10 +61,18 @@ def load(name: str) -> TrafficProfile | None:
 
 
 def save(name: str, profile: TrafficProfile) -> None:
-    """Store a profile; raises `InputError` when the disk is full or read-only."""
+    """Store a profile. Where that fails (a full disk) the run goes on, and a warning says why."""
     body = _PROFILE.dump_json(profile).decode()
     checksum = hashlib.sha256(body.encode()).hexdigest()
-    write_text(folder() / f"{name}.json", f"{checksum}\n{body}")
+    try:
+        write_text(folder() / f"{name}.json", f"{checksum}\n{body}")
+    except InputError as error:
+        reason = error.problems[0].message
+        warnings.warn(
+            f"{folder()}: this profile is not cached: {reason}; set GCSIM_CACHE_DIR to a folder "
+            "with space",
+            stacklevel=2,
+        )
 
 
 @cache
@@ -77,8 +87,20 @@ def _own_code() -> str:
     return digest.hexdigest()
 
 
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+def _code_hash(origin: Path) -> str:
+    """Over the module's file and what it may import from its own package or folder."""
+    folder = origin.parent
+    if not (folder / "__init__.py").is_file():
+        files = sorted(folder.glob("*.py"))
+    else:
+        while (folder.parent / "__init__.py").is_file():
+            folder = folder.parent
+        files = sorted(folder.rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(str(path.relative_to(folder)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _origin(module: str) -> str | None:

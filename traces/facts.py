@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gcsim.compressors.lazy_torch import torch
-from gcsim.traces.models import trainable
+from gcsim.traces.building import trainable
 from gcsim.traces.profile import Layer, ModelFacts
 from gcsim.traces.torch_generator import keyed_generator
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
+from gcsim.traces.building import trainable
 from gcsim.traces.data import Textures
-from gcsim.traces.models import trainable
 from gcsim.traces.profile import Costs
 from gcsim.traces.second_moments import Moments, Segment, second_moments
 from gcsim.traces.torch_generator import keyed_generator

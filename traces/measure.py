@@ -3,24 +3,26 @@
 Buckets are independent of one another, so they are the outer loop: a bucket's gradients are read
 once for all compressors, and the state of one bucket of one compressor is alive at a time.
 
-Steps are numbered from 0. A step takes the gradients of recorded iteration (step mod iterations):
-a method whose period is longer than the trace sees the trace again. The gradients are those of
+Steps are numbered from the compressor's first settled one (0 unless it has a start-up), with empty
+memories. The n-th of them takes the gradients of recorded iteration (n mod iterations): a method
+whose period is longer than the trace sees the trace again. The gradients are those of
 dense training (open loop): what a compressor delivers does not move the weights here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.kernels import KernelCost, total
+from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.meter import Meter, Recorder
+from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
+from gcsim.traces.metered import metered_exchange
 from gcsim.traces.profile import (
     Compute,
     Costs,
@@ -113,17 +115,23 @@ def steps_to_run(subject: Subject, iterations: int) -> int:
     """As many steps as the trace has iterations, more where a phase would not occur in them,
     and whole windows."""
     cls, parameters = subject.compressor, subject.parameters
-    period, window = cls.period(parameters), cls.window(parameters)
-    phases = [cls.phase(parameters, step) for step in range(period)]
+    phases = _phases(subject)
     needed = max(phases.index(name) for name in set(phases)) + 1
-    steps = max(needed, iterations)
-    steps += -steps % window
-    if steps > MAX_STEPS:
+    window = cls.window(parameters)
+    needed += -needed % window
+    if needed > MAX_STEPS:
         raise InputError(
             f"{subject.kind}: not every kind of step occurs within {MAX_STEPS} steps; "
             "shorten its period"
         )
-    return steps
+    return max(needed, iterations + -iterations % window)
+
+
+def _phases(subject: Subject) -> list[str]:
+    """The kinds of step of one settled period."""
+    cls, parameters = subject.compressor, subject.parameters
+    first = cls.settled(parameters)
+    return [cls.phase(parameters, first + n) for n in range(cls.period(parameters))]
 
 
 class _Shelf:
@@ -139,8 +147,8 @@ class _Shelf:
             cost for index in indices for cost in gradients.moment_costs.get(index, ())
         ]
 
-    def buckets(self, step: int, second_moments: bool) -> list[Bucket]:
-        iteration = step % self._gradients.iterations
+    def buckets(self, number: int, second_moments: bool) -> list[Bucket]:
+        iteration = number % self._gradients.iterations
         if second_moments:  # used by few compressors: read again rather than kept
             return [
                 self._gradients.bucket(self.layout, iteration, worker, second_moments=True)
@@ -164,66 +172,25 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
     window = cls.window(parameters)
     judge = Judge(shelf.layout.numel, cls.momentum(parameters))
     exchanges = []
-    for step in range(note.steps):
-        buckets = shelf.buckets(step, needs_moments)
+    first = cls.settled(parameters)
+    for number in range(note.steps):
+        buckets = shelf.buckets(number, needs_moments)
         meter = Meter(shelf.workers)
         with torch.no_grad():
             updates = lockstep(
-                [worker.exchange(b, step) for worker, b in zip(team, buckets, strict=True)], meter
+                [w.exchange(b, first + number) for w, b in zip(team, buckets, strict=True)], meter
             )
             judge.add(buckets, updates)
         moments = (
             Compute(stage="moments", fixed=total(shelf.moment_costs)) if needs_moments else None
         )
-        exchanges.append(_exchange(meter, moments))
-        if (step + 1) % window == 0:
-            index = step // window
+        exchanges.append(metered_exchange(meter, moments))
+        if (number + 1) % window == 0:
+            index = number // window
             while len(note.scores) <= index:
                 note.scores.append(Score())
             judge.settle(note.scores[index])
     note.exchanges.append(exchanges)
-
-
-def _exchange(meter: Meter, moments: Compute | None) -> Exchange:
-    """Mean over workers of what the meter saw."""
-    positions = list(zip(*meter.segments, strict=True))
-    last = len(positions) - 1
-    return Exchange(
-        computes=tuple(
-            _compute(recorders, "decode" if position == last and last > 0 else "encode")
-            for position, recorders in enumerate(positions)
-        ),
-        collectives=tuple(meter.collectives),
-        moments=moments,
-        servers=tuple(
-            None if recorder is None else _compute([recorder], "server")
-            for recorder in meter.servers
-        ),
-    )
-
-
-def _compute(recorders: Sequence[Recorder], stage: str) -> Compute:
-    fixed = [cost for recorder in recorders for cost in recorder.fixed]
-    per_payload = [cost for recorder in recorders for cost in recorder.per_payload]
-    payloads = sum(recorder.payloads for recorder in recorders)
-    return Compute(
-        stage=stage,  # type: ignore[arg-type]  # one of the literals above
-        fixed=_divided(fixed, len(recorders)),
-        per_payload=_divided(per_payload, payloads),
-    )
-
-
-def _divided(costs: Iterable[KernelCost], count: int) -> Costs:
-    return tuple(
-        KernelCost(
-            kind=cost.kind,
-            launches=round(cost.launches / count),
-            elements=round(cost.elements / count),
-            nbytes=round(cost.nbytes / count),
-            flops=round(cost.flops / count),
-        )
-        for cost in total(costs)
-    )
 
 
 def _profile(  # noqa: PLR0917 - everything that a profile is made of
@@ -235,11 +202,11 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
     provenance: Mapping[str, object],
 ) -> TrafficProfile:
     cls, parameters = subject.compressor, subject.parameters
-    period, window = cls.period(parameters), cls.window(parameters)
-    names = [cls.phase(parameters, step) for step in range(period)]
-    ran = [cls.phase(parameters, step) for step in range(note.steps)]
+    names = _phases(subject)
+    first = cls.settled(parameters)
+    ran = [cls.phase(parameters, first + number) for number in range(note.steps)]
     steps = [
-        Step(number=number, exchanges=tuple(bucket[number] for bucket in note.exchanges))
+        Step(number=first + number, exchanges=tuple(bucket[number] for bucket in note.exchanges))
         for number in range(note.steps)
     ]
     phases = tuple(
@@ -250,7 +217,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
         )
         for name in dict.fromkeys(names)
     )
-    if window > 1:
+    if cls.window(parameters) > 1:
         weights = [1.0] * len(note.scores)
     else:
         weights = [names.count(phase) / ran.count(phase) for phase in ran]
@@ -260,7 +227,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
         model=gradients.facts,
         buckets=tuple(layouts),
         workers=workers,
-        period=period,
+        period=len(names),
         phases=phases,
         quality=Quality(
             nmse=_weighted([score.nmse for score in note.scores], weights),

@@ -11,10 +11,11 @@ from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.allocator import keep_freed_memory
+from gcsim.traces.building import build_model, trainable
 from gcsim.traces.data import Textures
 from gcsim.traces.facts import model_facts
 from gcsim.traces.live import LiveTrainer, pick_device
-from gcsim.traces.models import build_model, find_model, trainable
+from gcsim.traces.models import find_model
 from gcsim.traces.profile import Costs
 from gcsim.traces.second_moments import Segment
 from gcsim.traces.writing import TraceWriter

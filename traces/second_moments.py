@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
+from gcsim.traces.building import trainable
 from gcsim.traces.layer_moments import adds_up, has_closed_form, moment
-from gcsim.traces.models import trainable
 from gcsim.traces.profile import Costs
 
 if TYPE_CHECKING:

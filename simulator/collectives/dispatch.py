@@ -52,23 +52,6 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
 """By kind of request and name of the algorithm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stage:
-    """One part of a collective, by rank."""
-
-    name: str
-    start: Times
-    end: Times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
-    """When each rank leaves a collective, and what it went through."""
-
-    exit: Times
-    stages: tuple[Stage, ...]
-
-
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
     """What `Cluster.collectives` says of a request's kind."""
     names = {
@@ -81,7 +64,7 @@ def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
 
 def carry_out(
     record: CollectiveRecord, entry: Times, cluster: Cluster, server_time: Picoseconds = 0
-) -> Outcome:
+) -> Times:
     """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
 
     The workers' payload sizes are those of the record, cycled: worker i sends what the
@@ -92,7 +75,7 @@ def carry_out(
     if entry.shape != (workers,):
         raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
     if workers == 1:
-        return Outcome(exit=entry.copy(), stages=())
+        return entry.copy()
     algorithm = algorithm_of(record, cluster)
     call = Call(
         entry=entry,
@@ -102,25 +85,18 @@ def carry_out(
         cluster=cluster,
         server_time=server_time,
     )
-    staged = cluster.collectives.transport == "gloo" and not algorithm.stages_itself
-    if not staged:
-        exits = algorithm.carry_out(call)
-        stages = [Stage(name=algorithm.title, start=entry, end=exits)]
-    else:
+    if cluster.collectives.transport == "gloo" and not algorithm.stages_itself:
         on_host = after_copies(entry, call.sent, cluster.intra_node)
         off_host = algorithm.carry_out(replace(call, entry=on_host))
         exits = after_copies(off_host, _received(record.kind, call), cluster.intra_node)
-        stages = [
-            Stage(name="device to host", start=entry, end=on_host),
-            Stage(name=algorithm.title, start=on_host, end=off_host),
-            Stage(name="host to device", start=off_host, end=exits),
-        ]
+    else:
+        exits = algorithm.carry_out(call)
     if exits.min() < entry.max():
         raise InternalError(
             f"{algorithm.title}: a rank leaves at {exits.min()} ps, before the last one enters "
             f"at {entry.max()} ps"
         )
-    return Outcome(exit=exits, stages=tuple(stages))
+    return exits
 
 
 def _received(kind: str, call: Call) -> Sequence[int]:
@@ -152,6 +128,6 @@ class CollectiveMemo:
         key = (record, relative.tobytes(), server_time)
         exits = self._known.get(key)
         if exits is None:
-            exits = carry_out(record, relative, self.cluster, server_time).exit
+            exits = carry_out(record, relative, self.cluster, server_time)
             self._known[key] = exits
         return exits + first

@@ -60,6 +60,8 @@ def one_row(method: tuple, nodes: int, dense_s: float | None = None) -> Row:  # 
         compression_ratio=GRADIENT / nbytes,
         nmse=nmse,
         cosine_similarity=cosine,
+        steps_run=4,
+        memory="none",
         period=period,
     )
 

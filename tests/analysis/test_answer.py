@@ -54,7 +54,22 @@ def test_a_dense_row_without_a_label_reads_well(result: Result) -> None:
 
 def test_a_nearer_method_is_named_when_the_winner_has_a_large_error(result: Result) -> None:
     text = " ".join(answer(at(result, none=0.4, powersgd=0.1, fp16=0.2)))
-    assert "With an NMSE of at most 0.1, FP16 is fastest: 2.00x (NMSE 8.3e-08)." in text
+    assert (
+        "Of the methods without memory that have an NMSE of at most 0.1, FP16 is fastest: 2.00x "
+        "(NMSE 8.3e-08)." in text
+    )
+
+
+def test_a_small_error_over_a_few_steps_does_not_recommend_a_method_with_memory(
+    result: Result,
+) -> None:
+    rows = tuple(
+        replace(row, memory="residual (n)", nmse=0.01) if row.compressor == "powersgd" else row
+        for row in at(result, none=0.4, powersgd=0.1, fp16=0.2).rows
+    )
+    text = " ".join(answer(replace(result, rows=rows)))
+    assert "4 steps from empty memory" in text
+    assert "FP16 is fastest: 2.00x" in text
     alone = " ".join(answer(at(result, none=0.4, powersgd=0.1)))
     assert "No method with an NMSE of at most 0.1 is faster than dense." in alone
 
@@ -156,10 +171,11 @@ def facts() -> dict[str, Any]:
         },
         "links": {
             "network": {
-                "name": "10gbe", "calibration": "calibrated", "efficiency": 0.9415, "source": "TCP",
+                "name": "10gbe", "calibration": "estimate", "efficiency": 0.9415, "source": "TCP",
             },
             "intra_node": {
-                "name": "pcie", "calibration": "ideal", "efficiency": 1.0, "source": "PCIe " * 99,
+                "name": "pcie", "calibration": "measured", "efficiency": 1.0,
+                "source": "PCIe " * 99,
             },
         },
         "transport": "gloo",
@@ -174,11 +190,23 @@ def test_each_kind_of_number_has_a_note(result: Result, facts: dict[str, Any]) -
         "forward and backward: an estimate; alexnet, batch 32, on a P100",
         "encode and decode: metered, P100; measured: streaming; ESTIMATES: sort",
     ]
-    assert notes[3] == "network: 10gbe, calibrated (94.2% of the line rate); TCP"
+    assert notes[3] == "network: 10gbe, an estimate (94.2% of the line rate); TCP"
+    assert notes[4].startswith("intra node: pcie, measured; PCIe ")
     assert len(notes[4]) < 300
     assert "transport: gloo; Gloo ring, all-gather" in notes
     assert "versions: seed 7, gcsim 0.1.0, torch 2.13.0" in notes
     assert "not simulated" in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("calibration", "said"),
+    [("measured", "measured"), ("estimate", "an estimate"), ("ideal", "ideal"),
+     ("stated", "stated by the user")],
+)  # fmt: skip
+def test_a_links_note_says_how_it_is_known(result: Result, calibration: str, said: str) -> None:
+    link = {"name": "mine", "calibration": calibration, "efficiency": 1.0, "source": "x"}
+    notes = provenance_notes(replace(result, provenance={"links": {"network": link}}))
+    assert notes[0] == f"network: mine, {said}; x"  # all of the line rate: no share to tell
 
 
 def test_unknown_provenance_is_not_invented(result: Result) -> None:

@@ -53,6 +53,12 @@ def test_one_table_at_120_columns_and_two_at_80(result: Result) -> None:
     assert render(result, 80).count("compressor  ") == 2
 
 
+@pytest.mark.parametrize("width", [20, 30, *WIDTHS])
+def test_short_labels_do_not_break_the_heading_above_them(result: Result, width: int) -> None:
+    rows = tuple(replace(row, label=row.label[:2], period=1) for row in result.rows)
+    assert "compressor" in render(replace(result, rows=rows), width)
+
+
 def test_rows_are_ordered_by_speedup(result: Result) -> None:
     text = render(result, 120)
     rows = sorted(

@@ -1,4 +1,4 @@
-"""How do tests run a compressor? As a team of workers in lockstep, on tensors of given shapes."""
+"""How do tests run a compressor? As workers in lockstep, on a bucket of tensors of given shapes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.base import Worker
+from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import create
+
+
+def _layout(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
+    slices, offset = [], 0
+    for index, shape in enumerate(shapes):
+        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
+        offset += math.prod(shape)
+    return BucketLayout(index=0, slices=tuple(slices))
 
 
 class Listener:
@@ -54,12 +63,7 @@ class Team:
         seed: int = 7,
         **parameters: Any,
     ) -> None:
-        slices = []
-        offset = 0
-        for index, shape in enumerate(shapes):
-            slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-            offset += math.prod(shape)
-        self.layout = BucketLayout(index=0, slices=tuple(slices))
+        self.layout = _layout(shapes)
         self.workers = [
             create(name, Worker(rank=rank, count=workers, seed=seed), parameters)
             for rank in range(workers)
@@ -97,3 +101,56 @@ def normal() -> Callable[..., Tensor]:
         return torch.randn(n, generator=torch.Generator().manual_seed(seed))
 
     return draw
+
+
+@pytest.fixture
+def layout_of() -> Callable[..., BucketLayout]:
+    """The layout of a bucket of vectors: `layout_of(200, 30)`."""
+
+    def lay_out(*sizes: int) -> BucketLayout:
+        return _layout((size,) for size in sizes)
+
+    return lay_out
+
+
+@pytest.fixture
+def bucket_of() -> Callable[..., Bucket]:
+    """A bucket that holds the given tensors: `bucket_of(matrix, bias)`."""
+
+    def fill(*tensors: Tensor) -> Bucket:
+        layout = _layout(tuple(tensor.shape) for tensor in tensors)
+        return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
+
+    return fill
+
+
+@pytest.fixture
+def exchange() -> Callable[..., list[Tensor]]:
+    """The updates of workers that exchange one bucket each: `exchange(workers, buckets, step)`."""
+
+    def run(
+        group: Sequence[Compressor],
+        buckets: Sequence[Bucket],
+        step: int = 0,
+        meter: Meter | None = None,
+    ) -> list[Tensor]:
+        return lockstep([w.exchange(b, step) for w, b in zip(group, buckets, strict=True)], meter)
+
+    return run
+
+
+@pytest.fixture
+def step_of(exchange: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+    """As `exchange`, of gradients in one layout: `step_of(workers, layout, gradients, step)`."""
+
+    def run(
+        group: Sequence[Compressor],
+        layout: BucketLayout,
+        gradients: Sequence[Tensor],
+        step: int = 0,
+        meter: Meter | None = None,
+    ) -> list[Tensor]:
+        buckets = [Bucket(layout=layout, gradient=gradient) for gradient in gradients]
+        return exchange(group, buckets, step, meter)
+
+    return run

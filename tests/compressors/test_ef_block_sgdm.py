@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.ef_block_sgdm import (
     EfBlockSgdm,
     EfBlockSgdmParameters,
@@ -20,41 +21,19 @@ from gcsim.compressors.ef_block_sgdm import (
     block_length,
     block_scales,
 )
-from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.requests import PushPull
 from gcsim.errors import InputError
 
-
-def normal(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal(n, dtype=np.float32))
-
-
-def layout_of(*sizes: int) -> BucketLayout:
-    offsets = np.cumsum([0, *sizes])
-    return BucketLayout(
-        index=0,
-        slices=tuple(
-            TensorSlice(name=f"t{i}", shape=(n,), offset=int(offsets[i]), index=i)
-            for i, n in enumerate(sizes)
-        ),
-    )
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
 
 
 def workers(count: int, **parameters: Any) -> list[EfBlockSgdm]:
     chosen = EfBlockSgdmParameters(**parameters)
     return [EfBlockSgdm(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
-
-
-def step_of(
-    group: list[EfBlockSgdm], layout: BucketLayout, gradients: list[torch.Tensor], step: int = 0
-) -> list[torch.Tensor]:
-    return lockstep(
-        [
-            worker.exchange(Bucket(layout=layout, gradient=gradient), step)
-            for worker, gradient in zip(group, gradients, strict=True)
-        ]
-    )
 
 
 def coded(vector: np.ndarray[Any, Any], blocks: list[slice]) -> np.ndarray[Any, Any]:
@@ -66,7 +45,9 @@ def coded(vector: np.ndarray[Any, Any], blocks: list[slice]) -> np.ndarray[Any, 
     return out
 
 
-def test_updates_follow_the_published_algorithm_step_by_step() -> None:
+def test_updates_follow_the_published_algorithm_step_by_step(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
     # Independent float64 loop over Algorithm 2 of Zheng et al. (rho = 1), three workers.
     sizes, m, count = (37, 5, 1), 0.9, 3
     layout, group = layout_of(*sizes), workers(count)
@@ -90,7 +71,9 @@ def test_updates_follow_the_published_algorithm_step_by_step() -> None:
         assert torch.equal(updates[0], updates[2])
 
 
-def test_what_is_not_applied_is_still_in_an_error() -> None:
+def test_what_is_not_applied_is_still_in_an_error(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
     # Conservation: sum of updates + server error + mean worker error = sum of mean directions.
     layout, count, m = layout_of(200, 30), 4, 0.9
     group = workers(count, block_elements=64)
@@ -106,7 +89,7 @@ def test_what_is_not_applied_is_still_in_an_error() -> None:
     assert all(not worker._server_error for worker in group[1:])
 
 
-def test_the_coder_is_the_contraction_of_the_formula() -> None:
+def test_the_coder_is_the_contraction_of_the_formula(normal: Draw, layout_of: LayoutOf) -> None:
     # |v - Q(v)|^2 = |v|^2 - |v|_1^2 / n exactly; for N(0, 1) that is 1 - 2 / pi = .3634 of |v|^2.
     values = normal(1_000_000)
     layout = layout_of(1_000_000)
@@ -121,12 +104,14 @@ def test_the_coder_is_the_contraction_of_the_formula() -> None:
 
 @pytest.mark.parametrize("most", [None, 1, 64, 100, 4096])
 @pytest.mark.parametrize("n", [1, 7, 8, 1000, 1001])
-def test_both_directions_take_one_bit_and_one_scale_a_block(n: int, most: int | None) -> None:
+def test_both_directions_take_one_bit_and_one_scale_a_block(
+    n: int, most: int | None, normal: Draw, layout_of: LayoutOf, exchange: Exchange
+) -> None:
     layout = layout_of(n, 3)
     meter = Meter(1)
     (worker,) = workers(1, block_elements=most)
     bucket = Bucket(layout=layout, gradient=normal(n + 3))
-    lockstep([worker.exchange(bucket, 0)], meter)
+    exchange([worker], [bucket], 0, meter)
     expected = 0
     for size in (n, 3):
         blocks = math.ceil(size / block_length(size, most))
@@ -147,7 +132,7 @@ def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
     assert blocks == 1 or most is not None
 
 
-def test_blocks_have_their_own_scale() -> None:
+def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:
     values = torch.tensor([1.0, -3.0, 10.0, 30.0, -500.0])
     # By hand, blocks of at most 2 elements: (1, 3), (10, 30), (500).
     assert block_scales(values, 2).tolist() == [2.0, 20.0, 500.0]
@@ -158,20 +143,20 @@ def test_blocks_have_their_own_scale() -> None:
     assert out.tolist() == [2.0, -2.0, 20.0, 20.0, -500.0]
 
 
-def test_the_scale_of_a_long_tensor_is_exact_to_float32() -> None:
+def test_the_scale_of_a_long_tensor_is_exact_to_float32(normal: Draw) -> None:
     values = normal(1 << 20).repeat(16)
     exact = float(values.double().abs().mean())
     assert float(block_scales(values, values.numel())) == pytest.approx(exact, rel=1e-6)
 
 
-def test_the_bit_of_zero_says_positive() -> None:
+def test_the_bit_of_zero_says_positive(layout_of: LayoutOf) -> None:
     layout, out = layout_of(4), torch.zeros(4)
     values = torch.tensor([0.0, -0.0, 2.0, -2.0])
     add_decoded(workers(1)[0].encode(values, layout), layout, out, 1.0)
     assert out.tolist() == [1.0, 1.0, 1.0, -1.0]
 
 
-def test_zero_gradients_give_zero_updates_for_ever() -> None:
+def test_zero_gradients_give_zero_updates_for_ever(layout_of: LayoutOf, step_of: Exchange) -> None:
     layout, group = layout_of(9, 1), workers(2)
     for step in range(3):
         for update in step_of(group, layout, [torch.zeros(10)] * 2, step):
@@ -179,7 +164,9 @@ def test_zero_gradients_give_zero_updates_for_ever() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e30])
-def test_extremes_stay_finite(scale: float) -> None:
+def test_extremes_stay_finite(
+    scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
     layout, group = layout_of(9), workers(2)
     for step in range(4):
         (update, _) = step_of(group, layout, [normal(9, rank) * scale for rank in range(2)], step)
@@ -187,7 +174,7 @@ def test_extremes_stay_finite(scale: float) -> None:
         assert update.any()
 
 
-def test_one_element_is_exact_nesterov_momentum() -> None:
+def test_one_element_is_exact_nesterov_momentum(layout_of: LayoutOf, step_of: Exchange) -> None:
     # A block of one element loses nothing: updates are g + m u with u = m u + g, by hand.
     layout, (worker,) = layout_of(1), workers(1)
     updates = [float(step_of([worker], layout, [torch.tensor([1.0])], s)[0]) for s in range(3)]
@@ -195,13 +182,13 @@ def test_one_element_is_exact_nesterov_momentum() -> None:
     assert EfBlockSgdm.momentum(worker.parameters) == (0.9, True)
 
 
-def test_the_server_counts_and_decodes_each_payload_once() -> None:
+def test_the_server_counts_and_decodes_each_payload_once(normal: Draw, layout_of: LayoutOf) -> None:
     layout = layout_of(64)
     group = workers(3)
-    exchanges = [
-        w.exchange(Bucket(layout=layout, gradient=normal(64, w.worker.rank)), 0) for w in group
+    requests = [
+        next(w.exchange(Bucket(layout=layout, gradient=normal(64, w.worker.rank)), 0))
+        for w in group
     ]
-    requests = [next(exchange) for exchange in exchanges]
     assert all(isinstance(request, PushPull) for request in requests)
     pushed = [request.payload for request in requests if isinstance(request, PushPull)]
     mean = torch.zeros(64)
@@ -212,7 +199,7 @@ def test_the_server_counts_and_decodes_each_payload_once() -> None:
     assert torch.equal(answer, group[0].encode(mean, layout))
 
 
-def test_damage_is_refused() -> None:
+def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
     layout = layout_of(20)
     message = workers(1)[0].encode(normal(20), layout)
     out = torch.zeros(20)

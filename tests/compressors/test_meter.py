@@ -55,6 +55,20 @@ def test_a_gather_counts_the_elements_it_touches() -> None:
     assert counted(recorder.fixed) == [("gather_scatter", 24 + 12 + 12, 0)]
 
 
+def test_adding_at_indices_reads_and_writes_what_it_touches() -> None:
+    x, index, values = torch.zeros(10_000), torch.tensor([3, 5, 7]), torch.ones(3)
+    with segment() as recorder:
+        x.index_add_(0, index, values)
+    # three int64 indices, three values, three float32 read and written back
+    assert counted(recorder.fixed) == [("gather_scatter", 24 + 12 + 2 * 12, 0)]
+    with segment() as recorder:
+        x.index_put_((index,), values, accumulate=True)
+    assert counted(recorder.fixed) == [("gather_scatter", 24 + 12 + 2 * 12, 0)]
+    with segment() as recorder:
+        x.index_put_((index,), values)
+    assert counted(recorder.fixed) == [("gather_scatter", 24 + 12 + 12, 0)]
+
+
 def test_an_expanded_operand_counts_what_it_is_expanded_from() -> None:
     x, scale = torch.zeros(100, 50), torch.zeros(100, 1)
     with segment() as recorder:

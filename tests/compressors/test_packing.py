@@ -12,10 +12,8 @@ from gcsim.compressors.meter import segment
 from gcsim.compressors.packing import (
     pack_bits,
     pack_signs,
-    pack_trits,
     unpack_bits,
     unpack_signs,
-    unpack_trits,
 )
 from gcsim.errors import InputError
 
@@ -68,21 +66,6 @@ def test_a_set_bit_is_negative_and_both_zeros_are_positive() -> None:
     assert unpack_signs(pack_signs(values), 5).tolist() == [-1, 1, 1, 1, -1]
 
 
-@pytest.mark.parametrize("n", [*LENGTHS, 5 * (1 << 17) + 3])
-def test_digits_survive_at_five_a_byte(n: int) -> None:
-    digits = torch.from_numpy(np.random.default_rng(n).integers(0, 3, n).astype(np.uint8))
-    packed = pack_trits(digits)
-    assert packed.numel() == -(-n // 5)
-    assert torch.equal(unpack_trits(packed, n), digits)
-
-
-def test_known_bytes_of_digits() -> None:
-    # By hand: 2 (1 + 3 + 9 + 27 + 81) = 242; six digits make two bytes, planes (0,1) (2,3) (4,5).
-    assert pack_trits(torch.full((5,), 2, dtype=torch.uint8)).tolist() == [242]
-    six = torch.tensor([1, 2, 0, 1, 2, 0], dtype=torch.uint8)
-    assert pack_trits(six).tolist() == [1 + 9 * 2, 2 + 3 * 1]
-
-
 def test_a_view_into_a_message_unpacks_like_a_copy() -> None:
     codes = random_codes(999, 11)
     message = torch.cat((torch.zeros(3, dtype=torch.uint8), pack_bits(codes, 11)))
@@ -107,15 +90,6 @@ def test_stray_bits_are_refused() -> None:
     signs[-1] = 2
     with pytest.raises(InputError, match="padding"):
         unpack_signs(signs, 9)
-    with pytest.raises(InputError, match="padding"):
-        unpack_trits(torch.tensor([81], dtype=torch.uint8), 4)
-
-
-def test_what_is_no_five_digits_is_refused() -> None:
-    with pytest.raises(InputError, match="243"):
-        unpack_trits(torch.tensor([243], dtype=torch.uint8), 5)
-    with pytest.raises(InputError, match="1 bytes for 6"):
-        unpack_trits(torch.tensor([0], dtype=torch.uint8), 6)
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
@@ -123,8 +97,6 @@ def test_values_that_do_not_fit_are_refused() -> None:
         pack_bits(torch.tensor([0, 16], dtype=torch.uint8), 4)
     with pytest.raises(InputError, match="outside"):
         pack_bits(torch.tensor([-1], dtype=torch.int32), 12)
-    with pytest.raises(InputError, match="digit above 2"):
-        pack_trits(torch.tensor([3], dtype=torch.uint8))
     for bits in (0, 17):
         with pytest.raises(InputError, match="1 to 16"):
             pack_bits(torch.tensor([0], dtype=torch.uint8), bits)

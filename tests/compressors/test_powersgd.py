@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,24 +10,16 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.powersgd import PowerSgd, PowerSgdParameters
+
+BucketOf = Callable[..., Bucket]
+Exchange = Callable[..., list[torch.Tensor]]
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
-
-
-def bucket_of(*tensors: torch.Tensor) -> Bucket:
-    slices, offset = [], 0
-    for index, tensor in enumerate(tensors):
-        shape = tuple(tensor.shape)
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += tensor.numel()
-    layout = BucketLayout(index=0, slices=tuple(slices))
-    return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
 
 
 def workers(count: int = 1, **parameters: Any) -> list[PowerSgd]:
@@ -34,30 +27,28 @@ def workers(count: int = 1, **parameters: Any) -> list[PowerSgd]:
     return [PowerSgd(Worker(rank=r, count=count, seed=7), chosen) for r in range(count)]
 
 
-def run(
-    group: list[PowerSgd], buckets: list[Bucket], step: int = 0, meter: Meter | None = None
-) -> list[torch.Tensor]:
-    return lockstep([w.exchange(b, step) for w, b in zip(group, buckets, strict=True)], meter)
-
-
 def mean(buckets: list[Bucket]) -> torch.Tensor:
     return torch.stack([bucket.gradient for bucket in buckets]).mean(0)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(count: int) -> None:
+def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(
+    count: int, bucket_of: BucketOf, exchange: Exchange
+) -> None:
     # P = M Q spans M's columns when Q is Gaussian and M has rank r, so P P^T M = M.
     left, right = normal(60, 3), normal(3, 40, seed=1)
     buckets = [bucket_of(left @ (right * (rank + 1.0))) for rank in range(count)]
-    for update in run(workers(count, rank=3), buckets):
+    for update in exchange(workers(count, rank=3), buckets):
         torch.testing.assert_close(update, mean(buckets), rtol=1e-4, atol=1e-4)
 
 
-def test_the_update_is_an_orthogonal_projection_of_the_mean() -> None:
+def test_the_update_is_an_orthogonal_projection_of_the_mean(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
     # P P^T is a projection of rank r only when the r columns of P are orthonormal: the residual
     # is then orthogonal to every column of the update, and the energies add up.
     buckets = [bucket_of(normal(50, 36, seed=s)) for s in range(2)]
-    update = run(workers(2, rank=3), buckets)[0].view(50, 36).double()
+    update = exchange(workers(2, rank=3), buckets)[0].view(50, 36).double()
     gradient = mean(buckets).view(50, 36).double()
     residual = gradient - update
     assert float((update.T @ residual).abs().max()) < 1e-4
@@ -66,7 +57,7 @@ def test_the_update_is_an_orthogonal_projection_of_the_mean() -> None:
     assert float(energy) == pytest.approx(float(gradient.square().sum()), rel=1e-5)
 
 
-def test_nothing_is_lost_between_update_and_errors() -> None:
+def test_nothing_is_lost_between_update_and_errors(bucket_of: BucketOf, exchange: Exchange) -> None:
     # Conservation: mean error after = mean (error before + gradient) - update.
     group, total, applied = workers(3, rank=2), torch.zeros(900 + 7), torch.zeros(900 + 7)
     for step in range(6):
@@ -74,14 +65,16 @@ def test_nothing_is_lost_between_update_and_errors() -> None:
             bucket_of(normal(30, 30, seed=9 * step + s), normal(7, seed=s)) for s in range(3)
         ]
         total += mean(buckets)
-        applied += run(group, buckets, step)[0]
+        applied += exchange(group, buckets, step)[0]
     errors = torch.stack([worker._error[0] for worker in group]).mean(0)
     torch.testing.assert_close(applied + errors, total, rtol=1e-4, atol=1e-4)
     assert not errors[900:].any()
     assert float(errors[:900].norm()) > 1.0
 
 
-def test_warm_start_converges_to_the_best_approximation() -> None:
+def test_warm_start_converges_to_the_best_approximation(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
     # With one gradient again and again and no feedback this is subspace iteration: the error
     # tends to that of the truncated singular value decomposition (Eckart and Young).
     left, _ = torch.linalg.qr(normal(40, 40))
@@ -95,19 +88,21 @@ def test_warm_start_converges_to_the_best_approximation() -> None:
     )
     bucket = bucket_of(matrix)
     errors = [
-        float((run(group, [bucket], s)[0] - bucket.gradient).square().sum()) for s in range(25)
+        float((exchange(group, [bucket], s)[0] - bucket.gradient).square().sum()) for s in range(25)
     ]
     assert errors[0] > 1.2 * best
     assert errors[-1] == pytest.approx(best, rel=1e-3)
-    drawn = [float((run(cold, [bucket], s)[0] - bucket.gradient).square().sum()) for s in range(25)]
+    drawn = [
+        float((exchange(cold, [bucket], s)[0] - bucket.gradient).square().sum()) for s in range(25)
+    ]
     assert min(drawn) > 1.01 * best
 
 
-def test_two_thin_messages_carry_everything() -> None:
+def test_two_thin_messages_carry_everything(bucket_of: BucketOf, exchange: Exchange) -> None:
     # 32 r (a + b) bits for the matrices; the rest in full in the first message.
     tensors = [normal(64, 3, 4, 4), normal(64), normal(100, 50), normal(2, 2), normal(1)]
     meter = Meter(2)
-    run(workers(2, rank=2), [bucket_of(*tensors)] * 2, meter=meter)
+    exchange(workers(2, rank=2), [bucket_of(*tensors)] * 2, meter=meter)
     first, second = meter.collectives
     plain = 64 + 4 + 1
     assert first.sent == (4 * (plain + 2 * (64 + 100)),) * 2
@@ -115,11 +110,13 @@ def test_two_thin_messages_carry_everything() -> None:
     assert {first.kind, second.kind} == {"all_reduce"}
 
 
-def test_without_a_matrix_there_is_one_exact_all_reduce() -> None:
+def test_without_a_matrix_there_is_one_exact_all_reduce(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
     buckets = [bucket_of(normal(64, seed=s), normal(3, 2, seed=s + 9)) for s in range(2)]
     meter = Meter(2)
     group = workers(2)
-    for update in run(group, buckets, meter=meter):
+    for update in exchange(group, buckets, meter=meter):
         torch.testing.assert_close(update, mean(buckets))
     assert [record.sent for record in meter.collectives] == [(4 * 70, 4 * 70)]
     assert not group[0]._error
@@ -133,60 +130,62 @@ def test_without_a_matrix_there_is_one_exact_all_reduce() -> None:
     ((), 1, False),
 ])  # fmt: skip
 def test_only_what_shrinks_by_the_rate_is_compressed(
-    shape: tuple[int, ...], rank: int, compressed: bool
+    shape: tuple[int, ...], rank: int, compressed: bool, bucket_of: BucketOf
 ) -> None:
     (worker,) = workers(rank=rank, min_compression_rate=2.0)
     matrices, others = worker.split(bucket_of(normal(*shape)).layout)
     assert (len(matrices), len(others)) == ((1, 0) if compressed else (0, 1))
 
 
-def test_replicas_and_their_queries_stay_identical() -> None:
+def test_replicas_and_their_queries_stay_identical(bucket_of: BucketOf, exchange: Exchange) -> None:
     group = workers(3, rank=2)
     for step in range(3):
         buckets = [
             bucket_of(normal(20, 30, seed=5 * step + s), normal(4, seed=s)) for s in range(3)
         ]
-        updates = run(group, buckets, step)
+        updates = exchange(group, buckets, step)
         for worker, update in zip(group, updates, strict=True):
             assert torch.equal(update, updates[0])
             assert torch.equal(worker._query[0], group[0]._query[0])
     assert not torch.equal(group[0]._error[0], group[1]._error[0])
 
 
-def test_a_zero_gradient_gives_zero_and_does_no_lasting_harm() -> None:
+def test_a_zero_gradient_gives_zero_and_does_no_lasting_harm(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
     (worker,) = workers(rank=2, error_feedback=False)
     zero, real = bucket_of(torch.zeros(20, 20)), bucket_of(normal(20, 2) @ normal(2, 20, seed=1))
-    assert not run([worker], [zero], 0)[0].any()
+    assert not exchange([worker], [zero], 0)[0].any()
     for step in (1, 2):
-        update = run([worker], [real], step)[0]
+        update = exchange([worker], [real], step)[0]
         assert torch.isfinite(update).all()
     torch.testing.assert_close(update, real.gradient, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-20, 1e15])
-def test_extremes_stay_finite(scale: float) -> None:
+def test_extremes_stay_finite(scale: float, bucket_of: BucketOf, exchange: Exchange) -> None:
     (worker,) = workers(rank=2)
     bucket = bucket_of(normal(20, 20) * scale)
     for step in range(4):
-        assert torch.isfinite(run([worker], [bucket], step)[0]).all()
+        assert torch.isfinite(exchange([worker], [bucket], step)[0]).all()
 
 
-def test_steps_before_start_are_dense() -> None:
+def test_steps_before_start_are_dense(bucket_of: BucketOf, exchange: Exchange) -> None:
     group = workers(2, start=2)
     buckets = [bucket_of(normal(40, 40, seed=s)) for s in range(2)]
     assert [PowerSgd.phase(group[0].parameters, s) for s in range(3)] == ["dense", "dense", "step"]
     for step in range(2):
         meter = Meter(2)
-        torch.testing.assert_close(run(group, buckets, step, meter)[1], mean(buckets))
+        torch.testing.assert_close(exchange(group, buckets, step, meter)[1], mean(buckets))
         assert [record.sent for record in meter.collectives] == [(6400, 6400)]
     meter = Meter(2)
-    run(group, buckets, 2, meter)
+    exchange(group, buckets, 2, meter)
     assert len(meter.collectives) == 2
 
 
-def test_the_gradient_is_not_modified() -> None:
+def test_the_gradient_is_not_modified(bucket_of: BucketOf, exchange: Exchange) -> None:
     for feedback in (True, False):
         bucket = bucket_of(normal(30, 30), normal(5))
         before = bucket.gradient.clone()
-        run(workers(error_feedback=feedback), [bucket])
+        exchange(workers(error_feedback=feedback), [bucket])
         assert torch.equal(bucket.gradient, before)

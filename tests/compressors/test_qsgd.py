@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.levels import add_levels, bucket_norms, round_to_levels
-from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.qsgd import Qsgd, QsgdParameters, add_decoded, code_bits
 from gcsim.errors import InputError
 
-
-def normal(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal(n, dtype=np.float32))
-
-
-def bucket_of(*tensors: torch.Tensor) -> Bucket:
-    slices, offset = [], 0
-    for index, tensor in enumerate(tensors):
-        shape = tuple(tensor.shape)
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += tensor.numel()
-    layout = BucketLayout(index=0, slices=tuple(slices))
-    return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
+BucketOf = Callable[..., Bucket]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
 
 
 def workers(count: int, **parameters: object) -> list[Qsgd]:
@@ -82,7 +71,9 @@ def test_whole_levels_and_zero_are_never_moved(steps: int) -> None:
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("steps", [1, 7, 127])
-def test_the_mean_is_right_and_the_variance_is_the_formula(norm: str, steps: int) -> None:
+def test_the_mean_is_right_and_the_variance_is_the_formula(
+    norm: str, steps: int, normal: Draw, bucket_of: BucketOf
+) -> None:
     values, draws, size = normal(1300), 400, 512
     (worker,) = workers(1, steps=steps, norm=norm)
     bucket = bucket_of(values)
@@ -98,7 +89,7 @@ def test_the_mean_is_right_and_the_variance_is_the_formula(norm: str, steps: int
 
 
 @pytest.mark.parametrize("steps", [1, 4, 16])
-def test_the_variance_keeps_the_bounds(steps: int) -> None:
+def test_the_variance_keeps_the_bounds(steps: int, normal: Draw) -> None:
     values, size = normal(512 * 8, seed=3), 512
     energy = float(values.double().square().sum())
     # Alistarh et al., Lemma 3.1: min(d / s^2, sqrt(d) / s) |g|^2.
@@ -111,7 +102,9 @@ def test_the_variance_keeps_the_bounds(steps: int) -> None:
 
 
 @pytest.mark.parametrize(("norm", "expected"), [("max", 0.036), ("l2", 1.55)])
-def test_the_error_of_gaussian_gradients_is_known(norm: str, expected: float) -> None:
+def test_the_error_of_gaussian_gradients_is_known(
+    norm: str, expected: float, normal: Draw, bucket_of: BucketOf
+) -> None:
     # N(0, 1), s = 7, buckets of 500. Maximum norm: (max / s)^2 E f(1 - f) with E max^2 = 10.6 and
     # fractions nearly uniform, E f(1 - f) = 1/6: 10.6 / 49 / 6 = .036. Euclidean: nearly all
     # quotients are below 1, so E|v| sqrt(d) / s - E v^2 = sqrt(500) / 7 sqrt(2 / pi) - 1 = 1.55.
@@ -126,7 +119,9 @@ def test_the_error_of_gaussian_gradients_is_known(norm: str, expected: float) ->
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7, 8, 15, 16, 127])
 @pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1025])
-def test_the_message_has_the_length_of_the_formula(steps: int, n: int) -> None:
+def test_the_message_has_the_length_of_the_formula(
+    steps: int, n: int, normal: Draw, bucket_of: BucketOf
+) -> None:
     (worker,) = workers(1, steps=steps)
     width = math.ceil(math.log2(2 * steps + 1))
     assert code_bits(steps) == width
@@ -134,7 +129,7 @@ def test_the_message_has_the_length_of_the_formula(steps: int, n: int) -> None:
     assert worker.encode(bucket_of(normal(n)), 0).numel() == header + norms + codes
 
 
-def test_each_tensor_has_a_frame_and_buckets_of_its_own() -> None:
+def test_each_tensor_has_a_frame_and_buckets_of_its_own(normal: Draw, bucket_of: BucketOf) -> None:
     (worker,) = workers(1)
     bucket = bucket_of(normal(700).view(7, 100), 1e6 * normal(3), normal(1))
     message = worker.encode(bucket, 0)
@@ -143,7 +138,7 @@ def test_each_tensor_has_a_frame_and_buckets_of_its_own() -> None:
     assert float(error[:700].max()) <= float(bucket.gradient[:700].abs().max()) / 7
 
 
-def test_a_zero_bucket_decodes_to_zero_beside_others() -> None:
+def test_a_zero_bucket_decodes_to_zero_beside_others(normal: Draw, bucket_of: BucketOf) -> None:
     values = torch.cat((torch.zeros(512), normal(512), torch.zeros(7)))
     (worker,) = workers(1)
     decoded = decode(worker.encode(bucket_of(values), 0), bucket_of(values))
@@ -154,7 +149,9 @@ def test_a_zero_bucket_decodes_to_zero_beside_others() -> None:
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e30])
-def test_tiny_and_huge_values_stay_within_one_step(norm: str, scale: float) -> None:
+def test_tiny_and_huge_values_stay_within_one_step(
+    norm: str, scale: float, bucket_of: BucketOf
+) -> None:
     values = torch.tensor([1.0, -0.5, 0.25, 0.0]) * scale
     (worker,) = workers(1, norm=norm)
     decoded = decode(worker.encode(bucket_of(values), 0), bucket_of(values))
@@ -163,24 +160,28 @@ def test_tiny_and_huge_values_stay_within_one_step(norm: str, scale: float) -> N
     assert float((decoded.double() - values.double()).abs().max()) <= 1.01 * length / 7 + 3e-45
 
 
-def test_one_element_and_an_outlier_are_exact_with_the_maximum_norm() -> None:
+def test_one_element_and_an_outlier_are_exact_with_the_maximum_norm(bucket_of: BucketOf) -> None:
     (worker,) = workers(1)
     for values in (torch.tensor([-0.3]), torch.tensor([0.0, 0.0, 1e20, 0.0])):
         decoded = decode(worker.encode(bucket_of(values), 0), bucket_of(values))
         torch.testing.assert_close(decoded, values, rtol=3e-7, atol=0)
 
 
-def test_all_replicas_get_the_mean_of_what_was_sent() -> None:
+def test_all_replicas_get_the_mean_of_what_was_sent(
+    normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
     group = workers(3)
     buckets = [bucket_of(normal(900, seed), normal(5, seed + 10)) for seed in range(3)]
     sent = [decode(w.encode(b, 4), b) for w, b in zip(group, buckets, strict=True)]
-    updates = lockstep([w.exchange(b, 4) for w, b in zip(group, buckets, strict=True)])
+    updates = exchange(group, buckets, 4)
     assert torch.equal(updates[0], updates[1])
     assert torch.equal(updates[0], updates[2])
     torch.testing.assert_close(updates[0], torch.stack(sent).mean(0), rtol=1e-5, atol=1e-6)
 
 
-def test_random_bits_depend_on_worker_step_and_tensor_and_on_nothing_else() -> None:
+def test_random_bits_depend_on_worker_step_and_tensor_and_on_nothing_else(
+    normal: Draw, bucket_of: BucketOf
+) -> None:
     first, second = workers(2)
     bucket = bucket_of(normal(400), normal(400))
     message = first.encode(bucket, 0)
@@ -191,7 +192,7 @@ def test_random_bits_depend_on_worker_step_and_tensor_and_on_nothing_else() -> N
     assert not torch.equal(decoded[:400], decoded[400:])
 
 
-def test_damage_is_refused() -> None:
+def test_damage_is_refused(normal: Draw, bucket_of: BucketOf) -> None:
     bucket = bucket_of(normal(600))
     (worker,) = workers(1)
     message = worker.encode(bucket, 0)
@@ -208,10 +209,12 @@ def test_damage_is_refused() -> None:
             decode(damaged, bucket)
 
 
-def test_the_gradient_is_not_modified() -> None:
+def test_the_gradient_is_not_modified(
+    normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
     bucket = bucket_of(normal(600))
     before = bucket.gradient.clone()
-    lockstep([workers(1)[0].exchange(bucket, 0)])
+    exchange(workers(1), [bucket])
     assert torch.equal(bucket.gradient, before)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.index_coding import Coder, encode_indices
-from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.qsparse_local_sgd import (
     QsparseLocalSgd,
@@ -24,41 +23,14 @@ from gcsim.compressors.qsparse_local_sgd import (
 from gcsim.compressors.selection import largest
 from gcsim.errors import InputError
 
-
-def normal(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal(n, dtype=np.float32))
-
-
-def layout_of(*sizes: int) -> BucketLayout:
-    offsets = np.cumsum([0, *sizes])
-    return BucketLayout(
-        index=0,
-        slices=tuple(
-            TensorSlice(name=f"t{i}", shape=(n,), offset=int(offsets[i]), index=i)
-            for i, n in enumerate(sizes)
-        ),
-    )
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
 
 
 def workers(count: int = 1, **parameters: Any) -> list[QsparseLocalSgd]:
     chosen = QsparseLocalSgdParameters(**parameters)
     return [QsparseLocalSgd(Worker(rank=r, count=count, seed=7), chosen) for r in range(count)]
-
-
-def step_of(
-    group: list[QsparseLocalSgd],
-    layout: BucketLayout,
-    gradients: list[torch.Tensor],
-    step: int,
-    meter: Meter | None = None,
-) -> list[torch.Tensor]:
-    return lockstep(
-        [
-            worker.exchange(Bucket(layout=layout, gradient=gradient), step)
-            for worker, gradient in zip(group, gradients, strict=True)
-        ],
-        meter,
-    )
 
 
 def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
@@ -68,7 +40,9 @@ def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("interval", [1, 3, 4])
-def test_replicas_meet_at_the_synchronised_model(interval: int) -> None:
+def test_replicas_meet_at_the_synchronised_model(
+    interval: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
     # x_sync - lr * mean(decoded), with each round's a = e + sum of heavy-ball directions formed
     # independently in float64 from the same gradients, and e from the worker's own message.
     count, n, lr, m = 3, 410, 0.05, 0.9
@@ -102,7 +76,9 @@ def test_replicas_meet_at_the_synchronised_model(interval: int) -> None:
             assert float((replicas[0] - replicas[1]).abs().max()) > 0.01
 
 
-def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum() -> None:
+def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum(
+    layout_of: LayoutOf, step_of: Exchange
+) -> None:
     # By hand: u = 1, 1.9; the gradient is 1.
     layout, group = layout_of(5), workers(2, interval=3)
     for step, expected in enumerate((1.0, 1.9)):
@@ -115,7 +91,9 @@ def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum() -> Non
     assert [record.kind for record in meter.collectives] == ["all_gather", "all_gather"]
 
 
-def test_what_was_not_decoded_is_in_the_error() -> None:
+def test_what_was_not_decoded_is_in_the_error(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
     # Conservation: sum of decoded messages + error = sum of all directions; with one worker the
     # sum of the updates over whole rounds is the sum of the decoded messages.
     layout, (worker,) = layout_of(700), workers(interval=2)
@@ -131,7 +109,9 @@ def test_what_was_not_decoded_is_in_the_error() -> None:
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
-def test_a_message_is_a_contraction_that_quantises_the_largest(norm: str) -> None:
+def test_a_message_is_a_contraction_that_quantises_the_largest(
+    norm: str, normal: Draw, layout_of: LayoutOf
+) -> None:
     # |v - Q(TopK v)|^2 = |rest|^2 + quantisation error <= (1 - k / n + k / n beta) |v|^2, with
     # beta = d / s^2 = 512 / 127^2 = .032 (Alistarh et al., Lemma 3.1; the maximum norm is below).
     values, ratio = normal(20_000), 0.08
@@ -146,7 +126,7 @@ def test_a_message_is_a_contraction_that_quantises_the_largest(norm: str) -> Non
         assert error <= (1 - ratio + ratio * 512 / 127**2) * energy
 
 
-def test_kept_values_are_right_on_average() -> None:
+def test_kept_values_are_right_on_average(normal: Draw, layout_of: LayoutOf) -> None:
     values, draws = normal(600), 300
     layout, (worker,) = layout_of(600), workers(ratio=1.0)
     decoded = torch.stack([decode(worker.encode(values, layout, s), layout) for s in range(draws)])
@@ -159,7 +139,9 @@ def test_kept_values_are_right_on_average() -> None:
 
 
 @pytest.mark.parametrize("coder", list(Coder))
-def test_the_message_has_the_length_of_the_formula(coder: Coder) -> None:
+def test_the_message_has_the_length_of_the_formula(
+    coder: Coder, normal: Draw, layout_of: LayoutOf
+) -> None:
     n, values = 10_000, normal(10_000)
     layout, (worker,) = layout_of(n), workers(indices=coder.name.lower(), ratio=0.08)
     message = worker.encode(values, layout, 0)
@@ -170,7 +152,9 @@ def test_the_message_has_the_length_of_the_formula(coder: Coder) -> None:
     assert positions == exact.get(coder, positions)
 
 
-def test_the_default_interval_brings_the_volume_to_one_percent() -> None:
+def test_the_default_interval_brings_the_volume_to_one_percent(
+    normal: Draw, layout_of: LayoutOf
+) -> None:
     # .08 (8 + 32/512 + 5.05 Rice bits) / 32 = 3.28 % a round; H = 3 gives 1.09 %, nearest to 1 %.
     n = 1_000_000
     (worker,) = workers()
@@ -198,7 +182,9 @@ def test_replicas_differ_between_and_the_schedule_says_when() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-44, 1e30])
-def test_zero_one_element_and_extremes_stay_right(scale: float) -> None:
+def test_zero_one_element_and_extremes_stay_right(
+    scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
     layout, group = layout_of(1, 30), workers(2, interval=2, momentum=0.0)
     gradient = normal(31) * scale
     step_of(group, layout, [gradient] * 2, 0)
@@ -210,7 +196,7 @@ def test_zero_one_element_and_extremes_stay_right(scale: float) -> None:
         assert not update.any()
 
 
-def test_a_local_update_is_not_the_state_itself() -> None:
+def test_a_local_update_is_not_the_state_itself(layout_of: LayoutOf, step_of: Exchange) -> None:
     layout, (worker,) = layout_of(3), workers(interval=2)
     gradient = torch.ones(3)
     (update,) = step_of([worker], layout, [gradient], 0)
@@ -219,7 +205,7 @@ def test_a_local_update_is_not_the_state_itself() -> None:
     assert gradient.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_damage_is_refused() -> None:
+def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
     layout, (worker,) = layout_of(2000), workers()
     message = worker.encode(normal(2000), layout, 0)
     with pytest.raises(InputError):

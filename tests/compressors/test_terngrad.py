@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,15 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.terngrad import TernGrad, TernGradParameters, add_decoded, clipped_maximum
 from gcsim.errors import InputError
 
-
-def normal(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal(n, dtype=np.float32))
-
-
-def bucket_of(*tensors: torch.Tensor) -> Bucket:
-    slices, offset = [], 0
-    for index, tensor in enumerate(tensors):
-        shape = tuple(tensor.shape)
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += tensor.numel()
-    layout = BucketLayout(index=0, slices=tuple(slices))
-    return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
+BucketOf = Callable[..., Bucket]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+Update = Callable[..., torch.Tensor]
 
 
 def workers(count: int, **parameters: Any) -> list[TernGrad]:
@@ -36,9 +27,14 @@ def workers(count: int, **parameters: Any) -> list[TernGrad]:
     return [TernGrad(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
-def alone(values: torch.Tensor, step: int = 0, **parameters: Any) -> torch.Tensor:
+@pytest.fixture
+def alone(bucket_of: BucketOf, exchange: Exchange) -> Update:
     """The update of a single worker: its own decoded message."""
-    return lockstep([workers(1, **parameters)[0].exchange(bucket_of(values), step)])[0]
+
+    def update(values: torch.Tensor, step: int = 0, **parameters: Any) -> torch.Tensor:
+        return exchange(workers(1, **parameters), [bucket_of(values)], step)[0]
+
+    return update
 
 
 def clipped(values: torch.Tensor, clip: float) -> torch.Tensor:
@@ -48,7 +44,9 @@ def clipped(values: torch.Tensor, clip: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("packing", ["base3", "two_bit"])
 @pytest.mark.parametrize("clip", [2.5, None])
-def test_an_element_is_the_scalar_its_negative_or_zero(packing: str, clip: float | None) -> None:
+def test_an_element_is_the_scalar_its_negative_or_zero(
+    packing: str, clip: float | None, alone: Update, normal: Draw
+) -> None:
     values = normal(1001)
     update = alone(values, clip=clip, packing=packing)
     scalar = float((values if clip is None else clipped(values, clip)).abs().max())
@@ -57,7 +55,9 @@ def test_an_element_is_the_scalar_its_negative_or_zero(packing: str, clip: float
 
 
 @pytest.mark.parametrize("clip", [2.5, None])
-def test_the_mean_is_the_clipped_vector_and_the_variance_is_the_formula(clip: float | None) -> None:
+def test_the_mean_is_the_clipped_vector_and_the_variance_is_the_formula(
+    clip: float | None, alone: Update, normal: Draw
+) -> None:
     values, draws = normal(1500, seed=2), 400
     target = (values if clip is None else clipped(values, clip)).double()
     updates = torch.stack([alone(values, step, clip=clip) for step in range(draws)]).double()
@@ -70,7 +70,7 @@ def test_the_mean_is_the_clipped_vector_and_the_variance_is_the_formula(clip: fl
     assert float(error.square().sum(1).mean()) == pytest.approx(variance, rel=0.02)
 
 
-def test_the_error_of_gaussian_gradients_is_known() -> None:
+def test_the_error_of_gaussian_gradients_is_known(alone: Update, normal: Draw) -> None:
     # c = 2.5: 1.01 |g|^2 (clipping bias included); unclipped: (s E|v| - E v^2) / E v^2, 2.76 when
     # the largest of 10^6 values is 4.71, its most likely value being sqrt(2 ln(2 n)) ~ 4.9.
     values = normal(1_000_000, seed=1)
@@ -83,18 +83,18 @@ def test_the_error_of_gaussian_gradients_is_known() -> None:
     assert error == pytest.approx(2.76, abs=0.35)
 
 
-def test_the_scalar_is_the_largest_over_workers_of_each_tensor() -> None:
+def test_the_scalar_is_the_largest_over_workers_of_each_tensor(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
     group = workers(2, clip=None)
     first = bucket_of(torch.tensor([1.0, -3.0]), torch.tensor([0.5]))
     second = bucket_of(torch.tensor([2.0, -1.0]), torch.tensor([4.0]))
-    exchange = group[0].exchange(first, 0)
-    request = next(exchange)
+    generator = group[0].exchange(first, 0)
+    request = next(generator)
     assert isinstance(request, AllReduce)
     assert (request.op, request.tensor.tolist()) == ("max", [3.0, 0.5])
-    assert isinstance(exchange.send(torch.tensor([3.0, 4.0])), AllGather)
-    updates = lockstep(
-        [w.exchange(b, 1) for w, b in zip(workers(2, clip=None), (first, second), strict=True)]
-    )
+    assert isinstance(generator.send(torch.tensor([3.0, 4.0])), AllGather)
+    updates = exchange(workers(2, clip=None), (first, second), 1)
     assert torch.equal(updates[0], updates[1])
     # The element that is the scalar is certain; with two workers, digits count half of it.
     assert updates[0][1] in (-1.5, -3.0)
@@ -102,7 +102,9 @@ def test_the_scalar_is_the_largest_over_workers_of_each_tensor() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 4, 5, 6, 1001])
-def test_the_message_has_the_length_of_the_formula(n: int) -> None:
+def test_the_message_has_the_length_of_the_formula(
+    n: int, normal: Draw, bucket_of: BucketOf
+) -> None:
     for packing, packed in (("base3", math.ceil(n / 5)), ("two_bit", math.ceil(n / 4))):
         (worker,) = workers(1, packing=packing)
         exchange = worker.exchange(bucket_of(normal(n), normal(n)), 0)
@@ -122,22 +124,24 @@ def test_clipping_bounds_the_scalar_by_c_population_deviations() -> None:
 
 
 @pytest.mark.parametrize("values", [[-0.3], [2.0, 2.0, 2.0], [1e-30, -1e-30]])
-def test_a_tensor_without_spread_is_not_clipped_away(values: list[float]) -> None:
+def test_a_tensor_without_spread_is_not_clipped_away(values: list[float], alone: Update) -> None:
     vector = torch.tensor(values)
     torch.testing.assert_close(alone(vector), vector, rtol=1e-6, atol=0)
 
 
-def test_zero_stays_zero_and_extremes_stay_finite() -> None:
+def test_zero_stays_zero_and_extremes_stay_finite(alone: Update) -> None:
     assert not alone(torch.zeros(11)).any()
     assert torch.isfinite(alone(torch.tensor([1e30, 1.0, -2.0]))).all()
     assert torch.isfinite(alone(torch.tensor([1e-45, 0.0, -3e-45]))).all()
 
 
-def test_all_replicas_are_equal_and_repeatable() -> None:
+def test_all_replicas_are_equal_and_repeatable(
+    normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
     buckets = [bucket_of(normal(333, seed), normal(8, seed + 9)) for seed in range(3)]
 
     def run(step: int) -> list[torch.Tensor]:
-        return lockstep([w.exchange(b, step) for w, b in zip(workers(3), buckets, strict=True)])
+        return exchange(workers(3), buckets, step)
 
     updates = run(0)
     assert torch.equal(updates[0], updates[1])
@@ -146,7 +150,7 @@ def test_all_replicas_are_equal_and_repeatable() -> None:
     assert not torch.equal(updates[0], run(1)[0])
 
 
-def test_damage_is_refused() -> None:
+def test_damage_is_refused(normal: Draw, bucket_of: BucketOf) -> None:
     bucket = bucket_of(normal(10))
     exchange = workers(1, packing="two_bit")[0].exchange(bucket, 0)
     scalars = next(exchange)
@@ -160,16 +164,15 @@ def test_damage_is_refused() -> None:
             add_decoded(damaged, bucket.layout, torch.zeros(10), 1.0)
 
 
-def test_each_worker_clips_to_its_own_bound_even_under_a_larger_shared_scalar() -> None:
+def test_each_worker_clips_to_its_own_bound_even_under_a_larger_shared_scalar(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
     # By hand: the outlier 10 among 99 zeros is clipped to 2.5 sqrt(.99) = 2.487, so under a shared
     # scalar of 10 it is sent with probability .2487; unclipped it would be sent at every step.
     first = bucket_of(torch.tensor([0.0] * 99 + [10.0]))
     second = bucket_of(torch.tensor([10.0, -10.0] * 50))
     sent = 0
     for step in range(200):
-        group = workers(2)
-        updates = lockstep(
-            [w.exchange(b, step) for w, b in zip(group, (first, second), strict=True)]
-        )
+        updates = exchange(workers(2), (first, second), step)
         sent += int(updates[0][99]) == 0  # (10 - 10) / 2 when sent, else -5
     assert sent == pytest.approx(200 * 0.2487, abs=5 * math.sqrt(200 * 0.2487 * 0.7513))

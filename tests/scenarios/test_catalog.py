@@ -50,6 +50,19 @@ def test_a_link_names_its_source(name: str) -> None:
     assert 0 < link.latency < Fraction(1, 1000)
 
 
+def test_whether_a_link_is_an_estimate_is_a_field_and_no_words_of_its_source() -> None:
+    assert catalog.link("10gbe").estimate
+    assert not catalog.link("pcie3_x16").estimate  # measured: 12.15 GB/s
+    assert not any(link.source.startswith("estimate") for link in catalog.links().values())
+
+
+def test_only_estimates_are_above_what_was_reached() -> None:
+    # An ideal link is a bound: all of the line rate, and nobody measured it.
+    ideal = [link for name, link in catalog.links().items() if name.endswith("_ideal")]
+    assert ideal
+    assert all(link.efficiency == 1 and link.estimate for link in ideal)
+
+
 def test_ethernet_goodput_is_what_tcp_frames_leave() -> None:
     # 1500 - 20 (IP) - 32 (TCP with time stamps) data bytes in 1500 + 14 + 4 + 8 + 12 on the wire.
     share = Fraction(1500 - 20 - 32, 1500 + 14 + 4 + 8 + 12)

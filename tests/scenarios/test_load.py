@@ -300,6 +300,25 @@ def test_an_option_on_a_named_link_changes_a_copy_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("link", "estimate"),
+    [
+        ("pcie4_x16", True),
+        ("pcie3_x16", False),
+        ("{bandwidth: 1 GB/s, latency: 1 us}", False),
+        ("{bandwidth: 1 GB/s, latency: 1 us, estimate: true}", True),
+        ("{like: 10gbe, bandwidth: 5 Gbit/s}", True),  # the latency is still the estimated one
+        ("{like: 10gbe, bandwidth: 5 Gbit/s, latency: 1 us, efficiency: 0.9}", False),
+        ("{like: 10gbe, latency: 1 us, estimate: false}", False),
+    ],
+)
+def test_a_link_is_an_estimate_while_a_figure_of_it_is(
+    tmp_path: Path, link: str, estimate: bool
+) -> None:
+    scenario = load(tmp_path, changed("intra_node: pcie3_x16", f"intra_node: {link}"))
+    assert scenario.cluster.intra_node.estimate == estimate
+
+
+@pytest.mark.parametrize(
     ("option", "expected"),
     [
         ("cluster.noeds=8", "--set cluster.noeds: error: unknown key 'noeds' in cluster; did you"),
@@ -380,6 +399,9 @@ VARIANTS = [
     changed("{forward: 5 ms, backward: 10 ms}", "{forward: 5.1234 us, backward: 1e-3 s}"),
     changed("    efficiency: 0.94", "    efficiency: 2/3\n    source: 'a: b'\n    name: mine"),
     changed("label: top 1 %", "label: '12:30'"),
+    changed("intra_node: pcie3_x16", "intra_node: {like: pcie4_x16, latency: 7 us}"),
+    changed("intra_node: pcie3_x16", "intra_node: 10gbe_ideal"),
+    changed("    efficiency: 0.94", "    estimate: true"),
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import picoseconds, seconds
 from gcsim.simulator.device import Device, KernelRate, TrainingRate
-from gcsim.simulator.pricing import PriceList, compute_time
+from gcsim.simulator.pricing import PriceList
 from gcsim.simulator.training_time import training_times
 from gcsim.traces.profile import Compute, Layer, ModelFacts
 
@@ -164,7 +164,7 @@ def test_a_kernel_costs_its_launches_bytes_and_flops() -> None:
     compute = Compute(stage="encode", fixed=fixed)
     # 3 * 5 us + 1 MB / 500 GB/s = 17 us; 2 * 2^-20 s + 8 MFLOP / 4 TFLOP/s; no byte rate
     expected = 17_000_000 + round(2 * 10**12 / 2**20 + 2_000_000)
-    assert compute_time(compute, toy, payloads=4) == expected
+    assert PriceList(toy).compute_time(compute, payloads=4) == expected
 
 
 def test_what_is_spent_for_each_payload_grows_with_their_number() -> None:
@@ -174,7 +174,7 @@ def test_what_is_spent_for_each_payload_grows_with_their_number() -> None:
         fixed=(cost("streaming", 1, 500_000),),
         per_payload=(cost("streaming", 1, 1_000_000),),
     )
-    times = [compute_time(compute, toy, payloads) for payloads in (0, 1, 64)]
+    times = [PriceList(toy).compute_time(compute, payloads) for payloads in (0, 1, 64)]
     assert times == [6_000_000, 13_000_000, 6_000_000 + 64 * 7_000_000]
 
 
@@ -188,4 +188,4 @@ def test_servers_share_the_bytes_but_not_the_launches() -> None:
 def test_a_class_without_a_rate_is_named() -> None:
     compute = Compute(stage="encode", fixed=(cost("sort", 1, 1),))
     with pytest.raises(InputError, match="'toy' has no rate for kernels of class 'sort'"):
-        compute_time(compute, device(), payloads=1)
+        PriceList(device()).compute_time(compute, payloads=1)

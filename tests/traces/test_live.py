@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gcsim.errors import InputError
+from gcsim.traces.building import build_model, trainable
 from gcsim.traces.data import Textures
 from gcsim.traces.live import LiveTrainer, WorkerGradients, pick_device
-from gcsim.traces.models import build_model, trainable
 from gcsim.traces.torch_generator import keyed_generator
 
 

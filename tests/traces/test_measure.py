@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -111,6 +112,23 @@ def test_a_local_method_is_run_for_whole_windows() -> None:
     assert silent.count(False) == 2 * len(LAYOUTS)
 
 
+@pytest.mark.parametrize("start", [1, 1000])
+def test_a_start_up_is_left_out(start: int) -> None:
+    # Compression from step `start` on is what training consists of, not the dense steps before.
+    settled, late = profile_of("powersgd", rank=1), profile_of("powersgd", rank=1, start=start)
+    assert late.wire_bytes_per_worker == settled.wire_bytes_per_worker
+    assert [step.number for step in late.phases[0].steps] == list(range(start, start + 4))
+    warm = profile_of("dgc", ratio=0.01, warmup_epochs=4, steps_per_epoch=2)
+    cold = profile_of("dgc", ratio=0.01)
+    assert warm.wire_bytes_per_worker == pytest.approx(cold.wire_bytes_per_worker, rel=0.2)
+
+
+def test_a_trace_may_be_longer_than_a_period_that_must_be_short() -> None:
+    assert steps_to_run(subject("none"), 300) == 300
+    with pytest.raises(InputError, match="period"):
+        steps_to_run(subject("qsparse_local_sgd", interval=1000), 4)
+
+
 class Halving(Compressor):
     """Delivers half of the mean gradient: NMSE 1/4 and cosine 1, exactly."""
 
@@ -183,6 +201,27 @@ def test_a_damaged_cache_entry_is_as_good_as_none(
     assert cache.load("some") is None
     path.write_bytes(b"\xff\xfe")
     assert cache.load("some") is None
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(blocked / "below"))
+    with pytest.warns(UserWarning, match="GCSIM_CACHE_DIR"):
+        cache.save("some", profile_of("none"))
+
+
+def test_code_beside_a_users_module_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_model.py").write_text("import users_blocks")
+    (tmp_path / "users_blocks.py").write_text("WIDTH = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = cache.key({}, ["users_model"])
+    (tmp_path / "users_blocks.py").write_text("WIDTH = 2")
+    assert cache.key({}, ["users_model"]) != before
 
 
 def test_the_cache_key_depends_on_every_fact() -> None:

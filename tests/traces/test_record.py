@@ -10,9 +10,9 @@ import torch
 
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.building import build_model
 from gcsim.traces.data import Textures
 from gcsim.traces.live import LiveTrainer
-from gcsim.traces.models import build_model
 from gcsim.traces.record import record_live
 from gcsim.traces.store import Trace
 

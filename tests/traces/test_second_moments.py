@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from gcsim.compressors import meter
 from gcsim.errors import InputError
 from gcsim.traces import layer_moments
+from gcsim.traces.building import build_model, trainable
 from gcsim.traces.data import Textures
-from gcsim.traces.models import build_model, trainable
 from gcsim.traces.second_moments import Moments, second_moments
 from gcsim.traces.torch_generator import keyed_generator
 

@@ -1,0 +1,130 @@
+"""What a result says of its numbers is what they are: links, kernel rates, training times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.scenarios import catalog
+from gcsim.scenarios.document import write
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.provenance import provenance
+from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.training_time import training_times
+from gcsim.traces.profile import Layer, ModelFacts, Quality, TrafficProfile
+
+TEXT = """\
+model: lenet
+batch_size: 16
+cluster: {nodes: 2, device: p100_pcie, network: 10gbe}
+compressors: [none]
+"""
+
+
+def load(folder: Path, *overrides: str) -> Scenario:
+    path = folder / "a.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return load_scenario(path, overrides)
+
+
+def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
+    facts = ModelFacts(
+        name=model,
+        parameters=10,
+        layers=(Layer(name="all", parameters=(0,), forward_flops=1_000_000),),
+        samples_per_worker=scenario.batch_size,
+    )
+    piece = TensorSlice(index=0, name="w", shape=(10,), offset=0)
+    layout = BucketLayout(index=0, slices=(piece,))
+    profile = TrafficProfile(
+        compressor="none", workers=2, parameters={}, gradients={"source": "live"}, model=facts,
+        buckets=(layout,), phases=(), period=1, quality=Quality(nmse=0.0, cosine_similarity=1.0),
+    )  # fmt: skip
+    compute = training_times(facts, (layout,), scenario.cluster.device, scenario.compute)
+    found = provenance(scenario, [profile], ["key"], compute, [[]])
+    assert json.loads(json.dumps(found, allow_nan=False)) == found  # plain values
+    return found
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("link", "calibration"),
+    [
+        ("pcie3_x16", "measured"),  # 12.15 GB/s, all of it: no framing is taken off
+        ("10gbe", "estimate"),
+        ("10gbe_ideal", "ideal"),
+        ("{bandwidth: 10 Gbit/s, latency: 50 us}", "stated"),
+        ("{name: my_ideal, bandwidth: 10 Gbit/s, latency: 50 us}", "stated"),
+        ("{name: pcie3_x16, bandwidth: 99 GB/s, latency: 10 us}", "stated"),
+        ("{like: pcie3_x16, latency: 1 us}", "stated"),
+        ("{like: 10gbe, bandwidth: 5 Gbit/s}", "estimate"),
+        ("{like: 10gbe_ideal, name: 10gbe_ideal, bandwidth: 5 Gbit/s}", "estimate"),
+    ],
+)
+def test_a_link_is_called_what_it_is_also_when_its_resolved_file_is_run(
+    tmp_path: Path, link: str, calibration: str
+) -> None:
+    scenario = load(tmp_path, f"cluster.network={link}")
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(write(scenario.resolved), encoding="utf-8")
+    for loaded in (scenario, load_scenario(resolved)):
+        assert facts_of(loaded)["links"]["network"]["calibration"] == calibration
+
+
+def test_every_link_of_the_catalogue_is_measured_estimated_or_ideal(tmp_path: Path) -> None:
+    for name, link in catalog.links().items():
+        found = facts_of(load(tmp_path, f"cluster.network={name}"))["links"]["network"]
+        wanted = "estimate" if link.estimate else "measured"
+        assert found["calibration"] == ("ideal" if name.endswith("_ideal") else wanted)
+
+
+# --- the device's coefficients -------------------------------------------------------------------
+
+
+def test_every_kernel_class_stands_with_the_rates_that_priced_it(tmp_path: Path) -> None:
+    scenario = load(tmp_path)
+    classes = facts_of(scenario)["kernels"]["classes"]
+    assert set(classes) == set(scenario.cluster.device.kernels)
+    for kind, rate in scenario.cluster.device.kernels.items():
+        assert classes[kind] == {
+            "source": rate.source,
+            "estimate": rate.estimate,
+            "launch_s": rate.launch,
+            "bandwidth_bytes_per_s": rate.bandwidth,
+            "flop_rate_per_s": rate.flop_rate,
+        }
+    # As devices.yaml has them: matmul 5 us, 443.8 GB/s, 8.63 TFLOP/s; a wait has a launch alone.
+    matmul, wait = classes["matmul"], classes["host_sync"]
+    assert (matmul["launch_s"], matmul["bandwidth_bytes_per_s"]) == (5e-6, 443.8e9)
+    assert matmul["flop_rate_per_s"] == 8.63e12
+    assert wait["bandwidth_bytes_per_s"] is wait["flop_rate_per_s"] is None
+
+
+def test_forward_and_backward_follow_from_the_rate_beside_them(tmp_path: Path) -> None:
+    compute = facts_of(load(tmp_path, "model=alexnet"), "alexnet")["compute"]
+    assert (compute["fixed_s"], compute["per_sample_s"]) == (3.3381e-3, 375.06e-6)
+    total = compute["fixed_s"] + 16 * compute["per_sample_s"]  # a batch of 16
+    assert compute["forward_s"] + compute["backward_s"] == pytest.approx(total, abs=1e-11)
+    ratio = compute["backward_s"] / compute["forward_s"]
+    assert ratio == pytest.approx(compute["backward_over_forward"], rel=1e-8)
+
+
+def test_a_model_without_a_rate_names_the_flop_rate_instead(tmp_path: Path) -> None:
+    compute = facts_of(load(tmp_path))["compute"]
+    # three passes over 16 samples of 1 MFLOP
+    total = 3 * 16 * 1e6 / compute["effective_flop_rate_per_s"]
+    assert compute["forward_s"] + compute["backward_s"] == pytest.approx(total, abs=1e-11)
+    assert "fixed_s" not in compute
+
+
+def test_the_users_own_times_stand_without_the_catalogues_rates(tmp_path: Path) -> None:
+    measured = "compute={forward: 5 ms, backward: 10 ms}"
+    compute = facts_of(load(tmp_path, "model=alexnet", measured), "alexnet")["compute"]
+    assert (compute["forward_s"], compute["backward_s"]) == (0.005, 0.01)
+    assert set(compute) == {"source", "estimate", "forward_s", "backward_s"}

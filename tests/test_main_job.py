@@ -1,0 +1,76 @@
+"""The main job as a newcomer runs it, whole: AlexNet, twelve compressors, six cluster sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("main")
+    shown = subprocess.run(
+        [sys.executable, "-m", "gcsim", "run", "alexnet_32node", "--json", "-q"],
+        cwd=folder,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    document: dict[str, Any] = json.loads(shown.stdout)
+    return document
+
+
+def rows_of(results: dict[str, Any], compressor: str) -> list[dict[str, Any]]:
+    return [row for row in results["rows"] if row["compressor"] == compressor]
+
+
+def test_every_compressor_at_every_size(results: dict[str, Any]) -> None:
+    assert len({row["compressor"] for row in results["rows"]}) == 12
+    for compressor in {row["compressor"] for row in results["rows"]}:
+        assert [r["workers"] for r in rows_of(results, compressor)] == [2, 4, 8, 16, 32, 64]
+
+
+def test_payloads_are_those_of_the_specification(results: dict[str, Any]) -> None:
+    n = 61_100_840  # AlexNet's parameters, 16 tensors
+
+    def sent(compressor: str) -> float:
+        return float(rows_of(results, compressor)[0]["wire_bytes_per_worker"])
+
+    assert sent("none") == 4 * n
+    assert sent("fp16") == 2 * n
+    assert sent("randomk") == pytest.approx(4 * 0.01 * n, rel=1e-4)
+    assert sent("topk") == pytest.approx(8 * 0.01 * n, rel=1e-3)  # values and 32-bit indices
+    assert sent("qsgd") == pytest.approx(n * (4 + 32 / 512) / 8, rel=1e-4)
+    assert sent("terngrad") == pytest.approx(n * 1.6 / 8, rel=1e-3)
+    assert sent("ef_block_sgdm") == pytest.approx(n / 8, rel=1e-3)
+    # one dense float16 step in a hundred, the others 1 % of the values in float16
+    assert sent("gradient_sampling_bayes") == pytest.approx(2 * n * (0.01 + 0.99 * 0.01), rel=0.01)
+
+
+def test_the_network_learned_before_gradients_were_taken(results: dict[str, Any]) -> None:
+    losses = results["provenance"]["gradients"]["warmup_losses"]
+    assert sum(losses[-5:]) / 5 < 0.6 * losses[0]
+
+
+def test_dense_at_32_nodes_is_the_ring_by_hand(results: dict[str, Any]) -> None:
+    # 2 * 63/64 * 244.4 MB at 0.9415 * 10 Gbit/s, copies to and from the host at 12.15 GB/s
+    ring = 2 * 63 / 64 * 244_403_360 / (0.9415 * 1.25e9)
+    copies = 2 * 244_403_360 / 12.15e9
+    row = rows_of(results, "none")[-1]
+    assert row["communication_s"] == pytest.approx(ring + copies, rel=0.02)
+    assert row["iteration_s"] > row["communication_s"]
+
+
+def test_it_stays_within_six_gibibytes(results: dict[str, Any]) -> None:
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 6 * 2**30
