@@ -44,6 +44,11 @@ def test_the_compressor_runs_by_its_path(tmp_path: Path, monkeypatch: pytest.Mon
     assert create(kind, Worker(rank=0, count=2, seed=0), {"limit": 0.5}) is not None
 
 
+def test_no_placeholder_is_left() -> None:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        assert not re.search(r"@[A-Z]+@", page.read_text(encoding="utf-8")), page
+
+
 def test_files_that_it_links_to_exist() -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
     assert len(targets) > 8
