@@ -78,7 +78,11 @@ def note_provenance(result: Result) -> None:
 def note_written(paths: Sequence[Path]) -> None:
     """The files of a run, on stderr."""
     names = ", ".join(path.name for path in paths)
-    note("", f"Written to {paths[0].parent}: {names}", "  timeline.json opens in ui.perfetto.dev")
+    note(
+        "",
+        f"Written to {paths[0].parent}: {names}",
+        "  timeline.json opens in ui.perfetto.dev: one iteration that communicates, of each method",
+    )
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:

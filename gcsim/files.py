@@ -6,6 +6,7 @@ it is whole; an interrupt or a full disk leaves the earlier file as it was.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -37,7 +38,11 @@ def replacing(path: Path) -> Iterator[Path]:
             Problem(
                 message=f"cannot write: {error.strerror or error}",
                 place=str(path),
-                hint="free some space or choose another folder; earlier files are unchanged",
+                hint=(
+                    "free some space; earlier files are unchanged"
+                    if error.errno == errno.ENOSPC
+                    else "choose another folder; earlier files are unchanged"
+                ),
             )
         ) from error
     finally:

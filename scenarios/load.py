@@ -245,7 +245,12 @@ def _link(section: str | LinkSection) -> Link:
     changed = section.model_fields_set - {"like"}
     if base and not changed:
         return base
-    source = f"{base.source} (changed in the scenario)" if base else "given in the scenario"
+    source = "given in the scenario"
+    if base:
+        stated = ", ".join(sorted(changed & {"bandwidth", "latency", "efficiency"}))
+        source = (
+            f"{stated or 'name'} stated in the scenario, the rest as {base.name}: {base.source}"
+        )
     return Link(
         name=section.name or (f"{base.name}, changed" if base else "custom"),
         bandwidth=_given(section.bandwidth, base.bandwidth if base else None),

@@ -34,12 +34,22 @@ LARGEST_CLUSTER = 100_000
 PER_NODE = "per_node"
 
 _Count = Annotated[int, Field(ge=1)]
+_FILE_NAME = re.compile(r"\w[\w.-]*")
 _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 def _builder(name: str) -> str:
     if not _BUILDER.fullmatch(name):
         raise refuse(f"{name!r} does not name a function", "write package.module:build")
+    return name
+
+
+def _file_name(name: str) -> str:
+    if not _FILE_NAME.fullmatch(name):
+        raise refuse(
+            f"{name!r} cannot name the folder of the results",
+            "use letters, digits, '.', '_' and '-', beginning with a letter or digit",
+        )
     return name
 
 
@@ -210,7 +220,7 @@ class CompressorSection(Section):
 class ScenarioFile(Section):
     """The whole file."""
 
-    name: Annotated[str, Field(min_length=1)] | None = None
+    name: Annotated[str, AfterValidator(_file_name)] | None = None
     description: str = ""
     model: Annotated[
         Annotated[str, AfterValidator(_model_name), Tag(NAMED)]

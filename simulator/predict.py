@@ -21,7 +21,7 @@ from gcsim.simulator.collectives.dispatch import CollectiveMemo, algorithm_of
 from gcsim.simulator.pricing import PriceList
 from gcsim.simulator.step import BucketWork, IterationTimes, Job, Kind, Span, simulate_iteration
 from gcsim.simulator.training_time import ComputeTimes
-from gcsim.traces.profile import Exchange, Step, TrafficProfile
+from gcsim.traces.profile import Exchange, Phase, Step, TrafficProfile
 
 _PARTS = ("iteration", "forward", "backward", "encode", "communication", "exposed", "decode")
 
@@ -46,7 +46,8 @@ class Prediction:
     sample_phase: str
     """The phase that `spans` shows."""
     spans: tuple[Span, ...]
-    """The last recorded step of the most frequent phase, all ranks, in picoseconds."""
+    """The last recorded step of the most frequent phase that communicates (if one does), all
+    ranks, in picoseconds."""
 
 
 def predict(profile: TrafficProfile, cluster: Cluster, compute: ComputeTimes) -> Prediction:
@@ -65,7 +66,8 @@ def predict(profile: TrafficProfile, cluster: Cluster, compute: ComputeTimes) ->
             weight = Fraction(phase.count, len(phase.steps) * profile.period)
             for part in _PARTS:
                 sums[part] += weight * getattr(times, part)
-    sample = max(profile.phases, key=lambda phase: phase.count)  # the first of equals
+    # The first of equals. A local step shows nothing of how a method communicates.
+    sample = max(profile.phases, key=lambda phase: (_communicates(phase), phase.count))
     return Prediction(
         workers=cluster.workers,
         algorithms=tuple(sorted(_algorithms(profile, cluster))),
@@ -145,6 +147,10 @@ class _Simulated:
             else self._prices.compute_time(compute, self._cluster.workers, servers)
             for compute in exchange.servers
         )
+
+
+def _communicates(phase: Phase) -> bool:
+    return any(exchange.collectives for step in phase.steps for exchange in step.exchanges)
 
 
 def _algorithms(profile: TrafficProfile, cluster: Cluster) -> Iterable[str]:

@@ -183,6 +183,16 @@ def test_dense_on_one_worker_communicates_nothing(done: Path, gcsim: Run) -> Non
     assert row["speedup_vs_dense"] == row["scaling_efficiency"] == 1
 
 
+def test_the_timeline_shows_each_method_communicating(done: Path) -> None:
+    events = json.loads((done / "runs/small/timeline.json").read_text())["traceEvents"]
+    processes = {
+        event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
+    }
+    communicating = {processes[e["pid"]] for e in events if e.get("cat") == "network"}
+    for name in ALL:
+        assert f"{name}: rank 0, node 0" in communicating
+
+
 def test_the_table_names_every_compressor_and_a_winner(done: Path, gcsim: Run) -> None:
     shown = gcsim("run", "small.yaml", "-o", "table", folder=done)
     assert shown.returncode == 0
@@ -284,6 +294,7 @@ def test_as_many_iterations_as_fit_are_kept_and_the_rest_is_said(
         ("cluster.network.latency=-1 us", "latency"),
         ("batch_size=-1", "batch_size"),
         ("cluster.device=p101", "p100"),
+        ("name=../../elsewhere", "name"),
     ],
 )
 def test_bad_input_gets_one_message_and_exit_code_2(
