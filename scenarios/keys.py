@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.errors import TraceError
 from gcsim.scenarios.scenario import CompressorChoice, RecordedGradients, Scenario
 from gcsim.traces import cache
+from gcsim.traces.manifest import MANIFEST
 
 
 def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
@@ -35,14 +35,8 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
 def _gradients(scenario: Scenario) -> dict[str, object]:
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
-        manifest = source.trace / "trace.json"
-        try:
-            digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
-        except OSError as error:
-            raise TraceError(
-                f"{manifest}: error: cannot read the trace: {error.strerror}; "
-                "record one with: gcsim record SCENARIO -o FOLDER"
-            ) from error
+        # `check_trace` has verified the files against this manifest
+        digest = hashlib.sha256((source.trace / MANIFEST).read_bytes()).hexdigest()
         return {"trace": digest, "workers": source.workers}
     # Sums over threads differ in their last bits: gradients belong to a number of cores.
     return {

@@ -128,12 +128,13 @@ def _simulate(
 ) -> list[list[Prediction]]:
     """Stage 2: by compressor, then by cluster size."""
     sizes = [scenario.cluster_at(nodes) for nodes in scenario.node_counts]
+    largest = sizes[-1]  # the only one whose timeline is kept
     with progress.task("cluster sizes", len(sizes) * len(profiles)) as task:
         predictions = []
         for profile in profiles:
             of_sizes = []
             for cluster in sizes:
-                of_sizes.append(predict(profile, cluster, compute))
+                of_sizes.append(predict(profile, cluster, compute, spans=cluster is largest))
                 task.advance()
             predictions.append(of_sizes)
     return predictions
@@ -197,7 +198,8 @@ def _one_device(scenario: Scenario, dense: TrafficProfile | None, compute: Compu
     """
     if dense is None:
         return seconds(compute.total)
-    return predict(dense, replace(scenario.cluster_at(1), devices_per_node=1), compute).iteration
+    alone = replace(scenario.cluster_at(1), devices_per_node=1)
+    return predict(dense, alone, compute, spans=False).iteration
 
 
 def _timelines(

@@ -50,10 +50,13 @@ class Prediction:
     ranks, in picoseconds."""
 
 
-def predict(profile: TrafficProfile, cluster: Cluster, compute: ComputeTimes) -> Prediction:
+def predict(
+    profile: TrafficProfile, cluster: Cluster, compute: ComputeTimes, *, spans: bool = True
+) -> Prediction:
     """Simulate the profile's traffic on the cluster.
 
-    `compute` is one worker's forward and backward pass (`training_times`). Raises `InputError`
+    `compute` is one worker's forward and backward pass (`training_times`). `spans=False` leaves
+    the sample's timeline out, which costs one more simulation of all ranks. Raises `InputError`
     when the device has no price for a kernel, or the times exceed the clock.
     """
     if sum(phase.count for phase in profile.phases) != profile.period:
@@ -72,7 +75,7 @@ def predict(profile: TrafficProfile, cluster: Cluster, compute: ComputeTimes) ->
         workers=cluster.workers,
         algorithms=tuple(sorted(_algorithms(profile, cluster))),
         sample_phase=sample.name,
-        spans=simulated.spans(sample.steps[-1]),
+        spans=simulated.spans(sample.steps[-1]) if spans else (),
         **{part: float(total / PS_PER_SECOND) for part, total in sums.items()},
     )
 

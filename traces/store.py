@@ -71,15 +71,6 @@ class Trace:
                     pass
         return Trace(folder, manifest)
 
-    def check_model(self, model: str) -> None:
-        """Raise `TraceError` when the gradients are of another model than `model`."""
-        if self.facts.name != model:
-            raise damaged(
-                self.folder / MANIFEST,
-                f"holds gradients of model {self.facts.name!r}, not of {model!r}",
-                "name that model in the scenario, or record a trace of yours",
-            )
-
     def bucket(
         self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
     ) -> Bucket:
