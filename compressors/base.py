@@ -20,15 +20,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.requests import Exchange
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
 """A fraction of the elements, in (0, 1]."""
+
+
+Family = Literal[
+    "dense",
+    "sparsification",
+    "quantization",
+    "low rank",
+    "sketching",
+    "local updates",
+    "controller",
+    "reference",  # what PyTorch's own communication hooks do
+]
 
 
 class CompressorParameters(BaseModel):
@@ -42,12 +58,13 @@ class About:
     """What `gcsim list compressors` says of an algorithm."""
 
     title: str
-    family: Literal["dense", "sparsification", "quantization", "low rank", "local updates"]
+    family: Family
     collective: str
     """How it communicates, e.g. "all-gather" or "all-reduce (dense every tau, short between)"."""
     bits: str
     """Bits per element that one worker sends, as a formula in the parameters."""
     unbiased: bool
+    """With the default parameters; `Compressor.laws` knows others."""
     state: str
     """What a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
@@ -82,6 +99,22 @@ class Compressor(ABC):
         Equal arguments, state and replies give equal requests and an equal update; nothing but
         the replies tells a worker about the others.
         """
+
+    # --- what the method promises: `gcsim.compressors.check` holds it to its word ---------------
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """What holds with these parameters, for the checker to test."""
+        return Laws(unbiased=cls.about.unbiased)
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """What this worker holds back of `bucket` and will deliver later: float32 `[n]`.
+
+        In units of the update, so that for methods that conserve (`Laws.conserves`): the sum of
+        all updates so far + the mean of `owed` over workers = the sum of all mean gradients (after
+        the momentum that `momentum` states). None when nothing is held back.
+        """
+        return None
 
     # --- schedule: overridden by methods that do not do the same thing at each step -----------
 

@@ -7,13 +7,21 @@ two requests, and every collective: the meter is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, Request
+from gcsim.compressors.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Exchange,
+    PushPull,
+    Request,
+    TreeMerge,
+)
 from gcsim.errors import InternalError
 
 if TYPE_CHECKING:
@@ -24,11 +32,15 @@ if TYPE_CHECKING:
 class CollectiveRecord:
     """One collective as it was carried out, in bytes."""
 
-    kind: Literal["all_reduce", "all_gather", "push_pull"]
+    kind: Literal["all_reduce", "all_gather", "push_pull", "all_to_all", "tree_merge"]
     sent: tuple[int, ...]
-    """Bytes that each worker handed over, by rank."""
+    """Bytes that each worker handed over, by rank (all-to-all: to all workers together)."""
     pulled: int = 0
-    """Push-pull: bytes that each worker received from the server."""
+    """Push-pull, tree merge: bytes of the result, which each worker receives."""
+    part: bool = False
+    """All-gather: each payload is a part of one whole, which p workers share."""
+    variable: bool = False
+    """All-to-all: each pair exchanges a length of 8 bytes first."""
     element: int = 1
     """All-reduce: bytes an element; a ring splits the vector between elements."""
 
@@ -40,7 +52,7 @@ class Observer(Protocol):
         """Entered around each stretch of one worker's computation."""
 
     def serve(self) -> AbstractContextManager[Any]:
-        """Entered around the parameter server's computation."""
+        """Entered around the server's computation, and around each merge of two payloads."""
 
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
         """The payloads to hand to a worker or server; iterating them may be observed."""
@@ -108,16 +120,52 @@ def _carry_out(requests: Sequence[Request], seen: Observer) -> list[Any]:
         )
         return [reduced] + [reduced.clone() for _ in tensors[1:]]
 
-    payloads = [request.payload for request in requests if not isinstance(request, AllReduce)]
+    if isinstance(first, AllToAll):
+        return _all_to_all([r for r in requests if isinstance(r, AllToAll)], seen)
+
+    payloads = [r.payload for r in requests if isinstance(r, AllGather | PushPull | TreeMerge)]
     sent = tuple(p.nbytes for p in payloads)
     if isinstance(first, AllGather):
         if not first.variable and len(set(sent)) != 1:
             raise InternalError(f"all-gather of unequal payloads {sent}: use gather_variable")
-        seen.collective(CollectiveRecord(kind="all_gather", sent=sent))
+        seen.collective(CollectiveRecord(kind="all_gather", sent=sent, part=first.part))
+        if first.part:  # the parts together are as large for any number of workers
+            return [list(payloads) for _ in payloads]
         return [seen.payloads(payloads) for _ in payloads]
+
+    if isinstance(first, TreeMerge):
+        merged = _merge_along_tree(payloads, first.merge, seen)
+        seen.collective(CollectiveRecord(kind="tree_merge", sent=sent, pulled=merged.nbytes))
+        return [merged] * len(payloads)
 
     assert isinstance(first, PushPull)
     with seen.serve():
         answer = first.server(seen.payloads(payloads))
     seen.collective(CollectiveRecord(kind="push_pull", sent=sent, pulled=answer.nbytes))
     return [answer] * len(payloads)
+
+
+def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[list[Tensor]]:
+    count = len(requests)
+    if any(len(request.payloads) != count for request in requests):
+        raise InternalError(f"all-to-all: {count} workers, not as many payloads")
+    lengths = {payload.nbytes for request in requests for payload in request.payloads}
+    variable = requests[0].variable
+    if not variable and len(lengths) != 1:
+        raise InternalError(f"all-to-all of unequal payloads {sorted(lengths)}: say `variable`")
+    sent = tuple(sum(payload.nbytes for payload in request.payloads) for request in requests)
+    seen.collective(CollectiveRecord(kind="all_to_all", sent=sent, variable=variable))
+    return [[request.payloads[rank] for request in requests] for rank in range(count)]
+
+
+def _merge_along_tree(
+    payloads: Sequence[Tensor], merge: Callable[[Tensor, Tensor], Tensor], seen: Observer
+) -> Tensor:
+    held = list(payloads)
+    distance = 1
+    while distance < len(held):
+        for rank in range(0, len(held) - distance, 2 * distance):
+            with seen.serve():
+                held[rank] = merge(held[rank], held[rank + distance])
+        distance *= 2
+    return held[0]

@@ -16,6 +16,7 @@ free. Indexed reads count the elements that are touched, not the whole operand.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -77,14 +78,21 @@ def segment() -> Iterator[Recorder]:
         _active.pop()
 
 
-def kernel(kind: KernelClass) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def kernel(
+    kind: KernelClass, *, updates: tuple[str, ...] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`.
 
-    Its tensor operands are read once, its tensor results written once; torch kernels that it
-    runs inside are not counted again.
+    Its tensor operands are read once, its tensor results written once, and the operands named in
+    `updates` are written too; torch kernels that it runs inside are not counted again. What it
+    draws at random it says itself (`count_random`).
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        if unknown := set(updates) - set(signature.parameters):
+            raise TypeError(f"{function.__name__} has no parameters {sorted(unknown)}")
+
         @functools.wraps(function)
         def counted(*args: P.args, **kwargs: P.kwargs) -> R:
             if not _active or _active[-1].paused:
@@ -97,6 +105,9 @@ def kernel(kind: KernelClass) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 recorder.paused = False
             operands = [*_tensors(args), *_tensors(kwargs.values())]
             results = list(_tensors([result]))
+            if updates:
+                given = signature.bind(*args, **kwargs).arguments
+                results += _tensors([given.get(name) for name in updates])
             recorder.add(
                 KernelCost(
                     kind=kind,
@@ -112,6 +123,29 @@ def kernel(kind: KernelClass) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def count_random(elements: int, bits: int) -> None:
+    """Count numbers drawn inside a kernel: `elements` of `bits` random bits, without a launch."""
+    if _active:
+        nbytes = -(-elements * bits // 8)
+        _active[-1].add(KernelCost(kind="random", launches=0, elements=elements, nbytes=nbytes))
+
+
+def unpriced(function: Callable[P, R]) -> Callable[P, R]:
+    """Count nothing of what the decorated function does: checks that a deployment leaves out."""
+
+    @functools.wraps(function)
+    def silent(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not _active or _active[-1].paused:
+            return function(*args, **kwargs)
+        _active[-1].paused = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _active[-1].paused = False
+
+    return silent
+
+
 class Meter:
     """An observer of one lockstep exchange: the kernels between any two collectives."""
 
@@ -119,9 +153,9 @@ class Meter:
         self.segments: list[list[Recorder]] = [[] for _ in range(workers)]
         """By rank, then by position between the collectives."""
         self.collectives: list[CollectiveRecord] = []
-        self.servers: list[Recorder | None] = []
-        """By collective."""
-        self._server: Recorder | None = None
+        self.servers: list[list[Recorder]] = []
+        """By collective: each time that a server answered, or two payloads were merged."""
+        self._server: list[Recorder] = []
 
     @contextmanager
     def compute(self, rank: int) -> Iterator[None]:
@@ -134,7 +168,7 @@ class Meter:
     def serve(self) -> Iterator[None]:
         """See `Observer`."""
         with segment() as recorder:
-            self._server = recorder
+            self._server.append(recorder)
             yield
 
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
@@ -145,7 +179,7 @@ class Meter:
         """See `Observer`."""
         self.collectives.append(record)
         self.servers.append(self._server)
-        self._server = None
+        self._server = []
 
 
 class _Watched:

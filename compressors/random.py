@@ -1,13 +1,17 @@
 """Where do random numbers come from, so that a run can be repeated and workers can agree?
 
-From counter-based generators (Philox) whose key is a hash of everything that may tell two draws
-apart: seed, step, tensor, purpose and, unless all workers must draw the same, the rank. No state
-is kept between draws and no global generator is read or set.
+From counter-based generators whose key is a hash of everything that may tell two draws apart:
+seed, step, tensor, purpose and, unless all workers must draw the same, the rank. No state is kept
+between draws and no global generator is read or set.
 
-A device other than the CPU draws from its own Philox generator, keyed from the stream: the same
-seed gives the same numbers on the same kind of device.
+Two kinds: `stream` is a numpy generator (Philox), for a few numbers of any distribution; a loop
+over elements takes a `random_key` and calls `bits64(key, i)`, the i-th number of SplitMix64's
+sequence from that key, in any order and on any thread. 64 bits serve several elements: four
+fractions of 16 bits, where rounding at random asks for no more.
 
-Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox).
+Sources: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox);
+G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014
+(SplitMix64; passes BigCrush).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import inlined
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InternalError
 
@@ -37,9 +42,38 @@ def stream(
     Equal arguments give equal numbers in every process; any difference gives an independent
     stream. `rank=None` is the stream that all workers share.
     """
-    words = f"{seed}/{step}/{tensor}/{'shared' if rank is None else rank}/{purpose}"
-    digest = hashlib.blake2b(words.encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+    key = _digest(16, _words(seed, step, tensor, purpose, rank))
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def random_key(
+    seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
+) -> np.uint64:
+    """What `bits64` needs to give the numbers of one purpose, step and tensor; see `stream`."""
+    return np.uint64(_digest(8, _words(seed, step, tensor, purpose, rank)))
+
+
+@inlined
+def bits64(key: np.uint64, index: int) -> np.uint64:
+    """Inside a loop: 64 random bits, number `index` (>= 0) of the sequence of `key`."""
+    z = key + (np.uint64(index) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@inlined
+def fraction64(key: np.uint64, index: int) -> float:
+    """Inside a loop: float64 uniform on [0, 1), number `index` of the sequence of `key`."""
+    return float(bits64(key, index) >> np.uint64(11)) * 2.0**-53
+
+
+def _words(seed: int, step: int, tensor: int, purpose: str, rank: int | None) -> str:
+    return f"{seed}/{step}/{tensor}/{'shared' if rank is None else rank}/{purpose}"
+
+
+def _digest(size: int, words: str) -> int:
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=size).digest(), "little")
 
 
 @kernel("random")

@@ -15,18 +15,19 @@ from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.errors import InputError, Problem, did_you_mean
 
 REGISTRY: dict[str, str] = {
-    "none": "gcsim.compressors.dense:Dense",
-    "fp16": "gcsim.compressors.half:HalfPrecision",
-    "randomk": "gcsim.compressors.randomk:RandomK",
-    "gradient_sampling_bayes": "gcsim.compressors.gradient_sampling:GradientSamplingBayes",
-    "topk": "gcsim.compressors.topk:TopK",
-    "dgc": "gcsim.compressors.dgc:DeepGradientCompression",
-    "qsgd": "gcsim.compressors.qsgd:Qsgd",
-    "terngrad": "gcsim.compressors.terngrad:TernGrad",
-    "ef_block_sgdm": "gcsim.compressors.ef_block_sgdm:EfBlockSgdm",
-    "variance": "gcsim.compressors.variance:VarianceBased",
-    "powersgd": "gcsim.compressors.powersgd:PowerSgd",
-    "qsparse_local_sgd": "gcsim.compressors.qsparse_local_sgd:QsparseLocalSgd",
+    # name: module within this package, and class
+    "none": "dense:Dense",
+    "fp16": "quantization.half:HalfPrecision",
+    "randomk": "sparsification.randomk:RandomK",
+    "gradient_sampling_bayes": "sparsification.gradient_sampling:GradientSamplingBayes",
+    "topk": "sparsification.topk:TopK",
+    "dgc": "sparsification.dgc:DeepGradientCompression",
+    "qsgd": "quantization.qsgd:Qsgd",
+    "terngrad": "quantization.terngrad:TernGrad",
+    "ef_block_sgdm": "quantization.ef_block_sgdm:EfBlockSgdm",
+    "variance": "sparsification.variance:VarianceBased",
+    "powersgd": "low_rank.powersgd:PowerSgd",
+    "qsparse_local_sgd": "local_updates.qsparse_local_sgd:QsparseLocalSgd",
 }
 
 
@@ -35,13 +36,14 @@ def compressor_class(name: str) -> type[Compressor]:
 
     Raises `InputError` when the name is unknown, does not import, or is no `Compressor`.
     """
-    target = REGISTRY.get(name)
-    if target is None:
-        if ":" not in name:
-            raise InputError(
-                Problem(message=f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY))
-            )
+    if name in REGISTRY:
+        target = f"{__package__}.{REGISTRY[name]}"
+    elif ":" in name:
         target = name
+    else:
+        raise InputError(
+            Problem(message=f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY))
+        )
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

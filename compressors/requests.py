@@ -8,11 +8,13 @@ the lockstep driver, the meter, the simulator or `torch.distributed` carried it 
 | `AllReduce` | the element-wise sum (or maximum) over workers, same shape and dtype          |
 | `AllGather` | the workers' payloads in rank order, as a `Payloads` sequence                |
 | `PushPull`  | the payload that the server made of everybody's payloads                     |
+| `AllToAll`  | the payloads that the workers addressed to this one, in rank order, a list    |
+| `TreeMerge` | the payload that was merged from everybody's payloads, two by two             |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,11 +38,13 @@ class AllGather:
     """Give every worker every worker's payload (uint8, one dimension).
 
     `variable` says that lengths may differ between workers; use `gather_variable`, which
-    exchanges the lengths first, as a real implementation must.
+    exchanges the lengths first, as a real implementation must. `part` says that each payload is
+    its sender's part of one whole: with more workers every part is smaller.
     """
 
     payload: Tensor
     variable: bool = False
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,17 +60,46 @@ class PushPull:
     server: Callable[[Iterable[Tensor]], Tensor]
 
 
-Request = AllReduce | AllGather | PushPull
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AllToAll:
+    """Send one payload (uint8, one dimension) to each worker, oneself included.
+
+    Together they are one whole that is cut into as many parts as there are workers. `variable`
+    says that the parts may differ in length: then lengths (8 bytes each) are exchanged first,
+    by whoever carries out the request.
+    """
+
+    payloads: Sequence[Tensor]
+    """By receiving rank."""
+    variable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TreeMerge:
+    """Merge all payloads pairwise along a binomial tree; everybody receives the result.
+
+    In round j = 0, 1, … the worker of rank r, r mod 2^(j+1) = 2^j, sends what it holds to rank
+    r - 2^j, which replaces its own by `merge(own, received)`; any number of workers. The root's
+    result is then broadcast along the same tree. `merge` must not depend on who calls it.
+    """
+
+    payload: Tensor
+    merge: Callable[[Tensor, Tensor], Tensor]
+
+
+Request = AllReduce | AllGather | PushPull | AllToAll | TreeMerge
 
 Exchange = Generator[Request, Any, "Tensor"]
 """One worker's part in one bucket's exchange; returns the update, float32 `[n]`."""
 
 
-def gather_variable(payload: Tensor) -> Generator[Request, Any, Iterable[Tensor]]:
+def gather_variable(
+    payload: Tensor, *, part: bool = False
+) -> Generator[Request, Any, Iterable[Tensor]]:
     """All-gather payloads of unequal length: 8 bytes of length first, then the payloads."""
     from gcsim.compressors.lazy_torch import torch
 
     length = torch.tensor([payload.numel()], dtype=torch.int64).view(torch.uint8)
     yield AllGather(payload=length)
-    payloads: Iterable[Tensor] = yield AllGather(payload=payload, variable=True)
+    payloads: Iterable[Tensor] = yield AllGather(payload=payload, variable=True, part=part)
     return payloads

@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one.
+"""Where gcsim keeps its files, and writing them so that a reader never meets half of one.
 
 Every file is written under a temporary name in the destination's own folder and renamed when
 it is whole; an interrupt or a full disk leaves the earlier file as it was.
@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import platformdirs
+
 from gcsim.errors import InputError, Problem
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for gcsim, or `GCSIM_CACHE_DIR`."""
+    chosen = os.environ.get("GCSIM_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gcsim", False))
 
 
 @contextmanager

@@ -361,7 +361,7 @@ def test_a_compressors_parameters_are_shown_with_default_range_and_meaning() -> 
 
 
 def test_a_users_own_compressor_can_be_shown() -> None:
-    done = gcsim("list", "compressors", "gcsim.compressors.powersgd:PowerSgd")
+    done = gcsim("list", "compressors", "gcsim.compressors.low_rank.powersgd:PowerSgd")
     assert done.exit_code == 0
     assert "PowerSGD" in done.stdout
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -19,11 +18,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-import platformdirs
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.errors import InputError
-from gcsim.files import write_text
+from gcsim.files import cache_folder, write_text
 from gcsim.traces.profile import TrafficProfile
 
 _PROFILE = TypeAdapter(TrafficProfile)
@@ -31,8 +29,7 @@ _PROFILE = TypeAdapter(TrafficProfile)
 
 def folder() -> Path:
     """Where the profiles lie."""
-    chosen = os.environ.get("GCSIM_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gcsim", False))
+    return cache_folder()
 
 
 def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
@@ -43,6 +40,7 @@ def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
         "user": {name: _code_hash(Path(origin)) for name in code if (origin := _origin(name))},
         "torch": metadata.version("torch"),
         "numpy": metadata.version("numpy"),
+        "numba": metadata.version("numba"),
     }
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -81,8 +79,8 @@ def _own_code() -> str:
     rooms = [Path(__file__).parent, Path(_origin("gcsim.compressors") or "").parent]
     digest = hashlib.sha256()
     for room in rooms:
-        for path in sorted(room.glob("*.py")):
-            digest.update(path.name.encode())
+        for path in sorted(room.rglob("*.py")):
+            digest.update(str(path.relative_to(room)).encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

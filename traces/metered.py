@@ -21,8 +21,7 @@ def metered_exchange(meter: Meter, moments: Compute | None) -> Exchange:
         collectives=tuple(meter.collectives),
         moments=moments,
         servers=tuple(
-            None if recorder is None else _compute([recorder], "server")
-            for recorder in meter.servers
+            _compute(recorders, "server") if recorders else None for recorders in meter.servers
         ),
     )
 

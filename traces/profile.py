@@ -77,7 +77,7 @@ class Exchange:
     moments: Compute | None = None
     """Work before the exchange that the gradients needed for this compressor."""
     servers: tuple[Compute | None, ...] = ()
-    """By collective: the parameter server's computation, where there is one."""
+    """By collective: the parameter server's computation, or that of one merge of two payloads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.dgc import sample_stride
-from gcsim.compressors.frame import read_frames
+from gcsim.compressors.coding.frame import read_frames
+from gcsim.compressors.sparsification.dgc import sample_stride
 
 
 def sgd_buffer(gradients: list[Tensor], momentum: float, nesterov: bool) -> list[Tensor]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.digits import pack_trits, unpack_trits
+from gcsim.compressors.coding.digits import pack_trits, unpack_trits
 from gcsim.errors import InputError
 
 # the last two cross an inner block

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.ef_block_sgdm import (
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.quantization.ef_block_sgdm import (
     EfBlockSgdm,
     EfBlockSgdmParameters,
     add_decoded,
     block_length,
     block_scales,
 )
-from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.compressors.meter import Meter
 from gcsim.compressors.requests import PushPull
 from gcsim.errors import InputError
 

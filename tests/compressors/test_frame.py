@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.frame import (
+from gcsim.compressors.coding.frame import (
     HEADER_BYTES,
     Codec,
     as_bytes,

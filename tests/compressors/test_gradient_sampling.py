@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.compressors.sampling_normalisation import normalising_scale, precise_sum
+from gcsim.compressors.sparsification.sampling_normalisation import normalising_scale, precise_sum
 from gcsim.errors import InputError, InternalError
 
 NAME = "gradient_sampling_bayes"

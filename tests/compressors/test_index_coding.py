@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.index_coding import (
+from gcsim.compressors.coding.index_coding import (
     Coder,
     choose_coder,
     decode_indices,

@@ -128,7 +128,7 @@ def team_costs(name: str, workers: int) -> list[tuple[list[KernelCost], list[Ker
     for step in range(window):
         meter = Meter(workers)
         lockstep([member.exchange(bucket, step) for member in team], meter)
-    recorders = meter.segments[0] + [server for server in meter.servers if server is not None]
+    recorders = meter.segments[0] + [recorder for served in meter.servers for recorder in served]
     return [(r.fixed, r.per_payload, r.payloads) for r in recorders]
 
 

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.compressors.meter import segment
-from gcsim.compressors.packing import (
+from gcsim.compressors.coding.packing import (
     pack_bits,
     pack_signs,
     unpack_bits,
     unpack_signs,
 )
+from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
 
 LENGTHS = [0, 1, 2, 3, 5, 7, 8, 9, 63, 1000, (1 << 17) + 5]  # the last crosses an inner block

@@ -11,8 +11,8 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.low_rank.powersgd import PowerSgd, PowerSgdParameters
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.powersgd import PowerSgd, PowerSgdParameters
 
 BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]

@@ -10,8 +10,8 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.levels import add_levels, bucket_norms, round_to_levels
-from gcsim.compressors.qsgd import Qsgd, QsgdParameters, add_decoded, code_bits
+from gcsim.compressors.coding.levels import add_levels, bucket_norms, round_to_levels
+from gcsim.compressors.quantization.qsgd import Qsgd, QsgdParameters, add_decoded, code_bits
 from gcsim.errors import InputError
 
 BucketOf = Callable[..., Bucket]

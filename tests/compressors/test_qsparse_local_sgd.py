@@ -11,16 +11,16 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.index_coding import Coder, encode_indices
-from gcsim.compressors.meter import Meter
-from gcsim.compressors.qsparse_local_sgd import (
+from gcsim.compressors.coding.index_coding import Coder, encode_indices
+from gcsim.compressors.coding.selection import largest
+from gcsim.compressors.local_updates.qsparse_local_sgd import (
     QsparseLocalSgd,
     QsparseLocalSgdParameters,
     add_decoded,
     from_sign_magnitude,
     to_sign_magnitude,
 )
-from gcsim.compressors.selection import largest
+from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
 
 LayoutOf = Callable[..., BucketLayout]

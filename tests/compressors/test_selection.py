@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.selection import (
+from gcsim.compressors.coding.selection import (
     _largest_on_device,
     at_least,
     count_kept,

@@ -12,8 +12,13 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.quantization.terngrad import (
+    TernGrad,
+    TernGradParameters,
+    add_decoded,
+    clipped_maximum,
+)
 from gcsim.compressors.requests import AllGather, AllReduce
-from gcsim.compressors.terngrad import TernGrad, TernGradParameters, add_decoded, clipped_maximum
 from gcsim.errors import InputError
 
 BucketOf = Callable[..., Bucket]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.frame import read_frames
+from gcsim.compressors.coding.frame import read_frames
 from gcsim.errors import InputError
 
 
@@ -109,7 +109,7 @@ def test_a_message_of_another_tensor_is_refused(team: Any, normal: Callable[...,
     sender.step([normal(100)])
     message = sender.listener.received[0][0]
     assert [frame.nonzero for frame in read_frames(message)] == [1]
-    from gcsim.compressors.sparse import add_message
+    from gcsim.compressors.coding.sparse import add_message
 
     with pytest.raises(InputError, match="t0 has 101 elements, its frame 100"):
         add_message(torch.zeros(101), receiver.layout, message, 1.0)

@@ -13,7 +13,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.variance import (
+from gcsim.compressors.sparsification.variance import (
     VarianceBased,
     VarianceParameters,
     add_decoded,

@@ -19,11 +19,11 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.index_coding import Coder, IndexCoding, choose_coder
+from gcsim.compressors.coding.index_coding import Coder, IndexCoding, choose_coder
+from gcsim.compressors.coding.selection import count_kept, largest
+from gcsim.compressors.coding.sparse import ValueFormat, add_message, pack_sparse, travelling
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
-from gcsim.compressors.selection import count_kept, largest
-from gcsim.compressors.sparse import ValueFormat, add_message, pack_sparse, travelling
 
 if TYPE_CHECKING:
     from torch import Tensor

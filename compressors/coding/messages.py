@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.frame import Frame, read_frames
+from gcsim.compressors.coding.frame import Frame, read_frames
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, InternalError
 

@@ -16,10 +16,10 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.selection import count_kept
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.random import distinct_indices, stream
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.compressors.selection import count_kept
 
 
 class RandomK(Compressor):

@@ -25,11 +25,11 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.levels import bucket_parts
+from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.coding.packing import pack_signs, packed_bytes, unpack_signs
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.levels import bucket_parts
-from gcsim.compressors.messages import bucket_state, frames_of, split_body
-from gcsim.compressors.packing import pack_signs, packed_bytes, unpack_signs
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.errors import InputError
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.selection import scatter_add
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.messages import frames_of
-from gcsim.compressors.selection import scatter_add
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,12 +25,12 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.digits import pack_trits, trit_bytes, unpack_trits
-from gcsim.compressors.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.digits import pack_trits, trit_bytes, unpack_trits
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.levels import add_levels, round_to_levels
+from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.levels import add_levels, round_to_levels
-from gcsim.compressors.messages import frames_of, split_body
-from gcsim.compressors.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.random import random_bits16, stream
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.errors import InputError

@@ -1,39 +1,67 @@
-"""How does a receiver know what a payload holds? Every tensor's part begins with 16 bytes.
+"""How does a receiver know what a payload holds? Every tensor's part begins with 20 bytes.
 
-    codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32      little endian
+    codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
+
+little endian; the checksum is over the 16 bytes before it and the body.
 
 A message is one frame a tensor, back to back. `flags` and `params` belong to the codec; `numel`
 is the length of the tensor, `nonzero` the number of elements that travel. Whatever a frame says
 of itself is checked before it is believed: a damaged message is an `InputError`, never a guess.
+The checksum is not priced: networks have their own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop
+from gcsim.compressors.meter import unpriced
 from gcsim.errors import InputError, InternalError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-HEADER_BYTES = 16
-_HEADER = struct.Struct("<BBHIII")
+HEADER_BYTES = 20
+_FIELDS = struct.Struct("<BBHIII")
+_CHECKSUM = struct.Struct("<I")
+_BLOCK = 1 << 14
+"""Words of 8 bytes that the checksum adds up in one go."""
 
 
 class Codec(IntEnum):
     """Who wrote the frame's body."""
 
-    SPARSE = 1  # values, then coded indices: top-k, DGC
+    SPARSE = 1  # values, then coded indices: top-k, DGC, thresholds
     QSGD = 2
     TERNGRAD = 3
-    SIGN_BLOCK = 4  # dist-EF-blockSGDM: signs and a scale
+    SIGN_BLOCK = 4  # signs and scales: dist-EF-blockSGDM, EF-signSGD, 1-bit Adam
     VARIANCE = 5
     QSPARSE = 6  # QSparse-local-SGD: quantised values and coded indices
+    SIGN = 7  # signs alone
+    LEVELS = 8  # codes into a table of levels a bucket: ORQ, Linear
+    BINARY = 9  # one bit an element and levels a bucket: BinGrad, 1-bit SGD
+    TABLE = 10  # codes into a table that all workers know: NUQSGD, ALQ, AMQ
+    SIGNED_INDEX = 11  # words of an index and a sign: Strom, Dryden
+    VARIANCE_BOUNDED = 12  # Wangni et al.
+    CE_SGD = 13
+    CAST = 14  # 8-bit formats: FP8, dynamic 8-bit
+    NATURAL = 15  # sign and exponent
+    INCEPTIONN = 16
+    THC = 17
+    ADACOMP = 18
+    BLOCKS = 19  # OmniReduce: non-zero blocks
+    BLOOM = 20  # DeepReduce
+    SKETCH = 21
+    PAIRS = 22  # gTop-k, Ok-Topk: indices and values
+    AFFINE = 23  # PyTorch's 8-bit hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,9 +89,10 @@ def pack_frame(
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     try:
-        header = _HEADER.pack(codec, flags, params, numel, nonzero, body.numel())
+        fields = _FIELDS.pack(codec, flags, params, numel, nonzero, body.numel())
     except struct.error as error:
         raise InternalError(f"frame header of codec {codec}: {error}") from error
+    header = fields + _CHECKSUM.pack(_checksum(fields, body))
     head = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(body.device)
     return torch.cat((head, body))
 
@@ -85,7 +114,8 @@ def read_frames(message: Tensor, *, expected: int | None = None) -> Iterator[Fra
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
         header = bytes(message[at : at + HEADER_BYTES].tolist())
-        codec, flags, params, numel, nonzero, length = _HEADER.unpack(header)
+        fields = header[: _FIELDS.size]
+        codec, flags, params, numel, nonzero, length = _FIELDS.unpack(fields)
         place = f"frame {number} at byte {at}"
         at += HEADER_BYTES
         if expected is not None and codec != expected:
@@ -96,16 +126,46 @@ def read_frames(message: Tensor, *, expected: int | None = None) -> Iterator[Fra
             raise InputError(f"{place}: {nonzero} of {numel} elements are said to travel")
         if length > total - at:
             raise InputError(f"{place}: body of {length} bytes, but {total - at} are left")
+        body = message[at : at + length]
+        if _checksum(fields, body) != _CHECKSUM.unpack(header[_FIELDS.size :])[0]:
+            raise InputError(f"{place}: the checksum does not match: bytes were changed")
         yield Frame(
             codec=codec,
             flags=flags,
             params=params,
             numel=numel,
             nonzero=nonzero,
-            body=message[at : at + length],
+            body=body,
         )
         at += length
         number += 1
+
+
+@unpriced
+def _checksum(fields: bytes, body: Tensor) -> int:
+    """32 bits that change when any byte does (but for one case in 2^32)."""
+    data = array(body)
+    whole = data.size // 8 * 8
+    words = data[:whole]
+    if words.ctypes.data % 8:
+        words = words.copy()
+    sums = np.zeros(-(-whole // (8 * _BLOCK)) or 1, dtype=np.uint64)
+    in_parallel(_add_words, whole // 8, words.view(np.uint64), sums, grain=_BLOCK)
+    rest = fields + data[whole:].tobytes().ljust(8, b"\0")
+    digest = hashlib.blake2b(rest + sums.sum(dtype=np.uint64).tobytes(), digest_size=4).digest()
+    return int(_CHECKSUM.unpack(digest)[0])
+
+
+@loop
+def _add_words(start: int, stop: int, words: Any, sums: Any) -> None:
+    """Sums of words times odd numbers that differ, modulo 2^64: one a block."""
+    for first in range(start, stop, _BLOCK):
+        block = words[first : min(first + _BLOCK, stop)]
+        total = np.uint64(0)
+        factor = np.uint64(2) * np.uint64(first) + np.uint64(1)
+        for i in range(block.size):
+            total += block[i] * (factor + np.uint64(2) * np.uint64(i))
+        sums[first // _BLOCK] = total
 
 
 def as_bytes(values: Tensor) -> Tensor:

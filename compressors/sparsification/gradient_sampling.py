@@ -35,11 +35,11 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.coding.selection import count_kept
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.random import bernoulli_indices, stream
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.compressors.sampling_normalisation import normalising_scale
-from gcsim.compressors.selection import count_kept
+from gcsim.compressors.sparsification.sampling_normalisation import normalising_scale
 from gcsim.errors import InputError, InternalError, Problem
 
 if TYPE_CHECKING:

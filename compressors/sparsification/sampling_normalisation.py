@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gcsim.compressors.coding.selection import at_least
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.selection import at_least
 
 if TYPE_CHECKING:
     from torch import Tensor

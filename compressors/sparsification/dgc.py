@@ -28,12 +28,12 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.selection import at_least, count_kept, largest
+from gcsim.compressors.coding.sparse import ValueFormat, add_message, pack_sparse, travelling
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
-from gcsim.compressors.selection import at_least, count_kept, largest
-from gcsim.compressors.sparse import ValueFormat, add_message, pack_sparse, travelling
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -29,8 +29,8 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.messages import bucket_state
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange

@@ -33,12 +33,12 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.coding.selection import scatter_add
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.messages import bucket_state, frames_of, split_body
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.selection import scatter_add
 from gcsim.errors import InputError, Problem
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gcsim.compressors.coding.packing import BLOCK, damaged, to_array, to_tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.packing import BLOCK, damaged, to_array, to_tensor
 from gcsim.errors import InputError
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.frame import Codec, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.levels import (
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.levels import (
     MAX_STEPS,
     Norm,
     add_levels,
@@ -32,8 +31,9 @@ from gcsim.compressors.levels import (
     bucket_norms,
     round_to_levels,
 )
-from gcsim.compressors.messages import frames_of, split_body
-from gcsim.compressors.packing import pack_bits, packed_bytes, unpack_bits
+from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.packing import pack_bits, packed_bytes, unpack_bits
+from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.random import random_bits16, stream
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError

@@ -30,19 +30,25 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.index_coding import (
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.index_coding import (
     IndexCoding,
     choose_coder,
     decode_indices,
     encode_indices,
 )
+from gcsim.compressors.coding.levels import (
+    Norm,
+    add_levels,
+    bucket_count,
+    bucket_norms,
+    round_to_levels,
+)
+from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.selection import count_kept, largest, scatter_add
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.levels import Norm, add_levels, bucket_count, bucket_norms, round_to_levels
-from gcsim.compressors.messages import bucket_state, frames_of
 from gcsim.compressors.random import random_bits16, stream
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.selection import count_kept, largest, scatter_add
 from gcsim.errors import InputError
 
 if TYPE_CHECKING:

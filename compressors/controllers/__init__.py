@@ -1,0 +1,1 @@
+"""Methods that choose another method's parameters while training runs."""

@@ -1,0 +1,37 @@
+"""What does a compression method promise? The properties that the checker can put to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Replicas = Literal["identical", "meet", "differ"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """What holds for a method with certain parameters."""
+
+    unbiased: bool = False
+    """The mean over the method's own randomness of the update is the mean gradient."""
+
+    error_bound: Callable[[Tensor], float] | None = None
+    """Of one tensor v, float32 `[n]`: the most that |Q(v) - v|^2 can be on average over the
+    method's randomness, for one worker without memory at its first settled step. As sharp as
+    the theory has it, in units of v squared; with its source in the method's docstring."""
+
+    error_is_exact: bool = False
+    """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""
+
+    conserves: bool = False
+    """What is not delivered is held back (`Compressor.owed`), not lost."""
+
+    replicas: Replicas = "identical"
+    """identical: after each step; meet: after each window; differ: never the same model."""
+
+    exact: bool = False
+    """Lossless: the update is the mean gradient, up to float32 rounding."""

@@ -1,0 +1,1 @@
+"""Methods whose replicas move on their own between synchronisations."""

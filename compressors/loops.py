@@ -1,0 +1,159 @@
+"""How does a loop over elements run at memory speed? Compiled, on as many threads as torch uses.
+
+    @loop
+    def scale(start, stop, values, out, factor):      # plain Python over numpy arrays
+        values, out = values[start:stop], out[start:stop]
+        for i in range(values.size):
+            out[i] = values[i] * factor
+
+    in_parallel(scale, n, array(values), array(out), np.float32(2))
+
+A loop slices its part first and counts from 0: indices that may be negative, for all that the
+compiler knows, are not vectorised (six times slower).
+
+`loop` compiles with numba at the first call (a fraction of a second) and keeps the machine code
+in the cache folder (or `NUMBA_CACHE_DIR`). Numba's cache notices when a loop's own file changes,
+but not when a function changes that the loop calls from another file: such functions live in
+`random.py`, here or in `coding/`, and the code is kept by a hash of those. A loop runs without the
+interpreter's lock.
+
+Tensors in host memory share theirs with the array; others are copied, and what a loop writes into
+such a copy is lost: `written_back` copies it back.
+
+Results must not depend on the number of threads. So `in_parallel` cuts a range at multiples of
+`grain` elements, and a loop that adds up writes one partial sum for each `SUM_BLOCK` elements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.core import config
+
+from gcsim.compressors.lazy_torch import torch
+from gcsim.files import cache_folder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SUM_BLOCK = 4096
+"""Elements that are added up in one go."""
+_WORTH_A_THREAD = 1 << 17
+_KEPT_BUILDS = 4
+
+
+def loop(function: F) -> F:
+    """Compile a function of numbers and numpy arrays; callable from other loops.
+
+    Division by zero gives infinity or NaN, as in numpy; indices are not checked.
+    """
+    return _compiled(function, fastmath=False)
+
+
+def summing_loop(function: F) -> F:
+    """`loop`, with sums of floats free to be reordered: several times faster when vectorised.
+
+    Only for loops over a fixed range (a block of at most `SUM_BLOCK`): the order depends on the
+    length of the loop and on the processor, not on the threads.
+    """
+    return _compiled(function, fastmath={"reassoc", "nsz", "contract"})
+
+
+def inlined(function: F) -> F:
+    """A small function for use inside loops."""
+    return cast("F", numba.njit(inline="always", error_model="numpy")(function))
+
+
+def _compiled(function: F, fastmath: Any) -> F:
+    settings: Any = config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(_build_folder())  # read while the decorator runs
+    try:
+        decorate = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)
+        return cast("F", decorate(function))
+    finally:
+        settings.CACHE_DIR = before
+
+
+def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 1 << 16) -> None:
+    """Call `kernel(start, stop, *arguments)` over 0 … n, cut at multiples of `grain`.
+
+    As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
+    dropped; an exception in any of the parts is raised.
+    """
+    threads = min(torch.get_num_threads(), max(1, n // max(grain, _WORTH_A_THREAD)))
+    if threads == 1:
+        kernel(0, n, *arguments)
+        return
+    grains = -(-n // grain)
+    cuts = [min(n, grains * part // threads * grain) for part in range(threads)] + [n]
+    pending = [
+        _pool(threads).submit(kernel, start, stop, *arguments)
+        for start, stop in itertools.pairwise(cuts[1:])
+    ]
+    kernel(cuts[0], cuts[1], *arguments)
+    for part in pending:
+        part.result()
+
+
+def array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor as numpy array: its own memory when that is the host's, else a copy."""
+    found: NDArray[Any] = tensor.detach().cpu().numpy()
+    return found
+
+
+def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
+    """The array as tensor on the device of `like`; shares its memory on the host."""
+    return torch.from_numpy(values).to(like.device)
+
+
+@contextmanager
+def written_back(target: Tensor) -> Iterator[NDArray[Any]]:
+    """`array(target)` to be written to; on another device the tensor is then updated."""
+    values = array(target)
+    yield values
+    if target.device.type != "cpu":
+        target.copy_(torch.from_numpy(values))
+
+
+def partial_sums(n: int) -> NDArray[np.float64]:
+    """Room for one sum of each `SUM_BLOCK` of n elements, zeros."""
+    return np.zeros(-(-n // SUM_BLOCK), dtype=np.float64)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="gcsim-loop")
+
+
+@cache
+def _build_folder() -> Path:
+    """Where the machine code lies; that of older sources is removed."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in (Path(__file__), here / "random.py", *sorted((here / "coding").glob("*.py"))):
+        digest.update(path.read_bytes())
+    builds = Path(config.CACHE_DIR or cache_folder() / "loops")
+    folder = builds / f"gcsim-{digest.hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.touch()
+        old = sorted(builds.glob("gcsim-*"), key=lambda path: path.stat().st_mtime)
+        for build in old[:-_KEPT_BUILDS]:
+            shutil.rmtree(build, ignore_errors=True)
+    except OSError:
+        pass  # numba says so itself when it cannot write there
+    return folder

@@ -1,0 +1,1 @@
+"""Methods that send thin factors of a matrix."""

@@ -1,0 +1,1 @@
+"""What PyTorch's own communication hooks do, bit for bit."""

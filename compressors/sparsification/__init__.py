@@ -1,0 +1,1 @@
+"""Methods that send some elements and leave out the rest."""

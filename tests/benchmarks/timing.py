@@ -1,0 +1,127 @@
+"""What do a compressor's encoding and decoding cost here, in copies of the tensor?
+
+    python tests/benchmarks/timing.py topk '{"ratio": 0.01}' 10000000 2
+
+One worker exchanges one matrix with itself (N(0, 1) exp(.8 N(0, 1)) 1e-3, seed 0). Encode is all
+that it computes before its last collective, decode what comes after (one payload). The yardstick
+is `copy_` of the tensor into a warm buffer, in the same run; freed memory is kept, because page
+faults would hide everything. The lowest of some rounds counts: others share the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.traces.allocator import keep_freed_memory
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Of one phase of a method, in copies."""
+
+    phase: str
+    encode: float
+    decode: float
+    bits: float
+    """Bits an element that the worker sent, headers included."""
+
+
+class Stopwatch:
+    """An observer that times what lies between collectives."""
+
+    def __init__(self) -> None:
+        self.stretches: list[float] = []
+        self.sent = 0
+        self.served = 0.0
+
+    @contextmanager
+    def compute(self, rank: int) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.stretches.append(time.perf_counter() - start)
+
+    @contextmanager
+    def serve(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.served += time.perf_counter() - start
+
+    def payloads(self, received: list[torch.Tensor]) -> Iterable[torch.Tensor]:
+        return received
+
+    def collective(self, record: CollectiveRecord) -> None:
+        self.sent += record.sent[0]
+
+
+def gradient(n: int) -> torch.Tensor:
+    """The test data of n float32 elements."""
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(n, generator=generator).mul_(0.8).exp_()
+    return torch.randn(n, generator=generator).mul_(spread).mul_(1e-3)
+
+
+def copy_seconds(source: torch.Tensor, rounds: int = 10) -> float:
+    """The yardstick."""
+    target = torch.zeros_like(source)
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def timings(name: str, given: dict[str, Any], source: torch.Tensor) -> list[Timing]:
+    """One row for each phase of the method, on `source` (float32 `[n]`)."""
+    cls, parameters = compressor_class(name), check_parameters(name, given)
+    member = cls(Worker(rank=0, count=1, seed=0), parameters)
+    n = source.numel()
+    columns = next(c for c in range(int(n**0.5) + 1, 0, -1) if n % c == 0)
+    piece = TensorSlice(name="weight", shape=(n // columns, columns), offset=0, index=0)
+    moment = source.square() * 2 if cls.requires else None
+    bucket = Bucket(
+        layout=BucketLayout(index=0, slices=(piece,)), gradient=source, second_moment=moment
+    )
+    best: dict[str, list[float]] = {}
+    first = cls.settled(parameters)
+    with torch.no_grad():
+        for step in range(first, first + max(ROUNDS, cls.period(parameters) + 1)):
+            phase = cls.phase(parameters, step)
+            watch = Stopwatch()
+            lockstep([member.exchange(bucket, step)], watch)
+            *before, after = watch.stretches
+            now = [sum(before), after, 8 * watch.sent / n]
+            known = best.setdefault(phase, now)
+            best[phase] = [min(known[0], now[0]), min(known[1], now[1]), now[2]]
+            if step - first > 4 * ROUNDS:
+                break
+    copy = copy_seconds(source)
+    return [
+        Timing(phase=phase, encode=encode / copy, decode=decode / copy, bits=bits)
+        for phase, (encode, decode, bits) in best.items()
+    ]
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    name, given, n, threads = (*sys.argv[1:], "{}", "10000000", "2")[:4]
+    torch.set_num_threads(int(threads))
+    for row in timings(name, json.loads(given), gradient(int(n))):
+        print(
+            f"{name} {row.phase}: encode {row.encode:.2f}, decode {row.decode:.2f} copies, "
+            f"{row.bits:.4f} bits/element"
+        )
