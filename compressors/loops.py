@@ -146,7 +146,8 @@ def _build_folder() -> Path:
     digest = hashlib.sha256()
     for path in (Path(__file__), here / "random.py", *sorted((here / "coding").glob("*.py"))):
         digest.update(path.read_bytes())
-    builds = Path(config.CACHE_DIR or cache_folder() / "loops")
+    chosen: str = getattr(config, "CACHE_DIR")  # noqa: B009 - numba sets it from NUMBA_CACHE_DIR
+    builds = Path(chosen or cache_folder() / "loops")
     folder = builds / f"gcsim-{digest.hexdigest()[:16]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,8 @@ def timings(name: str, given: dict[str, Any], source: torch.Tensor) -> list[Timi
 
 if __name__ == "__main__":
     keep_freed_memory()
-    name, given, n, threads = (*sys.argv[1:], "{}", "10000000", "2")[:4]
+    defaults = ["topk", "{}", "10000000", "2"]
+    name, given, n, threads = sys.argv[1:] + defaults[len(sys.argv) - 1 :]
     torch.set_num_threads(int(threads))
     for row in timings(name, json.loads(given), gradient(int(n))):
         print(
