@@ -143,12 +143,17 @@ class _Simulated:
         )
 
     def _server_times(self, exchange: Exchange) -> tuple[Picoseconds, ...]:
-        servers = self._cluster.collectives.servers
+        if not exchange.servers:
+            return ()
         return tuple(
             0
             if compute is None
-            else self._prices.compute_time(compute, self._cluster.workers, servers)
-            for compute in exchange.servers
+            else self._prices.compute_time(
+                compute,
+                self._cluster.workers,
+                self._cluster.collectives.servers if record.kind == "push_pull" else 1,
+            )
+            for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )
 
 

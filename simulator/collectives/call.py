@@ -21,10 +21,13 @@ class Call:
     element: int = 1
     """All-reduce: bytes an element."""
     pulled: int = 0
-    """Push-pull: bytes that each rank receives."""
+    """Push-pull, tree merge: bytes of the result, which each rank receives."""
+    variable: bool = False
+    """All-to-all: lengths are exchanged first."""
     cluster: Cluster
     server_time: Picoseconds = 0
-    """Push-pull: what each server computes between the last push and the first pull."""
+    """Push-pull: what each server computes between the last push and the first pull; tree merge:
+    what one merge computes."""
 
     @property
     def nbytes(self) -> int:

@@ -17,10 +17,12 @@ from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives import (
     hierarchical,
+    pairwise_alltoall,
     parameter_server,
     pipelined_allgatherv,
     ring_allgather,
     ring_allreduce,
+    tree_merge,
 )
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.staging import after_copies
@@ -48,6 +50,12 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("push_pull", "parameter_server"): Algorithm(
         title="parameter server", carry_out=parameter_server.carry_out
     ),
+    ("all_to_all", "pairwise"): Algorithm(
+        title="pairwise all-to-all", carry_out=pairwise_alltoall.carry_out
+    ),
+    ("tree_merge", "binomial"): Algorithm(
+        title="binomial tree merge", carry_out=tree_merge.carry_out
+    ),
 }
 """By kind of request and name of the algorithm."""
 
@@ -58,6 +66,8 @@ def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
         "all_reduce": cluster.collectives.all_reduce,
         "all_gather": cluster.collectives.all_gather,
         "push_pull": "parameter_server",
+        "all_to_all": "pairwise",
+        "tree_merge": "binomial",
     }
     return ALGORITHMS[record.kind, names[record.kind]]
 
@@ -68,7 +78,8 @@ def carry_out(
     """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
 
     The workers' payload sizes are those of the record, cycled: worker i sends what the
-    recorded worker i mod N sent. One worker alone leaves at once. Raises `InternalError` when
+    recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p workers.
+    One worker alone leaves at once. Raises `InternalError` when
     a rank would leave before the last one has entered, which no collective here can do.
     """
     workers = cluster.workers
@@ -79,9 +90,10 @@ def carry_out(
     algorithm = algorithm_of(record, cluster)
     call = Call(
         entry=entry,
-        sent=tuple(record.sent[rank % len(record.sent)] for rank in range(workers)),
+        sent=_sent(record, workers),
         element=record.element,
         pulled=record.pulled,
+        variable=record.variable,
         cluster=cluster,
         server_time=server_time,
     )
@@ -99,9 +111,17 @@ def carry_out(
     return exits
 
 
+def _sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
+    recorded = len(record.sent)
+    sizes = [record.sent[rank % recorded] for rank in range(workers)]
+    if record.part:
+        sizes = [-(-size * recorded // workers) for size in sizes]
+    return tuple(sizes)
+
+
 def _received(kind: str, call: Call) -> Sequence[int]:
     """Bytes that each rank copies back to its device."""
-    if kind == "all_reduce":
+    if kind in {"all_reduce", "all_to_all"}:
         return call.sent
     if kind == "all_gather":
         return [sum(call.sent)] * len(call.sent)

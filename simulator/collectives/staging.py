@@ -9,6 +9,8 @@ between a device and its node's memory, and a copy is whole before the collectiv
 | all-reduce | the vector                                                             |
 | all-gather | the blocks of all p ranks, the rank's own included: the whole output   |
 | push-pull  | what was pulled                                                        |
+| all-to-all | as much as was handed over                                             |
+| tree merge | the result                                                             |
 
 Assumption: the devices of a node do not slow down each other's copies.
 

@@ -62,6 +62,14 @@ def push(nbytes: int, pulled: int) -> CollectiveRecord:
     return CollectiveRecord(kind="push_pull", sent=(nbytes,) * 4, pulled=pulled)
 
 
+def to_all(*sent: int) -> CollectiveRecord:
+    return CollectiveRecord(kind="all_to_all", sent=sent, variable=True)
+
+
+def merge(sent: int, pulled: int) -> CollectiveRecord:
+    return CollectiveRecord(kind="tree_merge", sent=(sent,), pulled=pulled)
+
+
 ALTERNATING = [BUS, NETWORK]
 
 
@@ -140,7 +148,7 @@ def test_only_leaders_copy_in_a_hierarchy() -> None:
 
 def test_one_worker_alone_leaves_at_once_whatever_it_asks_for() -> None:
     alone = cluster(1, 1, transport="gloo")
-    for record in (reduce(10**9), gather(10**9), push(10**9, 10**9)):
+    for record in (reduce(10**9), gather(10**9), push(10**9, 10**9), to_all(10**9)):
         exits = carry_out(record, np.array([42], dtype=np.int64), alone, server_time=10**12)
         assert exits.tolist() == [42]
 
@@ -168,7 +176,7 @@ def test_entry_times_must_be_those_of_all_workers() -> None:
 def test_every_line_of_the_table_can_be_chosen() -> None:
     reached = {
         algorithm_of(record, cluster(2, all_reduce=r, all_gather=g)).title
-        for record in (reduce(4), gather(4), push(4, 4))
+        for record in (reduce(4), gather(4), push(4, 4), to_all(4), merge(4, 4))
         for r in ("ring", "hierarchical")
         for g in ("ring", "pipelined_ring")
     }
@@ -179,7 +187,9 @@ Transport = Literal["textbook", "gloo"]
 
 
 @given(
-    kind=st.sampled_from([reduce(4004), gather(10, 3000), push(700, 301)]),
+    kind=st.sampled_from(
+        [reduce(4004), gather(10, 3000), push(700, 301), to_all(600), merge(700, 301)]
+    ),
     transport=st.sampled_from(["textbook", "gloo"]),
     wide=st.booleans(),
     entry=st.lists(st.integers(0, 10**6), min_size=4, max_size=4),
