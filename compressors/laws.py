@@ -33,5 +33,8 @@ class Laws:
     replicas: Replicas = "identical"
     """identical: after each step; meet: after each window; differ: never the same model."""
 
+    scale_free: bool = False
+    """The update does not tell how large the gradient was: signs, Adam's direction."""
+
     exact: bool = False
     """Lossless: the update is the mean gradient, up to float32 rounding."""

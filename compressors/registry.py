@@ -65,7 +65,13 @@ def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameter
     Raises `InputError` with one problem for each unknown or impossible parameter; a problem's
     `place` is the parameter's name.
     """
-    cls = compressor_class(name)
+    return checked_parameters(name, compressor_class(name), given)
+
+
+def checked_parameters(
+    name: str, cls: type[Compressor], given: Mapping[str, Any]
+) -> CompressorParameters:
+    """`check_parameters` for a class; `name` is what errors call it."""
     try:
         return cls.Parameters(**given)
     except ValidationError as error:

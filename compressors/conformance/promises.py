@@ -1,0 +1,136 @@
+"""Does a method keep its `laws`? Unbiased, within its error bound, conserving, exact."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gcsim.compressors.conformance.subject import Subject, gradients, normal
+from gcsim.compressors.lazy_torch import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ELEMENTS = 1000
+DRAWS = 300
+DIRECTIONS = 16
+Z = 5.0
+"""Standard errors: a Gaussian is beyond them one time in 1.7 million."""
+
+
+def mean_is_right_when_unbiased(subject: Subject) -> None:
+    """Over 300 seeds, the update's mean along 16 directions is that of the mean gradient.
+
+    Directions rather than elements: where few elements are sent, one element's mean says little.
+    """
+    if not subject.laws.unbiased:
+        return
+    given = [_heavy(ELEMENTS, rank) for rank in range(2)]
+    mean = (given[0] + given[1]).double() / 2
+    directions = torch.stack(
+        [mean, mean.sign(), *(normal(ELEMENTS, 50 + d, 1.0).double() for d in range(DIRECTIONS))]
+    )
+    samples = torch.stack(
+        [directions @ (_one_step(subject, given, seed)[0].double() - mean) for seed in range(DRAWS)]
+    )
+    rounding = 1e-5 * directions.norm(dim=1) * mean.norm()  # 16-bit fractions, float32
+    error = samples.std(dim=0) / math.sqrt(DRAWS)
+    excess = (samples.mean(dim=0).abs() - rounding) / error.clamp_min(1e-30)
+    worst = float(excess.max())
+    assert worst <= Z, f"the mean update is {worst:.1f} standard errors from the mean gradient"
+
+
+def error_stays_within_its_bound(subject: Subject) -> None:
+    """The mean of |Q(v) - v|^2 over seeds, for one worker with empty memory."""
+    bound = subject.laws.error_bound
+    if bound is None:
+        return
+    cases = {
+        "normal": normal(ELEMENTS, 1, 1.0),
+        "heavy-tailed": _heavy(ELEMENTS, 2),
+        "mostly zero": normal(ELEMENTS, 3, 1.0) * (normal(ELEMENTS, 4, 1.0) > 1.5),
+        "constant": torch.full((ELEMENTS,), 0.5),
+        "long": _heavy(40_000, 5),
+    }
+    for case, v in cases.items():
+        scale = float(v.double().square().sum())
+        limit = bound(v) / scale
+        draws = DRAWS if v.numel() == ELEMENTS else 12
+        errors = torch.tensor(
+            [
+                float((_one_step(subject, [v], seed)[0].double() - v.double()).square().sum())
+                / scale
+                for seed in range(draws)
+            ],
+            dtype=torch.float64,
+        )
+        found, spread = float(errors.mean()), float(errors.std()) / math.sqrt(draws)
+        slack = Z * spread + 1e-4 * limit + 1e-6
+        assert found <= limit + slack, (
+            f"{case}: error {found:.5g} |v|^2, the bound is {limit:.5g} |v|^2"
+        )
+        if subject.laws.error_is_exact:
+            assert found >= limit - slack, (
+                f"{case}: error {found:.5g} |v|^2, it should be {limit:.5g} |v|^2"
+            )
+
+
+def what_is_not_sent_is_kept(subject: Subject) -> None:
+    """All updates and all that is owed add up to all mean gradients (after momentum)."""
+    if not subject.laws.conserves:
+        return
+    shapes = [(40, 25), (30,)]
+    n, workers, steps = 1030, 3, subject.windows(12)
+    crew = subject.crew(shapes, workers=workers)
+    coefficient, nesterov = subject.compressor.momentum(subject.parameters)
+    buffer = torch.zeros(n, dtype=torch.float64)
+    expected = torch.zeros(n, dtype=torch.float64)
+    delivered = torch.zeros(n, dtype=torch.float64)
+    for t in range(steps):
+        given = gradients(n, workers, t)
+        mean = sum((g.double() for g in given), torch.zeros(n, dtype=torch.float64)) / workers
+        buffer = coefficient * buffer + mean
+        if not coefficient:
+            expected += mean
+        else:
+            expected += mean + coefficient * buffer if nesterov else buffer
+        updates = crew.step(given, subject.first + t)
+        delivered += sum((u.double() for u in updates), torch.zeros_like(delivered)) / workers
+    owed = torch.zeros_like(delivered)
+    for member, gradient in zip(crew.members, given, strict=True):
+        held = member.owed(crew.bucket(gradient))
+        if held is not None:
+            owed += held.double() / workers
+    difference = float((delivered + owed - expected).norm() / expected.norm())
+    assert difference <= 1e-4, f"{difference:.2g} of what was given is lost or invented"
+
+
+def lossless_is_lossless(subject: Subject) -> None:
+    """The update is the mean gradient up to float32 rounding."""
+    if not subject.laws.exact:
+        return
+    crew = subject.crew([(40, 25)], workers=3)
+    for t in range(3):
+        given = gradients(1000, 3, t)
+        mean = (given[0].double() + given[1] + given[2]) / 3
+        for update in crew.step(given, subject.first + t):
+            assert torch.allclose(update.double(), mean, rtol=1e-5, atol=1e-7), "values were lost"
+
+
+def _one_step(subject: Subject, given: list[Tensor], seed: int) -> list[Tensor]:
+    n = given[0].numel()
+    crew = subject.crew([(n // 25, 25)], workers=len(given), seed=seed)
+    return crew.step(given, subject.first)
+
+
+def _heavy(n: int, seed: int) -> Tensor:
+    """N(0, 1) exp(.8 N(0, 1)), as gradients are."""
+    return normal(n, seed, 1.0) * (0.8 * normal(n, 900 + seed, 1.0)).exp()
+
+
+CHECKS = (
+    mean_is_right_when_unbiased,
+    error_stays_within_its_bound,
+    what_is_not_sent_is_kept,
+    lossless_is_lossless,
+)

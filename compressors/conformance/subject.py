@@ -1,0 +1,173 @@
+"""What is being checked, and how is it run? Workers in lockstep on small buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.participation import participate
+from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange, Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
+"""A matrix, a bias, a convolution, a scalar and an empty tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A compressor with its parameters."""
+
+    name: str
+    compressor: type[Compressor]
+    parameters: CompressorParameters
+
+    @property
+    def laws(self) -> Laws:
+        """What it promises."""
+        return self.compressor.laws(self.parameters)
+
+    @property
+    def first(self) -> int:
+        """The first settled step."""
+        return self.compressor.settled(self.parameters)
+
+    def windows(self, at_least: int) -> int:
+        """A number of steps that is a whole number of windows."""
+        window = self.compressor.window(self.parameters)
+        return -(-at_least // window) * window
+
+    def crew(
+        self, shapes: Sequence[tuple[int, ...]] = SHAPES, *, workers: int = 2, seed: int = 3
+    ) -> Crew:
+        """Workers with empty memories."""
+        return Crew(self, layout_of(shapes), workers, seed)
+
+
+class Crew:
+    """The workers of one exchange; they keep their state from step to step."""
+
+    def __init__(self, subject: Subject, layout: BucketLayout, workers: int, seed: int) -> None:
+        self.layout = layout
+        self.members = [
+            subject.compressor(Worker(rank=rank, count=workers, seed=seed), subject.parameters)
+            for rank in range(workers)
+        ]
+
+    def bucket(self, gradient: Tensor) -> Bucket:
+        """The gradient with what else the method requires.
+
+        Samples are dominated by noise: the sum of (g_z / B)^2 is twice the squared mean.
+        """
+        moment = 2 * gradient.square() if self.members[0].requires else None
+        return Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
+
+    def exchanges(self, gradients: Sequence[Tensor], step: int) -> list[Exchange]:
+        """One a worker, not begun."""
+        pairs = zip(self.members, gradients, strict=True)
+        return [participate(member, self.bucket(gradient), step) for member, gradient in pairs]
+
+    def step(self, gradients: Sequence[Tensor], step: int) -> list[Tensor]:
+        """The workers' updates."""
+        with torch.no_grad():
+            return lockstep(self.exchanges(gradients, step))
+
+
+def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> Subject:
+    """The compressor by class, registered name or `package.module:Class`."""
+    if isinstance(compressor, str):
+        name, cls = compressor, compressor_class(compressor)
+    else:
+        name, cls = compressor.__name__, compressor
+    return Subject(name=name, compressor=cls, parameters=checked_parameters(name, cls, given))
+
+
+def layout_of(shapes: Sequence[tuple[int, ...]]) -> BucketLayout:
+    """Tensors of these shapes, one behind the other."""
+    slices, offset = [], 0
+    for index, shape in enumerate(shapes):
+        slices.append(TensorSlice(name=f"tensor {index}", shape=shape, offset=offset, index=index))
+        offset += math.prod(shape)
+    return BucketLayout(index=0, slices=tuple(slices))
+
+
+def normal(n: int, seed: int, scale: float = 0.1) -> Tensor:
+    """Gaussian float32 `[n]`, from a generator of its own."""
+    return scale * torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(n: int, workers: int, step: int) -> list[Tensor]:
+    """A gradient a worker, different at each step."""
+    return [normal(n, 1000 * step + rank) for rank in range(workers)]
+
+
+def numel(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Elements of all tensors together."""
+    return sum(math.prod(shape) for shape in shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Heard:
+    """One request and its reply, as copies of what passed."""
+
+    kind: type[Request]
+    sent: list[Tensor]
+    reply: Any
+
+
+def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
+    """Pass an exchange on and note its requests and replies."""
+    reply: Any = None
+    while True:
+        try:
+            request = exchange.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+        sent = [tensor.clone() for tensor in tensors_sent(request)]
+        reply = yield request
+        if isinstance(request, AllGather | AllToAll):
+            reply = list(reply)
+            copies: Any = [payload.clone() for payload in reply]
+        else:
+            copies = reply.clone()
+        log.append(Heard(kind=type(request), sent=sent, reply=copies))
+
+
+def tensors_sent(request: Request) -> list[Tensor]:
+    """What one worker hands over."""
+    if isinstance(request, AllReduce):
+        return [request.tensor]
+    if isinstance(request, AllToAll):
+        return list(request.payloads)
+    return [request.payload]
+
+
+@contextmanager
+def unchanged_global_generators() -> Iterator[None]:
+    """Fail when torch's, numpy's or Python's global random state is different afterwards."""
+    import random
+
+    import numpy as np
+
+    def states() -> tuple[bytes, str, object]:
+        return (
+            torch.get_rng_state().numpy().tobytes(),
+            str(np.random.get_state()),  # noqa: NPY002 - the state that must stay as it is
+            random.getstate(),
+        )
+
+    before = states()
+    yield
+    after = states()
+    for what, old, new in zip(("torch", "numpy", "Python"), before, after, strict=True):
+        assert old == new, f"{what}'s global random state was set"

@@ -1,0 +1,223 @@
+"""Does nothing but payloads pass between workers, and is a damaged one found out?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.conformance.subject import (
+    SHAPES,
+    Heard,
+    Subject,
+    gradients,
+    numel,
+    overheard,
+    tensors_sent,
+)
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Exchange,
+    PushPull,
+    TreeMerge,
+)
+from gcsim.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+N = numel(SHAPES)
+STEPS = 4
+
+Tamper = Callable[["Tensor"], "Tensor"]
+
+
+def only_what_travelled_is_used(subject: Subject) -> None:
+    """A worker alone, given only the replies that it got, asks for and applies the same.
+
+    The last worker is run again, in an object of its own and with copies of the replies, in the
+    place of all the others. (Not the first: its object also holds a parameter server's state.)
+    """
+    crew = subject.crew(workers=3)
+    logs: list[list[Heard]] = []
+    updates: list[Tensor] = []
+    for t in range(STEPS):
+        log: list[Heard] = []
+        *others, last = crew.exchanges(gradients(N, 3, t), subject.first + t)
+        with torch.no_grad():
+            updates.append(lockstep([*others, overheard(last, log)])[-1].clone())
+        logs.append(log)
+    alone = subject.crew(workers=3)
+    for t, log in enumerate(logs):
+        exchange = alone.exchanges(gradients(N, 3, t), subject.first + t)[-1]
+        update = _replayed(exchange, log, t)
+        assert torch.equal(update, updates[t]), (
+            f"step {t}: the update depends on more than the replies"
+        )
+
+
+def payloads_are_bytes(subject: Subject) -> None:
+    """What is gathered, pushed or merged is uint8 of one dimension, and receivers leave it so."""
+    crew = subject.crew()
+    for t in range(STEPS):
+        logs: list[list[Heard]] = [[], []]
+        exchanges = crew.exchanges(gradients(N, 2, t), subject.first + t)
+        with torch.no_grad():
+            lockstep([overheard(e, log) for e, log in zip(exchanges, logs, strict=True)])
+        for heard in logs[0]:
+            for payload in heard.sent:
+                if heard.kind is not AllReduce:
+                    assert payload.dtype == torch.uint8, f"a payload of {payload.dtype}"
+                    assert payload.dim() == 1, f"a payload of shape {tuple(payload.shape)}"
+
+
+def damaged_payloads_are_refused(subject: Subject) -> None:
+    """Cut, lengthened, emptied or changed by a bit: an `InputError`, never another tensor."""
+    for name, tamper in _TAMPERS.items():
+        for phase_step in _one_of_each_phase(subject):
+            _expect_refusal(subject, name, tamper, phase_step)
+
+
+def payloads_of_another_tensor_are_refused(subject: Subject) -> None:
+    """A message of a bucket with other tensors."""
+    other = [(9, 5), (3,)]
+    for step in _one_of_each_phase(subject):
+        crew = subject.crew(other)
+        log: list[Heard] = []
+        for t in range(subject.first, step + 1):
+            log.clear()
+            first, second = crew.exchanges(gradients(numel(other), 2, t), t)
+            with torch.no_grad():
+                lockstep([overheard(first, log), second])
+        strange = [sent for heard in log if heard.kind is not AllReduce for sent in heard.sent]
+        if strange:
+            foreign = max(strange, key=lambda payload: payload.numel())
+            _expect_refusal(subject, "of another bucket", _replaced_by(foreign), step)
+
+
+def _cut(payload: Tensor) -> Tensor:
+    return payload[:-1]
+
+
+def _longer(payload: Tensor) -> Tensor:
+    return torch.cat((payload, payload.new_zeros(1)))
+
+
+def _empty(payload: Tensor) -> Tensor:
+    return payload[:0]
+
+
+def _replaced_by(other: Tensor) -> Tamper:
+    return lambda _: other
+
+
+def _flipped(where: float) -> Tamper:
+    def flip(payload: Tensor) -> Tensor:
+        changed = payload.clone()
+        if changed.numel():
+            changed[min(changed.numel() - 1, int(where * changed.numel()))] ^= 4
+        return changed
+
+    return flip
+
+
+_TAMPERS: dict[str, Tamper] = {
+    "cut": _cut,
+    "lengthened": _longer,
+    "emptied": _empty,
+    "with its first byte changed": _flipped(0.0),
+    "with a byte of the header changed": lambda p: _flipped(5 / max(1, p.numel()))(p),
+    "with a byte in the middle changed": _flipped(0.5),
+    "with its last byte changed": _flipped(1.0),
+}
+
+
+def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> None:
+    """Worker 0 gets what worker 1 sent (or the server) after `tamper`, at `step`."""
+    clean = subject.crew()
+    faulty = subject.crew()
+    for t in range(subject.first, step):
+        clean.step(gradients(N, 2, t), t)
+        faulty.step(gradients(N, 2, t), t)
+    expected = clean.step(gradients(N, 2, step), step)
+    first, second = faulty.exchanges(gradients(N, 2, step), step)
+    touched: list[bool] = []
+    try:
+        with torch.no_grad():
+            updates = lockstep([_tampered(first, tamper, touched), second])
+    except InputError as error:
+        title = subject.compressor.about.title
+        if title not in str(error):
+            raise AssertionError(f"the error does not name {title!r}: {error}") from error
+        return
+    if touched:  # what was changed may have been of no consequence: a length, say
+        assert torch.equal(updates[0], expected[0]), f"a payload {how} gave another update"
+
+
+def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchange:
+    reply: Any = None
+    while True:
+        try:
+            request = exchange.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+        if isinstance(request, PushPull):
+            request = replace(request, server=_tampered_server(request.server, tamper))
+        reply = yield request
+        if isinstance(request, AllGather | AllToAll):
+            reply = list(reply)
+            reply[1] = tamper(reply[1])
+            touched.append(True)
+        elif isinstance(request, TreeMerge):
+            reply = tamper(reply)
+            touched.append(True)
+        elif isinstance(request, PushPull):
+            touched.append(True)
+
+
+def _tampered_server(
+    server: Callable[[Iterable[Tensor]], Tensor], tamper: Tamper
+) -> Callable[[Iterable[Tensor]], Tensor]:
+    def call(payloads: Iterable[Tensor]) -> Tensor:
+        received = list(payloads)
+        received[1] = tamper(received[1])
+        return server(received)
+
+    return call
+
+
+def _one_of_each_phase(subject: Subject) -> list[int]:
+    """A step of each phase within the first few."""
+    cls, parameters = subject.compressor, subject.parameters
+    found: dict[str, int] = {}
+    for step in range(subject.first, subject.first + max(STEPS, cls.window(parameters))):
+        found.setdefault(cls.phase(parameters, step), step)
+    return list(found.values())
+
+
+def _replayed(exchange: Exchange, log: list[Heard], step: int) -> Tensor:
+    reply: Any = None
+    with torch.no_grad():
+        for heard in log:
+            request = exchange.send(reply)
+            for now, before in zip(tensors_sent(request), heard.sent, strict=True):
+                same = now.shape == before.shape and torch.equal(now, before)
+                assert same, f"step {step}: what a worker sends depends on the other workers"
+            reply = heard.reply
+        try:
+            exchange.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+    raise AssertionError(f"step {step}: alone, a worker asks for more collectives")
+
+
+CHECKS = (
+    only_what_travelled_is_used,
+    payloads_are_bytes,
+    damaged_payloads_are_refused,
+    payloads_of_another_tensor_are_refused,
+)
