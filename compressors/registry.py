@@ -21,6 +21,8 @@ REGISTRY: dict[str, str] = {
     "randomk": "sparsification.randomk:RandomK",
     "gradient_sampling_bayes": "sparsification.gradient_sampling:GradientSamplingBayes",
     "topk": "sparsification.topk:TopK",
+    "gtopk": "sparsification.gtopk:GlobalTopK",
+    "ok_topk": "sparsification.ok_topk:OkTopK",
     "dgc": "sparsification.dgc:DeepGradientCompression",
     "qsgd": "quantization.qsgd:Qsgd",
     "terngrad": "quantization.terngrad:TernGrad",

@@ -21,6 +21,7 @@ from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
+from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
 from gcsim.traces.metered import metered_exchange
 from gcsim.traces.profile import (
@@ -178,7 +179,8 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
         meter = Meter(shelf.workers)
         with torch.no_grad():
             updates = lockstep(
-                [w.exchange(b, first + number) for w, b in zip(team, buckets, strict=True)], meter
+                [participate(w, b, first + number) for w, b in zip(team, buckets, strict=True)],
+                meter,
             )
             judge.add(buckets, updates)
         moments = (

@@ -170,6 +170,8 @@ def _add_words(start: int, stop: int, words: Any, sums: Any) -> None:
 
 def as_bytes(values: Tensor) -> Tensor:
     """The bytes of a one-dimensional tensor, uint8, sharing its memory where it is contiguous."""
+    if not values.numel():  # may have a stride that no view can have
+        return torch.zeros(0, dtype=torch.uint8, device=values.device)
     return values.contiguous().view(torch.uint8)
 
 

@@ -154,10 +154,15 @@ def tensors_sent(request: Request) -> list[Tensor]:
 
 @contextmanager
 def unchanged_global_generators() -> Iterator[None]:
-    """Fail when torch's, numpy's or Python's global random state is different afterwards."""
+    """Fail when torch's, numpy's or Python's global random state is used or set inside.
+
+    They are moved on first, lest a seed that is set again goes unnoticed, and put back after.
+    """
     import random
 
     import numpy as np
+
+    own = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
 
     def states() -> tuple[bytes, str, object]:
         return (
@@ -166,8 +171,14 @@ def unchanged_global_generators() -> Iterator[None]:
             random.getstate(),
         )
 
+    torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002, S311
     before = states()
-    yield
-    after = states()
+    try:
+        yield
+        after = states()
+    finally:
+        torch.set_rng_state(own[0])
+        np.random.set_state(own[1])  # noqa: NPY002
+        random.setstate(own[2])
     for what, old, new in zip(("torch", "numpy", "Python"), before, after, strict=True):
-        assert old == new, f"{what}'s global random state was set"
+        assert old == new, f"{what}'s global random state was used"

@@ -15,6 +15,7 @@ from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
+from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import create
 
 
@@ -78,7 +79,7 @@ class Team:
             # noise-dominated samples: the sum of (g_z / B)^2 is twice the squared mean
             moment = 2 * gradient.square() if worker.requires else None
             bucket = Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
-            exchanges.append(worker.exchange(bucket, number))
+            exchanges.append(participate(worker, bucket, number))
         return lockstep(exchanges, self.listener)
 
     @property
@@ -134,7 +135,9 @@ def exchange() -> Callable[..., list[Tensor]]:
         step: int = 0,
         meter: Meter | None = None,
     ) -> list[Tensor]:
-        return lockstep([w.exchange(b, step) for w, b in zip(group, buckets, strict=True)], meter)
+        return lockstep(
+            [participate(w, b, step) for w, b in zip(group, buckets, strict=True)], meter
+        )
 
     return run
 

@@ -1,0 +1,54 @@
+"""How are sparse vectors added without making them dense? By merging ascending lists of pairs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcsim.compressors.loops import array, loop, tensor
+from gcsim.compressors.meter import kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@kernel("streaming")
+def merged_pairs(
+    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The sum of two sparse vectors.
+
+    Indices are ascending int64 `[k]` and `[m]`, values float32; returns indices int64 `[u]`,
+    ascending, and values float32 `[u]`, u between max(k, m) and k + m.
+    """
+    room = indices.numel() + other_indices.numel()
+    out_indices = np.empty(room, dtype=np.int64)
+    out_values = np.empty(room, dtype=np.float32)
+    used = _merge(
+        array(indices),
+        array(values),
+        array(other_indices),
+        array(other_values),
+        out_indices,
+        out_values,
+    )
+    return tensor(out_indices[:used], values), tensor(out_values[:used], values)
+
+
+@loop
+def _merge(ia: Any, va: Any, ib: Any, vb: Any, indices: Any, values: Any) -> int:  # noqa: PLR0917
+    a = b = used = 0
+    while a < ia.size or b < ib.size:
+        if b == ib.size or (a < ia.size and ia[a] < ib[b]):
+            indices[used], values[used] = ia[a], va[a]
+            a += 1
+        elif a == ia.size or ib[b] < ia[a]:
+            indices[used], values[used] = ib[b], vb[b]
+            b += 1
+        else:
+            indices[used], values[used] = ia[a], va[a] + vb[b]
+            a += 1
+            b += 1
+        used += 1
+    return used
