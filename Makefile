@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= scenarios/alexnet_32node.yaml
 
-.PHONY: run test long bench lint types imports check clean
+.PHONY: run test long bench speed gallery lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -22,7 +22,15 @@ long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks"
 
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"
+	$(BIN)/python -m pytest tests/benchmarks --ignore=tests/benchmarks/test_bench_compressors.py --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"
+
+speed: $(VENV)/dev.stamp  ## docs/compressor-speed.md
+	mkdir -p build
+	$(BIN)/python -m pytest tests/benchmarks/test_bench_compressors.py --benchmark-only --benchmark-json=build/speed.json --override-ini=addopts="--import-mode=importlib --strict-markers"
+	$(BIN)/python tests/benchmarks/speed_table.py build/speed.json > docs/compressor-speed.md
+
+gallery: $(VENV)/run.stamp  ## docs/compressors.md
+	$(BIN)/python -m gcsim.cli_gallery > docs/compressors.md
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

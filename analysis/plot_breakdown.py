@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
 from gcsim.analysis.plot_style import (
     BLUE,
+    MANY,
     ORANGE,
     PURPLE,
     SKY,
@@ -45,7 +46,8 @@ def breakdown_figure(result: Result) -> Figure:
     rows = at_largest(result)
     cut = zoom_limit(rows)
     with settings():
-        figure = new_figure(10.0 if cut is None else 12.4, 1.7 + 0.36 * len(rows))
+        pitch = 0.36 if len(rows) <= MANY else 0.26
+        figure = new_figure(10.0 if cut is None else 12.4, 1.7 + pitch * len(rows))
         width, height = figure.get_size_inches()
         label_inches = 0.25 + 0.083 * max(len(row.label) for row in rows)
         left = min(0.35, label_inches / width)

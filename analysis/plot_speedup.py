@@ -22,8 +22,9 @@ from gcsim.analysis.plot_style import GREY, LineStyle, line_styles, new_figure, 
 from gcsim.scenarios.result import Result, Row
 
 IDEAL = "ideal"
-MINIMUM_GAP = 0.044
-"""Between two labels, as a share of the axes' height."""
+LABEL_INCHES = 0.23
+"""Between two labels; of many methods they are smaller."""
+SMALL_LABEL_INCHES = 0.135
 
 
 def speedup_figure(result: Result) -> Figure:
@@ -35,9 +36,12 @@ def speedup_figure(result: Result) -> Figure:
     styles = line_styles(result)
     with settings():
         # axes of 5.9 x 5.2 inches; beside them as much as the longest label needs
-        width = 0.75 + 5.9 + 1.3 + 0.083 * max(map(len, styles))
-        figure = new_figure(width, 6.4)
-        axes = figure.add_axes((0.75 / width, 0.115, 5.9 / width, 0.81))
+        small = any(style.muted for style in styles.values())
+        width = 0.75 + 5.9 + 1.3 + (0.065 if small else 0.083) * max(map(len, styles))
+        tall = max(5.18, SMALL_LABEL_INCHES * (len(styles) + 1)) if small else 5.18
+        height = tall + 1.22
+        figure = new_figure(width, height)
+        axes = figure.add_axes((0.75 / width, 0.74 / height, 5.9 / width, tall / height))
         for label, style in styles.items():
             _line(axes, _of(result, label), label, style)
         workers = sorted({row.workers for row in result.rows})
@@ -47,7 +51,7 @@ def speedup_figure(result: Result) -> Figure:
             label=IDEAL,
         )  # fmt: skip
         _axes(axes, result, workers)
-        _labels(axes, result, styles)
+        _labels(axes, result, styles, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall)
         return figure
 
 
@@ -70,6 +74,8 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None
 
 
 def _look(style: LineStyle) -> dict[str, Any]:
+    if style.muted:
+        return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
     return {
         "color": style.colour, "linestyle": style.dashes, "marker": style.marker,
         "linewidth": 1.7, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
@@ -107,16 +113,16 @@ def _tick(workers: int, nodes: int | None) -> str:
     return str(workers) if nodes is None else f"{workers}\n({nodes})"
 
 
-def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle]) -> None:
-    """Names and final values beside the axes, joined to the ends of their lines."""
+def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle], gap: float) -> None:
+    """Names and final values beside the axes, joined to the ends of their lines; `gap` is a share
+    of the axes' height."""
     ends = {label: _of(result, label)[-1] for label in styles}
     heights = {label: relative_throughput(row) for label, row in ends.items()}
     heights[IDEAL] = max(row.workers for row in result.rows)
     ordered = sorted(heights, key=lambda label: heights[label])
     low, high = (math.log2(limit) for limit in axes.get_ylim())
     wanted = [(math.log2(heights[label]) - low) / (high - low) for label in ordered]
-    gap = min(MINIMUM_GAP, 1 / len(ordered))
-    placed = spread(wanted, gap=gap, low=0.0, high=1.0)
+    placed = spread(wanted, gap=min(gap, 1 / len(ordered)), low=0.0, high=1.0)
     right = axes.get_xlim()[1]
     beside = blended_transform_factory(axes.transAxes, axes.transAxes)
     for label, height, place in zip(ordered, wanted, placed, strict=True):
@@ -128,13 +134,19 @@ def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle]) -> None:
         )  # fmt: skip
         axes.add_artist(leader)
         sample = Line2D([1.06, 1.085, 1.11], [place] * 3, transform=beside, clip_on=False)
-        if label in styles:
+        muted = label in styles and styles[label].muted
+        if muted:
+            sample.set(**_look(styles[label]))
+        elif label in styles:
             sample.set(**_look(styles[label]), markevery=[1])
         else:
             sample.set(color=GREY, linewidth=1.2, linestyle=(0, (2, 2)))
         axes.add_artist(sample)
-        text = f"{significant(heights[label])}x  {label}"
-        axes.text(1.125, place, text, transform=beside, va="center", fontsize=9.5)
+        axes.text(
+            1.125, place, f"{significant(heights[label])}x  {label}", transform=beside,
+            va="center", fontsize=7.5 if any(s.muted for s in styles.values()) else 9.5,
+            color="#777777" if muted else "black",
+        )  # fmt: skip
 
 
 def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:

@@ -2,7 +2,9 @@
 
 Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost
 on white. With more lines than colours, marker and line style tell them apart; black and solid
-is always the uncompressed exchange. Nothing here touches `pyplot` or leaves a setting changed.
+is always the uncompressed exchange. Of more than sixteen methods only the fastest at the largest
+size stand out, the others are thin and grey. Nothing here touches `pyplot` or leaves a setting
+changed.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gcsim.analysis.selection import DENSE
+from gcsim.analysis.selection import DENSE, at_largest
 from gcsim.scenarios.result import Result
 
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
-BLACK, GREY = "#000000", "#8A8A8A"
+BLACK, GREY, FAINT = "#000000", "#8A8A8A", "#BDBDBD"
 
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
@@ -42,6 +44,10 @@ _SETTINGS = {
     "svg.hashsalt": "gcsim",
 }
 DPI = 160
+MANY = 16
+"""Methods from which on most of them are muted."""
+FOREMOST = 8
+"""Methods that stand out then, beside the uncompressed exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +57,20 @@ class LineStyle:
     colour: str
     marker: str
     dashes: str | tuple[float, tuple[float, ...]]
+    muted: bool = False
 
 
 def line_styles(result: Result) -> dict[str, LineStyle]:
-    """By label, in the scenario's order: the same scenario gives the same styles."""
+    """By label, in the scenario's order: the same scenario gives the same styles, unless there
+    are so many methods that only the fastest stand out."""
     styles: dict[str, LineStyle] = {}
     number = 0
+    shown = _foremost(result)
     for row in result.rows:
         if row.label in styles:
+            continue
+        if row.label not in shown and row.compressor != DENSE:
+            styles[row.label] = LineStyle(colour=FAINT, marker="", dashes="solid", muted=True)
             continue
         if row.compressor == DENSE and BLACK not in {s.colour for s in styles.values()}:
             styles[row.label] = LineStyle(colour=BLACK, marker="o", dashes="solid")
@@ -70,6 +82,14 @@ def line_styles(result: Result) -> dict[str, LineStyle]:
         )
         number += 1
     return styles
+
+
+def _foremost(result: Result) -> set[str]:
+    """Labels that stand out: all of a few, the fastest of many."""
+    labels = {row.label for row in result.rows}
+    if len(labels) <= MANY:
+        return labels
+    return {row.label for row in at_largest(result)[:FOREMOST]}
 
 
 @contextmanager

@@ -6,6 +6,8 @@ written from the same values that `--json` gives. Nothing here imports torch.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
@@ -64,6 +66,8 @@ def _compressor(name: str, full: bool) -> Entry:
     about = asdict(found.about)
     entry = {"name": name, **about}
     if full:
+        entry["module"] = found.__module__
+        entry["summary"] = inspect.cleandoc(sys.modules[found.__module__].__doc__ or "")
         entry["requires"] = sorted(found.requires)
         schema = found.Parameters.model_json_schema()
         entry["parameters"] = [

@@ -10,6 +10,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,13 +127,33 @@ def summary(scenario: Scenario) -> str:
 
 
 def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
-    """Names at the left; beside each what it is."""
-    emit(_beside((entry["name"], _lines(kind, entry)) for entry in found))
+    """Names at the left; beside each what it is. Compressors under the name of their family."""
+    entries = list(found)
+    if kind is not Kind.compressors:
+        emit(_beside((entry["name"], _lines(kind, entry)) for entry in entries))
+        return
+    parts: list[RenderableType] = []
+    widest = max(len(entry["name"]) for entry in entries)
+    for family, members in groupby(entries, key=itemgetter("family")):
+        parts += [""] if parts else []
+        parts.append(Text(family, style="bold underline"))
+        parts.append(_beside(((e["name"], _brief(e)) for e in members), least=widest))
+    emit(*parts)
 
 
-def _beside(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
+def _brief(entry: Entry) -> list[str]:
+    """A compressor in three lines."""
+    bias = "unbiased" if entry["unbiased"] else "biased"
+    return [
+        f"{entry['title']} ({bias}; {entry['collective']})",
+        f"bits per element: {entry['bits']}; state: {entry['state']}",
+        entry["paper"],
+    ]
+
+
+def _beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, min_width=least)
     grid.add_column(overflow="fold")
     for name, lines in entries:
         grid.add_row(Text(name, style="bold"), Text("\n".join(lines)))

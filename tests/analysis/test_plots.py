@@ -112,6 +112,33 @@ def test_sixteen_lines_differ_in_more_than_colour_alone(result: Result) -> None:
     assert line_styles(result)["dense"].colour == "#000000"
 
 
+def many(result: Result) -> Result:
+    again = tuple(
+        replace(row, label=f"{row.label}, {n}", scaling_efficiency=row.scaling_efficiency * 0.9**n,
+                iteration_s=row.iteration_s / 0.9**n)
+        for n in range(1, 6)
+        for row in result.rows
+    )  # fmt: skip
+    return replace(result, rows=result.rows + again)
+
+
+def test_of_many_methods_the_fastest_stand_out_and_all_are_named(result: Result) -> None:
+    crowd = many(result)
+    styles = line_styles(crowd)
+    loud = {label for label, style in styles.items() if not style.muted}
+    dense = {row.label for row in crowd.rows if row.compressor == "none"}
+    assert loud == {row.label for row in at_largest(crowd)[:8]} | dense
+    figure = speedup_figure(crowd)
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    boxes = sorted(
+        (text.get_window_extent(renderer) for text in figure.axes[0].texts), key=lambda b: b.y0
+    )
+    assert len(boxes) == 72 + 1
+    assert all(below.y1 <= above.y0 + 0.5 for below, above in pairwise(boxes))
+    assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+
+
 def test_a_style_does_not_depend_on_the_speed(result: Result) -> None:
     slower = tuple(replace(row, iteration_s=1 / row.iteration_s) for row in result.rows)
     assert line_styles(replace(result, rows=slower)) == line_styles(result)

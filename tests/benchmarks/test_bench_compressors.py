@@ -1,59 +1,57 @@
-"""What does an exchange cost on this machine, in copies of the tensor? `make bench`.
+"""What do encoding and decoding cost, in copies of the tensor? The figures of the speed page.
 
-Two workers exchange one tensor of 10 million elements in lockstep; the yardstick is `copy_` into
-a warm buffer in the same run, because the machine is noisy and its speed unknown. The ratio is in
-`extra_info` as `copies_per_worker` (whole exchange: encode, collective, decode of two payloads).
+    make speed        # half an hour: runs this file and writes docs/compressor-speed.md
+
+`timing.py` says how it is measured. One benchmark a compressor, size and number of threads; the
+ratios are in `extra_info`, one entry a kind of step.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
 
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from gcsim.compressors.base import Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.registry import REGISTRY, create
+from gcsim.compressors.registry import REGISTRY
+from gcsim.traces.allocator import keep_freed_memory
+from tests.benchmarks.timing import gradient, timings
 
-ROWS, COLUMNS = 2500, 4000
-LAYOUT = BucketLayout(
-    index=0, slices=(TensorSlice(name="weight", shape=(ROWS, COLUMNS), offset=0, index=0),)
-)
+SIZES = (1_000_000, 10_000_000, 61_000_000)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in REGISTRY},
+    "topk, rice": ("topk", {"indices": "rice"}),
+}
+"""Label to name and parameters."""
 
-
-def gradient(worker: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(worker)
-    spread = torch.randn(ROWS * COLUMNS, generator=generator).mul_(0.8).exp_()
-    return torch.randn(ROWS * COLUMNS, generator=generator).mul_(spread).mul_(1e-3)
+source = lru_cache(maxsize=1)(gradient)
 
 
-def copy_seconds(source: torch.Tensor) -> float:
-    target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(20):
-        start = time.perf_counter()
-        target.copy_(source)
-        best = min(best, time.perf_counter() - start)
-    return best
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", REGISTRY)
-def test_exchange(benchmark: BenchmarkFixture, name: str) -> None:
-    gradients = [gradient(worker) for worker in range(2)]
-    buckets = [Bucket(layout=LAYOUT, gradient=g, second_moment=g.square() * 2) for g in gradients]
-    team: list[Compressor] = [create(name, Worker(rank=rank, count=2, seed=0)) for rank in range(2)]
-    steps = iter(range(1000))
-
-    def exchange() -> None:
-        step = next(steps)
-        with torch.no_grad():
-            lockstep([m.exchange(b, step) for m, b in zip(team, buckets, strict=True)])
-
-    benchmark.pedantic(exchange, rounds=4, warmup_rounds=2)
-    assert benchmark.stats is not None
-    best = benchmark.stats.stats.min
-    benchmark.extra_info["copies_per_worker"] = best / 2 / copy_seconds(gradients[0])
-    print(f"\n{name}: {benchmark.extra_info['copies_per_worker']:.1f} copies a worker")
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize("label", VARIANTS)
+def test_compressor(benchmark: BenchmarkFixture, label: str, threads: int, n: int) -> None:
+    keep_freed_memory()
+    name, parameters = VARIANTS[label]
+    data = source(n)
+    rows = benchmark.pedantic(timings, args=(name, parameters, data), rounds=1)
+    benchmark.extra_info.update(
+        label=label, n=n, threads=threads, phases=[asdict(row) for row in rows]
+    )
+    for row in rows:
+        print(
+            f"\n{label}, {row.phase}, {n / 1e6:g} M, {threads} threads: encode {row.encode:.2f}, "
+            f"decode {row.decode:.2f} copies, {row.bits:.4f} bits"
+        )

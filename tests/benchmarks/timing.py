@@ -38,6 +38,8 @@ class Timing:
     decode: float
     bits: float
     """Bits an element that the worker sent, headers included."""
+    copy_s: float
+    """One copy, seconds."""
 
 
 class Stopwatch:
@@ -111,7 +113,7 @@ def timings(name: str, given: dict[str, Any], source: torch.Tensor) -> list[Timi
                 break
     copy = copy_seconds(source)
     return [
-        Timing(phase=phase, encode=encode / copy, decode=decode / copy, bits=bits)
+        Timing(phase=phase, encode=encode / copy, decode=decode / copy, bits=bits, copy_s=copy)
         for phase, (encode, decode, bits) in best.items()
     ]
 

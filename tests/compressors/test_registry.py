@@ -1,0 +1,45 @@
+"""The table of compressors: names, parameters, families, and the page that is made from it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from gcsim.cli_gallery import page
+from gcsim.compressors.base import Family
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.errors import InputError
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} has no parameter 'colour'"):
+        check_parameters(name, {"colour": 1})
+
+
+def test_a_family_is_one_stretch_of_the_table_in_the_families_order() -> None:
+    found = [family for family, _ in groupby(compressor_class(n).about.family for n in REGISTRY)]
+    assert found == [family for family in get_args(Family) if family in found]
+
+
+def test_classes_are_registered_once() -> None:
+    classes = [compressor_class(name) for name in REGISTRY]
+    assert len(set(classes)) == len(classes)
+
+
+def test_the_page_of_compressors_is_that_of_the_registry() -> None:
+    stored = Path(__file__).parents[2] / "docs" / "compressors.md"
+    assert stored.read_text(encoding="utf-8") == page(), "run: make gallery"
+
+
+def test_a_module_that_does_not_import_is_the_users_mistake() -> None:
+    with pytest.raises(InputError, match=r"cannot import compressor .no_such\.module:Thing"):
+        compressor_class("no_such.module:Thing")
+
+
+def test_a_class_that_is_no_compressor_is_refused() -> None:
+    with pytest.raises(InputError, match=r"is not a subclass of gcsim\.Compressor"):
+        compressor_class("pathlib:Path")
