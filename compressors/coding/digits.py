@@ -1,77 +1,154 @@
-"""How do base-3 digits become bytes on the wire, five in a byte, and back?
+"""How do digits of a base that is no power of two become bytes on the wire, and back?
 
-The layout is planar: digit j of byte i is element i + j * ceil(n / 5), so that whole planes are
-added, as the strided layout of TernGrad's published code does for 2-bit codes (Wen et al. 2017,
-arXiv:1705.07878). Digits after the last are 0; what a buffer cannot have been packed from (wrong
-length, padding that is not zero, a byte above 3^5 - 1) raises `InputError`.
+| base  | digits in a group | bits of a group | bits a digit (log2 base) |
+|-------|-------------------|-----------------|--------------------------|
+| 3     | 5                 | 8               | 1.6    (1.585)           |
+| 5     | 3                 | 7               | 2.333  (2.322)           |
+| 9     | 5                 | 16              | 3.2    (3.170)           |
+| other | 1                 | ceil(log2 base) | ceil(log2 base)          |
 
-Every function is one streaming kernel of an accelerator; here it is blocks of vectorised numpy.
+A group is the number sum_j digit_j base^j. The layout is planar: digit j of group i is element
+i + j * ceil(n / digits in a group), so that whole planes are added, as the strided layout of
+TernGrad's published code does for 2-bit codes (Wen et al. 2017, arXiv:1705.07878). Groups are
+packed bit after bit (`packing.py`). Digits after the last are 0; what a buffer cannot have been
+packed from (wrong length, padding that is not zero, a digit or group that is too large) raises
+`InputError`.
+
+Every function is one streaming kernel of an accelerator.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcsim.compressors.coding.packing import BLOCK, damaged, to_array, to_tensor
+from gcsim.compressors.coding.packing import damaged, pack_bits, packed_bytes, unpack_bits
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TRITS_PER_BYTE = 5
+_GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
+"""By base: digits in a group, and the group's bits."""
+_BLOCK = 1 << 12
+"""Groups that are combined in the cache at a time."""
 
 
-def trit_bytes(count: int) -> int:
-    """Bytes that `count` base-3 digits take: 1.6 bits a digit, rounded up."""
-    return -(-count // TRITS_PER_BYTE)
+def group_of(base: int) -> tuple[int, int]:
+    """(digits in a group, bits of a group) for digits 0 … base - 1, base 2 to 256."""
+    if not 2 <= base <= 256:
+        raise InputError(f"cannot pack digits of base {base}: 2 to 256 are possible")
+    return _GROUPS.get(base, (1, (base - 1).bit_length()))
 
 
-@kernel("streaming")
-def pack_trits(digits: Tensor) -> Tensor:
-    """Pack base-3 digits five in a byte.
-
-    `digits` is uint8 `[n]`, each 0, 1 or 2; returns uint8 `[ceil(n / 5)]`. Raises `InputError`
-    for a larger digit.
-    """
-    data = to_array(digits)
-    if data.size and int(data.max()) > 2:
-        raise InputError("cannot pack a digit above 2 in base 3")
-    plane = trit_bytes(data.size)
-    out = np.zeros(plane, dtype=np.uint8)
-    for start in range(0, plane, BLOCK):
-        block = out[start : start + BLOCK]
-        for j in reversed(range(TRITS_PER_BYTE)):  # Horner's rule, highest digit first
-            block *= np.uint8(3)
-            first = start + j * plane
-            part = data[first : min(first + block.size, (j + 1) * plane)]
-            block[: part.size] += part
-    return to_tensor(out, digits)
+def digit_bytes(count: int, base: int) -> int:
+    """Bytes that `count` digits take: whole groups, rounded up to whole bytes at the end."""
+    size, bits = group_of(base)
+    return packed_bytes(-(-count // size), bits)
 
 
 @kernel("streaming")
-def unpack_trits(buffer: Tensor, count: int) -> Tensor:
-    """Undo `pack_trits`: uint8 `[count]`.
+def pack_digits(digits: Tensor, base: int) -> Tensor:
+    """Pack digits: uint8 `[n]`, each below `base`, as uint8 `[digit_bytes(n, base)]`.
 
-    Raises `InputError` when the buffer's length is not that of `count` digits, a byte is above
-    242, or a digit after the last is not 0.
+    Raises `InputError` for a larger digit.
     """
-    data = to_array(buffer)
-    plane = trit_bytes(count)
-    if data.size != plane:
-        raise damaged(f"{data.size} bytes for {count} base-3 digits, not {plane}")
-    if plane and int(data.max()) >= 3**TRITS_PER_BYTE:
-        raise damaged(f"byte {int(data.max())} is not five base-3 digits")
-    out = np.empty(plane * TRITS_PER_BYTE, dtype=np.uint8)
-    for start in range(0, plane, BLOCK):
-        rest = data[start : start + BLOCK]
-        for j in range(TRITS_PER_BYTE):
-            quotient = rest // np.uint8(3)
-            first = start + j * plane
-            out[first : first + rest.size] = rest - np.uint8(3) * quotient
-            rest = quotient
+    size, bits = group_of(base)
+    data = np.ascontiguousarray(array(digits))
+    if size == 1:
+        _demand_below(base, int(data.max()) if data.size else 0)
+        return pack_bits(digits, bits)
+    plane = -(-data.size // size)
+    groups = np.empty(plane, dtype=np.uint8 if bits <= 8 else np.uint16)
+    highest = np.zeros(-(-plane // _BLOCK), dtype=np.int64)
+    in_parallel(_combine, plane, data, groups, base, size, highest, grain=_BLOCK)
+    _demand_below(base, int(highest.max()) if plane else 0)
+    if bits == 16:
+        return tensor(groups.astype("<u2", copy=False).view(np.uint8), digits)
+    if bits == 8:
+        return tensor(groups, digits)
+    return pack_bits(tensor(groups, digits), bits)
+
+
+@kernel("streaming")
+def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
+    """Undo `pack_digits`: uint8 `[count]`.
+
+    Raises `InputError` when the buffer's length is not that of `count` digits, a group is not
+    made of digits, or a digit after the last is not 0.
+    """
+    size, bits = group_of(base)
+    plane = -(-count // size)
+    if buffer.numel() != digit_bytes(count, base):
+        raise damaged(
+            f"{buffer.numel()} bytes for {count} base-{base} digits, not {digit_bytes(count, base)}"
+        )
+    if bits == 16:
+        groups = np.frombuffer(array(buffer).tobytes(), dtype="<u2").astype(np.uint16, copy=False)
+    else:
+        groups = array(unpack_bits(buffer, plane, bits))
+    out = np.empty(plane * size, dtype=np.uint8)
+    highest = np.zeros(-(-plane // _BLOCK), dtype=np.int64)
+    in_parallel(_separate, plane, groups, out, base, size, highest, grain=_BLOCK)
+    largest = int(highest.max()) if highest.size else 0
+    if largest >= base**size:
+        what = "byte" if bits == 8 else f"group of {bits} bits"
+        raise damaged(f"{what} {largest} is not {size} base-{base} digits")
     if out[count:].any():
-        raise damaged("padding after the last base-3 digit is not zero")
-    return to_tensor(out[:count], buffer)
+        raise damaged(f"padding after the last base-{base} digit is not zero")
+    return torch.from_numpy(out[:count]).to(buffer.device)
+
+
+def _demand_below(base: int, digit: int) -> None:
+    if digit >= base:
+        raise InputError(f"cannot pack a digit above {base - 1} in base {base}")
+
+
+@loop
+def _combine(
+    start: int, stop: int, digits: Any, groups: Any, base: int, size: int, highest: Any
+) -> None:
+    plane = groups.size
+    factor = np.uint16(base)
+    for first in range(start, stop, _BLOCK):
+        block = groups[first : min(first + _BLOCK, stop)]
+        block[:] = 0
+        most = np.uint8(0)
+        for j in range(size - 1, -1, -1):  # Horner's rule, highest digit first
+            begin = min(j * plane + first, digits.size)
+            part = digits[begin : min(begin + block.size, (j + 1) * plane)]
+            for i in range(block.size):
+                block[i] *= factor
+            for i in range(part.size):
+                block[i] += part[i]
+                most = max(most, part[i])
+        highest[first // _BLOCK] = most
+
+
+@loop
+def _separate(
+    start: int, stop: int, groups: Any, out: Any, base: int, size: int, highest: Any
+) -> None:
+    plane = groups.size
+    inverse = np.float32(1) / np.float32(base)
+    divisor = np.int32(base)
+    rest = np.empty(_BLOCK, dtype=np.int32)
+    for first in range(start, stop, _BLOCK):
+        block = groups[first : min(first + _BLOCK, stop)]
+        most = np.int32(0)
+        for i in range(block.size):
+            rest[i] = block[i]
+            most = max(most, np.int32(block[i]))
+        highest[first // _BLOCK] = most
+        for j in range(size):
+            part = out[j * plane + first : j * plane + first + block.size]
+            for i in range(part.size):
+                # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole number, and
+                # float32 is right to 2^-10 for x < 2^16.
+                quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
+                part[i] = rest[i] - quotient * divisor
+                rest[i] = quotient

@@ -1,13 +1,13 @@
 """How do small integers become bytes on the wire, and back?
 
-Fixed-width codes of 1 to 16 bits and sign bits; base-3 digits are in `digits.py`. Every packed
-buffer is little endian and padded with zeros to a whole byte; what a buffer cannot have been
-packed from (wrong length, padding that is not zero) raises `InputError`.
+Fixed-width codes of 1 to 16 bits and sign bits; digits of other bases are in `digits.py`. Every
+packed buffer is little endian and padded with zeros to a whole byte; what a buffer cannot have
+been packed from (wrong length, padding that is not zero) raises `InputError`.
 
-Eight codes of b bits fill exactly b bytes, so eight codes are folded as one 64-bit word: pairs,
-then pairs of pairs, are shifted together (three steps).
+Eight codes of b bits fill exactly b bytes: up to 8 bits each group of eight passes through one
+64-bit word, wider codes flow through a word that is emptied by 32 bits.
 
-Every function is one streaming kernel of an accelerator; here it is blocks of vectorised numpy.
+Every function is one streaming kernel of an accelerator.
 """
 
 from __future__ import annotations
@@ -16,23 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError, InternalError, Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    Words = NDArray[np.uint64]
-    Bytes = NDArray[np.uint8]
-
 MAX_BITS = 16
-BLOCK = 1 << 17
-"""Codes folded at a time: a block and its temporaries stay in the processor's cache."""
-
-_LITTLE64 = np.dtype("<u8")
-_LITTLE16 = np.dtype("<u2")
+MAX_FIXED = 32
+"""Bits of the widest values of `pack_fixed`."""
+_GRAIN = 1 << 16
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -59,18 +54,11 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
         When a value does not fit, or `bits` is out of range.
     """
     _check_bits(bits)
-    codes = to_array(values)
-    lane = 8 if bits <= 8 else 16
-    count = codes.size
-    out = np.empty(-(-count // 8) * bits, dtype=np.uint8)
-    for start in range(0, count, BLOCK):
-        block = codes[start : start + BLOCK]
-        if block.max() >> bits or block.min() < 0:
-            raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")
-        packed = _fold(_words(block, lane), lane, bits)
-        first = start // 8 * bits
-        out[first : first + packed.size] = packed
-    return to_tensor(out[: packed_bytes(count, bits)], values)
+    codes = np.ascontiguousarray(array(values))
+    packed, seen = _packed(codes, bits)
+    if seen >> bits:
+        raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")
+    return tensor(packed, values)
 
 
 @kernel("streaming")
@@ -81,20 +69,11 @@ def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     buffer's length is not that of `count` codes, or its padding is not zero.
     """
     _check_bits(bits)
-    data = to_array(buffer)
-    _check_packed(data, count, bits)
-    lane = 8 if bits <= 8 else 16
-    out = np.empty(count, dtype=np.uint8 if lane == 8 else np.int32)
-    for start in range(0, count, BLOCK):
-        first = start // 8 * bits
-        length = min(BLOCK, count - start)
-        groups = -(-length // 8)
-        block = data[first : first + groups * bits]
-        if block.size < groups * bits:
-            block = np.pad(block, (0, groups * bits - block.size))
-        words = _unfold(block, lane, bits)
-        out[start : start + length] = words.view(np.uint8 if lane == 8 else _LITTLE16)[:length]
-    return to_tensor(out, buffer)
+    data = np.ascontiguousarray(array(buffer))
+    check_packed(data, count, bits)
+    out = np.empty(count, dtype=np.uint8 if bits <= 8 else np.int32)
+    _unpack(data, out, bits)
+    return tensor(out, buffer)
 
 
 @kernel("streaming")
@@ -103,106 +82,55 @@ def pack_signs(values: Tensor) -> Tensor:
 
     `values` is a float tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
     """
-    data = to_array(values)
+    data = np.ascontiguousarray(array(values))
     out = np.empty(packed_bytes(data.size, 1), dtype=np.uint8)
-    for start in range(0, data.size, BLOCK):
-        bits = np.packbits(data[start : start + BLOCK] < 0, bitorder="little")
-        out[start // 8 : start // 8 + bits.size] = bits
-    return to_tensor(out, values)
+    whole = data.size // 8 * 8
+    in_parallel(_pack_signs, whole, data, out, grain=_GRAIN)
+    if whole < data.size:
+        _pack_signs(0, 8, _padded(data[whole:], 8), out[whole // 8 :])
+    return tensor(out, values)
 
 
 @kernel("streaming")
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
-    data = to_array(buffer)
-    _check_packed(data, count, 1)
+    data = np.ascontiguousarray(array(buffer))
+    check_packed(data, count, 1)
     out = np.empty(count, dtype=np.float32)
-    for start in range(0, count, BLOCK):
-        bits = np.unpackbits(data[start // 8 : (start + BLOCK) // 8], bitorder="little")
-        block = out[start : start + BLOCK]
-        np.multiply(bits[: block.size], np.float32(-2), out=block)
-        block += 1
-    return to_tensor(out, buffer)
+    whole = count // 8 * 8
+    in_parallel(_unpack_signs, whole, data, out, grain=_GRAIN)
+    if whole < count:
+        last = np.empty(8, dtype=np.float32)
+        _unpack_signs(0, 8, data[whole // 8 :], last)
+        out[whole:] = last[: count - whole]
+    return tensor(out, buffer)
 
 
-# --- folding eight codes into one word -------------------------------------------------------
+def pack_fixed(values: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Integers in [0, 2^width) at `width` <= 32 bits each: uint8 `[ceil(k * width / 8)]`."""
+    if not 0 <= width <= MAX_FIXED:
+        raise InternalError(f"cannot pack values of {width} bits")
+    packed, seen = _packed(np.ascontiguousarray(values, dtype=np.int64), width)
+    if seen >> width:
+        raise InternalError(f"cannot pack a value outside [0, {1 << width}) in {width} bits")
+    return packed
 
 
-def _words(block: NDArray[Any], lane: int) -> Words:
-    """The codes as 64-bit words of `lane`-bit fields, padded to whole groups of eight codes."""
-    fields = np.ascontiguousarray(block, dtype=np.uint8 if lane == 8 else _LITTLE16)
-    if missing := -fields.size % 8:
-        fields = np.pad(fields, (0, missing))
-    return fields.view(_LITTLE64)
+def unpack_fixed(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[np.int64]:
+    """The values that `pack_fixed` packed; `InputError` for another length or stray bits."""
+    check_packed(packed, count, width)
+    out = np.zeros(count, dtype=np.int64)
+    _unpack(np.ascontiguousarray(packed), out, width)
+    return out
 
 
-def _repeated(width: int, period: int) -> np.uint64:
-    """A mask of the `width` low bits of each field of `period` bits."""
-    return np.uint64(sum(((1 << width) - 1) << at for at in range(0, 64, period)))
-
-
-def _fold(words: Words, lane: int, bits: int) -> Bytes:
-    """Bring fields of `bits` bits, one in each `lane` bits, next to each other."""
-    width, period = bits, lane
-    while period < 64:
-        low = _repeated(width, 2 * period)
-        high = words >> np.uint64(period - width)
-        words = words & low
-        high &= low << np.uint64(width)
-        words |= high
-        width, period = 2 * width, 2 * period
-    if lane == 16 and bits % 2:  # four codes end inside a byte: the next four lend it 4 bits
-        pairs = words.reshape(-1, 2).copy()
-        pairs[:, 0] |= pairs[:, 1] << np.uint64(width)
-        pairs[:, 1] >>= np.uint64(4)
-        split = pairs.view(np.uint8).reshape(-1, 16)
-        half = (bits + 1) // 2
-        return np.concatenate([split[:, :half], split[:, 8 : 8 + bits // 2]], axis=1).reshape(-1)
-    return words.view(np.uint8).reshape(-1, 8)[:, : width // 8].reshape(-1)
-
-
-def _unfold(packed: Bytes, lane: int, bits: int) -> Words:
-    """Undo `_fold`."""
-    width = bits * 64 // lane
-    if lane == 16 and bits % 2:
-        half = (bits + 1) // 2
-        split = packed.reshape(-1, bits)
-        pairs = np.zeros((split.shape[0], 16), dtype=np.uint8)
-        pairs[:, :half] = split[:, :half]
-        pairs[:, 8 : 8 + bits // 2] = split[:, half:]
-        both = pairs.view(_LITTLE64)
-        both[:, 1] <<= np.uint64(4)
-        both[:, 1] |= both[:, 0] >> np.uint64(width)
-        words = both.reshape(-1)
-    else:
-        wide = np.zeros((packed.size // (width // 8), 8), dtype=np.uint8)
-        wide[:, : width // 8] = packed.reshape(-1, width // 8)
-        words = wide.reshape(-1).view(_LITTLE64)
-    period = 64
-    while period > lane:
-        width, period = width // 2, period // 2
-        low = _repeated(width, 2 * period)
-        high = words & (low << np.uint64(width))
-        high <<= np.uint64(period - width)
-        words = words & low
-        words |= high
-    return words
-
-
-# --- checks and conversions -----------------------------------------------------------------
-
-
-def _check_bits(bits: int) -> None:
-    if not 1 <= bits <= MAX_BITS:
-        raise InputError(f"cannot pack codes of {bits} bits: 1 to {MAX_BITS} are possible")
-
-
-def _check_packed(data: Bytes, count: int, bits: int) -> None:
+def check_packed(packed: NDArray[np.uint8], count: int, bits: int) -> None:
+    """`InputError` unless the buffer is as long as `count` codes, and padded with zeros."""
     expected = packed_bytes(count, bits)
-    if data.size != expected:
-        raise damaged(f"{data.size} bytes for {count} codes of {bits} bits, not {expected}")
+    if packed.size != expected:
+        raise damaged(f"{packed.size} bytes for {count} codes of {bits} bits, not {expected}")
     used = count * bits % 8
-    if used and int(data[-1]) >> used:
+    if used and int(packed[-1]) >> used:
         raise damaged("padding after the last code is not zero")
 
 
@@ -213,12 +141,147 @@ def damaged(what: str) -> InputError:
     )
 
 
-def to_array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor as numpy array, shared when it lies in host memory."""
-    array: NDArray[Any] = tensor.detach().cpu().numpy()
-    return array
+# --- loops: over whole groups of eight; the last codes are padded to a group ---------------------
 
 
-def to_tensor(array: NDArray[Any], like: Tensor) -> Tensor:
-    """The array as tensor on the device of `like`."""
-    return torch.from_numpy(array).to(like.device)
+def _packed(codes: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], int]:
+    """The packed codes, and the bits that are set in any of them (-1: one is negative)."""
+    out = np.empty(packed_bytes(codes.size, bits), dtype=np.uint8)
+    whole = codes.size // 8 * 8
+    seen = np.zeros(-(-codes.size // _GRAIN) + 1, dtype=np.int64)
+    pack = _pack_narrow if bits <= 8 else _pack_wide
+    in_parallel(pack, whole, codes, out, bits, seen, grain=_GRAIN)
+    if whole < codes.size:
+        last = np.empty(bits, dtype=np.uint8)
+        pack(0, 8, _padded(codes[whole:], 8), last, bits, seen[-1:])
+        out[whole // 8 * bits :] = last[: packed_bytes(codes.size - whole, bits)]
+    return out, int(np.bitwise_or.reduce(seen))
+
+
+def _unpack(data: NDArray[np.uint8], out: NDArray[Any], bits: int) -> None:
+    """All codes of `data`, which was checked, into `out`."""
+    whole = out.size // 8 * 8
+    unpack = _unpack_narrow if bits <= 8 else _unpack_wide
+    in_parallel(unpack, whole, data, out, bits, grain=_GRAIN)
+    if whole < out.size:
+        last = np.empty(8, dtype=out.dtype)
+        unpack(0, 8, _padded(data[whole // 8 * bits :], bits), last, bits)
+        out[whole:] = last[: out.size - whole]
+
+
+def _padded(values: NDArray[Any], count: int) -> NDArray[Any]:
+    found = np.zeros(count, dtype=values.dtype)
+    found[: values.size] = values
+    return found
+
+
+@loop
+def _pack_narrow(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
+    for first in range(start, stop, _GRAIN):
+        part = codes[first : min(first + _GRAIN, stop)]
+        packed = out[first // 8 * bits :]
+        every = np.int64(0)
+        width = np.uint64(bits)
+        for group in range(part.size // 8):
+            eight = part[8 * group : 8 * group + 8]
+            word = np.uint64(0)
+            for j in range(8):
+                code = np.int64(eight[j])
+                every |= code
+                word |= np.uint64(code) << (np.uint64(j) * width)
+            for j in range(bits):
+                packed[group * bits + j] = np.uint8(word & np.uint64(255))
+                word >>= np.uint64(8)
+        seen[first // _GRAIN] = every
+
+
+@loop
+def _unpack_narrow(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+    data, out = data[start // 8 * bits :], out[start:stop]
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    width = np.uint64(bits)
+    for group in range(out.size // 8):
+        word = np.uint64(0)
+        for j in range(bits):
+            word |= np.uint64(data[group * bits + j]) << np.uint64(8 * j)
+        eight = out[8 * group : 8 * group + 8]
+        for j in range(8):
+            eight[j] = np.uint8((word >> (np.uint64(j) * width)) & mask)
+
+
+@loop
+def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
+    for first in range(start, stop, _GRAIN):
+        part = codes[first : min(first + _GRAIN, stop)]
+        packed = out[first // 8 * bits :]
+        every = np.int64(0)
+        at = 0
+        filled = 0
+        word = np.uint64(0)
+        for i in range(part.size):
+            code = np.int64(part[i])
+            every |= code
+            word |= np.uint64(code) << np.uint64(filled)
+            filled += bits
+            if filled >= 32:
+                for j in range(4):
+                    packed[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
+                at += 4
+                word >>= np.uint64(32)
+                filled -= 32
+        while filled > 0:
+            packed[at] = np.uint8(word & np.uint64(255))
+            at += 1
+            word >>= np.uint64(8)
+            filled -= 8
+        seen[first // _GRAIN] = every
+
+
+@loop
+def _unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+    data, out = data[start // 8 * bits : stop // 8 * bits], out[start:stop]
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    at = 0
+    filled = 0
+    word = np.uint64(0)
+    for i in range(out.size):
+        if filled < bits:
+            if at + 4 <= data.size:
+                for j in range(4):
+                    word |= np.uint64(data[at + j]) << np.uint64(filled + 8 * j)
+                at += 4
+                filled += 32
+            else:
+                while at < data.size:
+                    word |= np.uint64(data[at]) << np.uint64(filled)
+                    at += 1
+                    filled += 8
+        out[i] = np.int64(word & mask)
+        word >>= np.uint64(bits)
+        filled -= bits
+
+
+@loop
+def _pack_signs(start: int, stop: int, values: Any, out: Any) -> None:
+    values, out = values[start:stop], out[start // 8 :]
+    for group in range(values.size // 8):
+        eight = values[8 * group : 8 * group + 8]
+        byte = 0
+        for j in range(8):
+            byte |= (eight[j] < 0) << j
+        out[group] = byte
+
+
+@loop
+def _unpack_signs(start: int, stop: int, data: Any, out: Any) -> None:
+    data, out = data[start // 8 :], out[start:stop]
+    for group in range(out.size // 8):
+        byte = np.int32(data[group])
+        eight = out[8 * group : 8 * group + 8]
+        for j in range(8):
+            eight[j] = np.float32(1 - (((byte >> j) & 1) << 1))
+
+
+def _check_bits(bits: int) -> None:
+    if not 1 <= bits <= MAX_BITS:
+        raise InputError(f"cannot pack codes of {bits} bits: 1 to {MAX_BITS} are possible")

@@ -1,28 +1,43 @@
-"""What does a message of selected elements look like? For each tensor values, then indices.
+"""What does a message of selected elements look like? Values and indices, or indices with signs.
 
-The frame's body holds the values (float32 or float16) and then the coded indices; its flags say
-how: the low four bits are the index coder, bit 4 is set for float16 values.
+`Codec.SPARSE`: for each tensor values, then indices. The frame's body holds the values (float32
+or float16) and then the coded indices; its flags say how: the low four bits are the index coder,
+bit 4 is set for float16 values. Values that float16 cannot hold saturate at 65504; senders with
+error feedback keep the rest.
 
-Values that float16 cannot hold saturate at 65504; senders with error feedback keep the rest.
+`Codec.SIGNED_INDEX`: for each tensor words of 32 bits, the index in the low 31 and in bit 31
+whether the element is negative. All positive elements of a tensor have one level, all negative
+ones another: receivers know both, or the body begins with them as two float32 (flags = 1).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.selection import scatter_add
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
+from gcsim.compressors.meter import kernel
+from gcsim.errors import InputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 ValueFormat = Literal["fp32", "fp16"]
 _HALF = 1 << 4
 _HALF_MAX = 65504.0
+_LEVELS_INSIDE = 1
+_INDEX_LIMIT = 1 << 31
+
+
+# --- values and indices -----------------------------------------------------------------------
 
 
 def travelling(values: Tensor, values_as: ValueFormat) -> Tensor:
@@ -30,6 +45,16 @@ def travelling(values: Tensor, values_as: ValueFormat) -> Tensor:
     if values_as == "fp16":
         return values.clamp(-_HALF_MAX, _HALF_MAX).half()
     return values
+
+
+def energy(values: Tensor) -> float:
+    """Sum of squares of float32 `[n]`, added up in float64."""
+    return float(values.double().square().sum())
+
+
+def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
+    """Sum of (travelling value - value)^2 over float32 `[n]`."""
+    return energy(travelling(values, values_as).double() - values)
 
 
 def pack_sparse(values: Tensor, indices: Tensor, numel: int, coder: Coder) -> Tensor:
@@ -41,12 +66,8 @@ def pack_sparse(values: Tensor, indices: Tensor, numel: int, coder: Coder) -> Te
 
 def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     """(indices int64 `[k]`, values float32 `[k]`) of a frame; `InputError` when damaged."""
-    k = frame.nonzero
-    dtype = torch.float16 if frame.flags & _HALF else torch.float32
-    cut = k * dtype.itemsize
-    values = from_bytes(frame.body[:cut], dtype, k).float()
-    indices = decode_indices(frame.body[cut:], frame.numel, k, frame.flags & 0xF)
-    return indices, values
+    values, coded = _values(frame)
+    return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
 def add_message(update: Tensor, layout: BucketLayout, message: Tensor, scale: float) -> None:
@@ -56,6 +77,178 @@ def add_message(update: Tensor, layout: BucketLayout, message: Tensor, scale: fl
     the message is damaged or holds other tensors than the layout.
     """
     for piece, frame in frames_of(message, layout, Codec.SPARSE):
-        indices, values = unpack_sparse(frame)
         part = update[piece.offset : piece.offset + piece.numel]
-        scatter_add(part, indices, values * scale)
+        if frame.flags & 0xF == Coder.RAW:
+            values, coded = _values(frame)
+            positions = from_bytes(coded, torch.int32, frame.nonzero)
+            _add_at(part, positions, values, scale)
+        else:
+            indices, values = unpack_sparse(frame)
+            scatter_add(part, indices, values * scale)
+
+
+def _values(frame: Frame) -> tuple[Tensor, Tensor]:
+    """(values float32 `[k]`, perhaps in the message's memory; the coded indices)."""
+    k = frame.nonzero
+    dtype = torch.float16 if frame.flags & _HALF else torch.float32
+    cut = k * dtype.itemsize
+    return from_bytes(frame.body[:cut], dtype, k).float(), frame.body[cut:]
+
+
+def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> None:
+    """out[positions] += weight * values, in place; checks that positions ascend below n."""
+    bad = np.zeros(1, dtype=np.uint8)
+    with written_back(out) as target:
+        _add_checked(target, positions, values, weight, bad, out[: values.numel()])
+    _demand_ascending(bad)
+
+
+@kernel("gather_scatter", updates=("touched",))
+def _add_checked(  # noqa: PLR0917 - a loop has no keywords
+    out: NDArray[np.float32],
+    positions: Tensor,
+    values: Tensor,
+    weight: float,
+    bad: NDArray[np.uint8],
+    touched: Tensor,  # as many elements as are read and written, for the meter
+) -> None:
+    words = array(positions).view(np.uint32)
+    in_parallel(_add_raw, words.size, words, array(values), np.float32(weight), out, bad)
+
+
+# --- indices with signs -----------------------------------------------------------------------
+
+
+@kernel("gather_scatter")
+def signed_words(
+    memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
+) -> Tensor:
+    """Words of selected elements, whose level is then taken out of `memory`.
+
+    Parameters
+    ----------
+    memory : float32 `[n]`, n <= 2^31; memory[indices] = values - level
+    indices : int64 `[k]`, ascending
+    values : float32 `[k]`
+    positive, negative : the levels of values >= 0 and of values < 0
+
+    Returns
+    -------
+    int32 `[k]`: index | (value < 0) << 31
+
+    Raises
+    ------
+    InputError
+        When the tensor has more elements than 31 bits tell apart.
+    """
+    if memory.numel() > _INDEX_LIMIT:
+        raise InputError(f"a tensor of {memory.numel()} elements: 31-bit indices reach 2^31")
+    words = np.empty(indices.numel(), dtype=np.uint32)
+    with written_back(memory) as rest:
+        in_parallel(
+            _sign, words.size, array(indices), array(values),
+            np.float32(positive), np.float32(negative), rest, words,
+        )  # fmt: skip
+    return tensor(words.view(np.int32), memory)
+
+
+def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = None) -> Tensor:
+    """One frame of `signed_words`' words; with (positive, negative) levels or without."""
+    body = as_bytes(words)
+    if levels is not None:
+        head = torch.tensor(levels, dtype=torch.float32, device=words.device)
+        body = torch.cat((as_bytes(head), body))
+    flags = 0 if levels is None else _LEVELS_INSIDE
+    return pack_frame(Codec.SIGNED_INDEX, body, numel=numel, nonzero=words.numel(), flags=flags)
+
+
+def add_signed(
+    update: Tensor,
+    layout: BucketLayout,
+    message: Tensor,
+    scale: float,
+    levels: tuple[float, float] | None = None,
+) -> None:
+    """update += scale * message, in place, of a message of `pack_signed` frames.
+
+    `levels`, (positive, negative), are those of all tensors; None when the frames hold them.
+    Raises `InputError` when the message is damaged, of the other kind or of another layout.
+    """
+    inside = levels is None
+    for piece, frame in frames_of(message, layout, Codec.SIGNED_INDEX):
+        if frame.flags != (_LEVELS_INSIDE if inside else 0):
+            raise InputError(f"damaged payload: flags {frame.flags} of a frame of signed indices")
+        head, tail = split_body(frame, 8 if inside else 0, 4 * frame.nonzero)
+        positive, negative = levels or from_bytes(head, torch.float32, 2).tolist()
+        part = update[piece.offset : piece.offset + piece.numel]
+        words = from_bytes(tail, torch.int32, frame.nonzero)
+        bad = np.zeros(1, dtype=np.uint8)
+        with written_back(part) as target:
+            _add_signs(
+                target, words, (scale * positive, scale * negative), bad, part[: words.numel()]
+            )
+        _demand_ascending(bad)
+
+
+@kernel("gather_scatter", updates=("touched",))
+def _add_signs(
+    out: NDArray[np.float32],
+    words: Tensor,
+    levels: tuple[float, float],
+    bad: NDArray[np.uint8],
+    touched: Tensor,  # see `_add_checked`
+) -> None:
+    data = array(words).view(np.uint32)
+    positive, negative = (np.float32(level) for level in levels)
+    in_parallel(_add_signed, data.size, data, positive, negative, out, bad)
+
+
+def _demand_ascending(bad: NDArray[np.uint8]) -> None:
+    if bad[0]:
+        raise InputError("damaged indices: positions do not ascend below the tensor's length")
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _add_raw(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, words: Any, values: Any, weight: Any, out: Any, bad: Any
+) -> None:
+    last = np.int64(words[start - 1]) if start > 0 else np.int64(-1)
+    part, value = words[start:stop], values[start:stop]
+    for i in range(part.size):
+        at = np.int64(part[i])
+        if at <= last or at >= out.size:
+            bad[0] = 1
+            return
+        out[at] += weight * value[i]
+        last = at
+
+
+@loop
+def _add_signed(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, words: Any, positive: Any, negative: Any, out: Any, bad: Any
+) -> None:
+    low = np.uint32(0x7FFFFFFF)
+    last = np.int64(words[start - 1] & low) if start > 0 else np.int64(-1)
+    part = words[start:stop]
+    for i in range(part.size):
+        at = np.int64(part[i] & low)
+        if at <= last or at >= out.size:
+            bad[0] = 1
+            return
+        out[at] += negative if part[i] > low else positive
+        last = at
+
+
+@loop
+def _sign(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, indices: Any, values: Any, positive: Any, negative: Any,
+    memory: Any, words: Any,
+) -> None:  # fmt: skip
+    index, value, word = indices[start:stop], values[start:stop], words[start:stop]
+    for i in range(index.size):
+        minus = value[i] < np.float32(0)
+        memory[index[i]] = value[i] - (negative if minus else positive)
+        word[i] = np.uint32(index[i]) | (np.uint32(0x80000000) if minus else np.uint32(0))

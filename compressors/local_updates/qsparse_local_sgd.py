@@ -10,13 +10,22 @@ replicas meet again (up to float32 rounding). **The learning rate must be consta
 round**, and the optimiser plain SGD without a momentum of its own.
 
 Q: the kept values in buckets of 512 (in order of their index), each with its maximum as norm (or
-the Euclidean norm), rounded at random to 127 levels: one byte of sign and magnitude. Without the
-paper's 1 / (1 + beta) scaling: beta <= d / s^2 = 512 / 127^2 = .032 < 1, still a contraction. The
-paper's single norm a tensor would round nearly everything of a large tensor to zero.
+the Euclidean norm), rounded at random to 127 levels: one byte of sign and magnitude. `scaled`
+divides by 1 + beta, beta = min(d / s^2, sqrt(d) / s) for buckets of d values and s levels, .032
+here. `bucket: null` is the paper's single norm a tensor, which rounds nearly everything of a large
+tensor to zero (beta = 302 for 4.9 M kept values and s = 127). `quantiser: sign` is SignTopK: all
+kept values have the magnitude |top k|_1 / k.
 
-Bits for each element and round: ratio * (8 + 32/512 + index). With ratio .08 and Rice-coded gaps
-(5.05 bits) that is 1.049 bits, 3.28 % of float32; H = 3 is the interval nearest to 1 % overall
-(1.09 %). Counting values alone would give H = 2, raw 32-bit indices need H = 10.
+With T = the energy of the k largest, for one tensor without memory:
+    E|v - Q|^2 <= |v|^2 - (1 - beta) T     (levels; T >= k/n |v|^2)
+                  |v|^2 - T / (1 + beta)   (levels, scaled)
+                = |v|^2 - |top k|_1^2 / k  (signs)
+
+Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512), or k (1 + index) + 32 for signs. With
+ratio .08 and Rice-coded gaps (5.05 bits) that is 1.049 bits an element, 3.28 % of float32.
+`interval: payload` is the H that comes nearest to 1 % of float32 overall: 3 (1.09 %) with Rice, 5
+with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones. `interval: values` counts the
+values alone, as comparisons in the literature do: 2.
 
 Source: D. Basu, D. Data, C. Karakus, S. Diggavi, "Qsparse-local-SGD: Distributed SGD with
 Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.02367, Alg. 1.
@@ -24,8 +33,10 @@ Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
@@ -36,20 +47,24 @@ from gcsim.compressors.coding.index_coding import (
     choose_coder,
     decode_indices,
     encode_indices,
+    expected_bits,
 )
 from gcsim.compressors.coding.levels import (
     Norm,
     add_levels,
     bucket_count,
     bucket_norms,
-    round_to_levels,
+    encode_levels,
 )
 from gcsim.compressors.coding.messages import bucket_state, frames_of
-from gcsim.compressors.coding.selection import count_kept, largest, scatter_add
+from gcsim.compressors.coding.packing import damaged, pack_signs, packed_bytes, unpack_signs
+from gcsim.compressors.coding.selection import count_kept, scatter_add, take_largest
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.random import random_bits16, stream
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
+from gcsim.compressors.meter import kernel
+from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,18 +72,44 @@ if TYPE_CHECKING:
 STEPS = 127
 VALUE_BUCKET = 512
 """Kept values that share a norm."""
+_SIGNS = 1 << 4
+"""Flag of a frame: signs and one magnitude."""
+_LARGE = 1 << 26
+"""Elements of the network for which presets of the interval are made (AlexNet: 61 M)."""
 
 
 class QsparseLocalSgdParameters(CompressorParameters):
     """Hyper-parameters of `QsparseLocalSgd`."""
 
     ratio: Ratio = Field(0.08, description="kept fraction of each tensor at a synchronisation")
-    interval: int = Field(
-        3, ge=1, description="H, steps from one synchronisation to the next (3: 1.09 % overall)"
+    interval: Annotated[int, Field(ge=1)] | Literal["payload", "values"] = Field(
+        "payload",
+        description="H, steps from one synchronisation to the next; payload: 1 % of float32 "
+        "overall (3 by default); values: the same, without counting indices (2)",
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="m, heavy-ball momentum of local steps")
-    norm: Norm = Field("max", description="norm of 512 kept values: their maximum |v|, or l2")
+    quantiser: Literal["levels", "sign"] = Field(
+        "levels", description="127 levels of a norm, or signs of the mean magnitude (SignTopK)"
+    )
+    norm: Norm = Field("max", description="norm of a bucket of kept values: max |v|, or l2")
+    bucket: int | None = Field(
+        VALUE_BUCKET, ge=1, le=65535, description="kept values that share a norm; null: all"
+    )
+    scaled: bool = Field(False, description="divide levels by 1 + beta, as the paper does")
     indices: IndexCoding = Field("rice", description="how the positions of kept values are coded")
+
+    @property
+    def steps(self) -> int:
+        """H as a number."""
+        if isinstance(self.interval, int):
+            return self.interval
+        bits = 1.0 if self.quantiser == "sign" else 8.0
+        if self.interval == "payload":
+            if self.quantiser == "levels" and self.bucket is not None:
+                bits += 32 / self.bucket
+            k = count_kept(_LARGE, self.ratio)
+            bits += expected_bits(choose_coder(self.indices, _LARGE, k), _LARGE, k) / k
+        return max(1, round(self.ratio * bits / 0.32))
 
 
 class QsparseLocalSgd(Compressor):
@@ -97,7 +138,7 @@ class QsparseLocalSgd(Compressor):
     def period(cls, parameters: CompressorParameters) -> int:
         """See `Compressor.period`."""
         assert isinstance(parameters, QsparseLocalSgdParameters)
-        return parameters.interval
+        return parameters.steps
 
     @classmethod
     def window(cls, parameters: CompressorParameters) -> int:
@@ -118,20 +159,17 @@ class QsparseLocalSgd(Compressor):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
-        direction = bucket_state(self._momentum, bucket)
-        direction.mul_(self.parameters.momentum).add_(bucket.gradient)
+        momentum = bucket_state(self._momentum, bucket)
         applied = bucket_state(self._applied, bucket)
+        m = self.parameters.momentum
         if self.phase(self.parameters, step) == "local":
-            applied.add_(direction)
-            return direction.clone()
+            return local_step(bucket.gradient, momentum, applied, m)
 
         error = bucket_state(self._error, bucket)
-        error.add_(applied).add_(direction)  # a, in the error's memory
+        update = last_step(bucket.gradient, momentum, applied, error, m)  # error is a now
         message = self.encode(error, bucket.layout, step)
         add_decoded(message, bucket.layout, error, -1.0)
         payloads = yield from gather_variable(message)
-        update = applied.neg()
-        applied.zero_()
         for payload in payloads:
             add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
         return update
@@ -141,32 +179,72 @@ class QsparseLocalSgd(Compressor):
         chosen = self.parameters
         frames = []
         for piece, part in layout.views(vector):
-            indices = largest(part, count_kept(piece.numel, chosen.ratio))
-            values = part[indices]
-            norms = bucket_norms(values, VALUE_BUCKET, chosen.norm)
-            generator = stream(
-                self.worker.seed, step, piece.index, "qsparse rounding", self.worker.rank
-            )
-            codes = round_to_levels(
-                values,
-                norms,
-                random_bits16(generator, values.numel(), values.device),
-                size=VALUE_BUCKET,
-                steps=STEPS,
-            )
-            coder = choose_coder(chosen.indices, piece.numel, values.numel())
+            k = count_kept(piece.numel, chosen.ratio)
+            indices, values = take_largest(part, k, clear=False)
+            coder = choose_coder(chosen.indices, piece.numel, k)
             positions = encode_indices(indices, piece.numel, coder)
+            signs = chosen.quantiser == "sign"
+            if signs:
+                magnitude = values.double().abs().mean().float() if k else values.new_zeros(())
+                parts = (as_bytes(magnitude.reshape(1)), pack_signs(values), positions)
+            else:
+                key = random_key(
+                    self.worker.seed, step, piece.index, "qsparse rounding", self.worker.rank
+                )
+                parts = (*self._levels(values, key), positions)
             frames.append(
                 pack_frame(
                     Codec.QSPARSE,
-                    torch.cat((as_bytes(norms), to_sign_magnitude(codes), positions)),
+                    torch.cat(parts),
                     numel=piece.numel,
-                    nonzero=values.numel(),
-                    flags=coder,
-                    params=VALUE_BUCKET,
+                    nonzero=k,
+                    flags=int(coder) | (_SIGNS if signs else 0),
+                    params=0 if signs else chosen.bucket or 0,
                 )
             )
         return torch.cat(frames)
+
+    def _levels(self, values: Tensor, key: np.uint64) -> tuple[Tensor, Tensor]:
+        """Norms and codes of kept values, as bytes."""
+        chosen = self.parameters
+        size = chosen.bucket or max(1, values.numel())
+        norms = bucket_norms(values, size, chosen.norm)
+        codes = encode_levels(values, norms, key, size=size, steps=STEPS, bits=8)
+        if chosen.scaled:
+            norms = norms / (1.0 + beta(min(size, values.numel())))
+        return as_bytes(norms), to_sign_magnitude(codes)
+
+    # --- what it promises ---------------------------------------------------------------------
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`; a first step that is local applies the gradient as it is."""
+        assert isinstance(parameters, QsparseLocalSgdParameters)
+
+        def bound(vector: Tensor) -> float:
+            if parameters.steps > 1:
+                return 0.0
+            sizes = vector.double().abs()
+            k = count_kept(vector.numel(), parameters.ratio)
+            top = sizes.topk(k).values
+            if parameters.quantiser == "sign":
+                kept = float(top.sum()) ** 2 / max(1, k)
+            else:
+                loss = beta(min(parameters.bucket or k, k))
+                share = 1.0 / (1.0 + loss) if parameters.scaled else 1.0 - loss
+                kept = share * float(top.square().sum())
+            return float(sizes.square().sum()) - kept
+
+        return Laws(error_bound=bound, conserves=True, replicas="meet")
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the error."""
+        return bucket_state(self._error, bucket).clone()
+
+
+def beta(d: int) -> float:
+    """Variance of the quantiser relative to |v|^2, of d values with one norm; an upper bound."""
+    return min(d / STEPS**2, math.sqrt(d) / STEPS)
 
 
 def to_sign_magnitude(codes: Tensor) -> Tensor:
@@ -193,12 +271,67 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 def _read(frame: Frame, weight: float) -> tuple[Tensor, Tensor]:
     """(indices int64 `[k]`, weight * values float32 `[k]`) of one frame."""
-    k, size = frame.nonzero, frame.params
-    norm_bytes = 4 * bucket_count(k, size) if size else 0
-    if size < 1 or frame.body.numel() < norm_bytes + k:
-        raise InputError(f"damaged payload: {frame.body.numel()} bytes for {k} kept values")
-    norms = from_bytes(frame.body[:norm_bytes], torch.float32, norm_bytes // 4)
-    codes = from_sign_magnitude(frame.body[norm_bytes : norm_bytes + k])
-    values = torch.zeros(k, dtype=torch.float32, device=frame.body.device)
-    add_levels(values, codes, norms, size=size, steps=STEPS, weight=weight)
-    return decode_indices(frame.body[norm_bytes + k :], frame.numel, k, frame.flags), values
+    k = frame.nonzero
+    signs, size = bool(frame.flags & _SIGNS), frame.params or max(1, k)
+    head = 4 if signs else 4 * bucket_count(k, size)
+    middle = packed_bytes(k, 1) if signs else k
+    if frame.body.numel() < head + middle:
+        raise damaged(f"{frame.body.numel()} bytes for {k} kept values")
+    norms = from_bytes(frame.body[:head], torch.float32, head // 4)
+    coded = frame.body[head : head + middle]
+    if signs:
+        values = unpack_signs(coded, k).mul_(norms).mul_(weight)
+    else:
+        values = torch.zeros(k, dtype=torch.float32, device=frame.body.device)
+        codes = from_sign_magnitude(coded)
+        add_levels(values, codes, norms, size=size, steps=STEPS, weight=weight)
+    indices = decode_indices(frame.body[head + middle :], frame.numel, k, frame.flags & 0xF)
+    return indices, values
+
+
+@kernel("streaming", updates=("momentum", "applied"))
+def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
+    """u = m u + g and applied += u, in place; returns u, float32 `[n]`."""
+    direction = np.empty(gradient.numel(), dtype=np.float32)
+    with written_back(momentum) as u, written_back(applied) as sums:
+        in_parallel(_local_step, u.size, array(gradient), u, sums, np.float32(m), direction)
+    return tensor(direction, gradient)
+
+
+@kernel("streaming", updates=("momentum", "applied", "error"))
+def last_step(
+    gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
+) -> Tensor:
+    """u = m u + g, error += applied + u, in place; takes `applied` out: returns -applied."""
+    taken = np.empty(gradient.numel(), dtype=np.float32)
+    with written_back(momentum) as u, written_back(applied) as sums, written_back(error) as e:
+        in_parallel(_last_step, u.size, array(gradient), u, sums, e, np.float32(m), taken)
+    return tensor(taken, gradient)
+
+
+@loop
+def _local_step(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, gradient: Any, momentum: Any, applied: Any, m: Any, direction: Any
+) -> None:
+    gradient, momentum = gradient[start:stop], momentum[start:stop]
+    applied, direction = applied[start:stop], direction[start:stop]
+    for i in range(gradient.size):
+        u = m * momentum[i] + gradient[i]
+        momentum[i] = u
+        applied[i] += u
+        direction[i] = u
+
+
+@loop
+def _last_step(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, gradient: Any, momentum: Any, applied: Any, error: Any, m: Any,
+    taken: Any,
+) -> None:  # fmt: skip
+    gradient, momentum = gradient[start:stop], momentum[start:stop]
+    applied, error, taken = applied[start:stop], error[start:stop], taken[start:stop]
+    for i in range(gradient.size):
+        u = m * momentum[i] + gradient[i]
+        momentum[i] = u
+        error[i] += applied[i] + u
+        taken[i] = -applied[i]
+        applied[i] = np.float32(0)

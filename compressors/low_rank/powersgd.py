@@ -5,23 +5,35 @@ from the step before, P = M Q is averaged over workers and orthonormalised, Q = 
 and P Q^T is the update; each worker keeps its own error M - P Q^T. Sums commute with both
 products, so two all-reduces of thin matrices replace one of the whole: 32 r (a + b) bits.
 
+`alternate` takes half an iteration a step: Q is orthonormalised, P = M Q averaged and P Q^T the
+update; at the next step P is orthonormalised and Q = M^T P averaged. One all-reduce of 32 r a
+or 32 r b bits a step, half as many on average.
+
+The update of a worker alone is an orthogonal projection of M on r columns (or rows): the error is
+the energy outside the subspace, at most |M|^2, and the least possible once warm start has
+converged: that of the truncated singular value decomposition. No constant bound below |M|^2 holds
+for every matrix.
+
 All P of a bucket travel as one flat tensor, all Q as another. What is not worth compressing
 (one-dimensional tensors, and matrices with r (a + b) * min_compression_rate >= a b) is averaged
 uncompressed in the first all-reduce, in front of the P; PyTorch's hook sends it in a third.
 
-Assumes a tensor is the matrix shape[0] x (all the rest). Q starts as a Gaussian from a stream
+Assumes a tensor is the matrix shape[0] x (all the rest); with `batched` a bucket's elements fill
+one square matrix of side ceil(sqrt n), with zeros at the end. Q starts as a Gaussian from a stream
 that all workers share, keyed by the parameter. Orthonormalised by Householder QR, which gives
 orthonormal columns even of a zero or rank-deficient P, so that a zero gradient does no harm.
 
 Source: T. Vogels, S. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression
 for Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, Algorithms 1 and 2; the rate rule
-and `start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.
+and `start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `batched` that
+of batched_powerSGD_hook, `alternate` that of the authors' current code (epfml/powersgd).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,11 +41,12 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.errors import InternalError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +64,28 @@ class PowerSgdParameters(CompressorParameters):
     )
     error_feedback: bool = Field(True, description="add what was left out to the next gradient")
     start: int = Field(0, ge=0, description="steps of dense all-reduce before compression begins")
+    alternate: bool = Field(
+        False, description="send P at one step and Q at the next: half the bits"
+    )
+    batched: bool = Field(
+        False, description="compress each bucket as one square matrix, not tensor by tensor"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix to be compressed, and where it lies in a flat tensor."""
+
+    key: int
+    """Whose factors are kept: the parameter's index; for a bucket -1 - its index."""
+    offset: int
+    rows: int
+    columns: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The matrix as a view of the flat tensor."""
+        end = self.offset + self.rows * self.columns
+        return flat[self.offset : end].view(self.rows, self.columns)
 
 
 class PowerSgd(Compressor):
@@ -61,7 +96,7 @@ class PowerSgd(Compressor):
         title="PowerSGD",
         family="low rank",
         collective="all-reduce twice (P with everything uncompressed, then Q)",
-        bits="32 rank (a + b) / (a b) for an a x b matrix",
+        bits="32 rank (a + b) / (a b) for an a x b matrix; alternate: half",
         unbiased=False,
         state="error (n), Q (rank b for each matrix)",
         paper="Vogels et al., NeurIPS 2019, arXiv:1905.13727",
@@ -72,8 +107,29 @@ class PowerSgd(Compressor):
         assert isinstance(parameters, PowerSgdParameters)
         self.parameters = parameters
         self._error: dict[int, Tensor] = {}
+        """By bucket: what is held back, float32, as long as its matrices reach."""
         self._query: dict[int, Tensor] = {}
-        """By parameter: Q, float32 `[b, r]`, equal on all workers."""
+        """By matrix: Q, float32 `[b, r]`, equal on all workers."""
+        self._left: dict[int, Tensor] = {}
+        """By matrix: P, float32 `[a, r]`, kept where P and Q alternate."""
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`: the update is a projection, the rest is kept as error."""
+        assert isinstance(parameters, PowerSgdParameters)
+
+        def energy(values: Tensor) -> float:
+            return float(values.double().square().sum())
+
+        return Laws(conserves=parameters.error_feedback, error_bound=energy)
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`."""
+        if not self.parameters.error_feedback:
+            return None
+        error = self._error.get(bucket.layout.index)
+        n = bucket.layout.numel
+        return torch.zeros_like(bucket.gradient) if error is None else error[:n].clone()
 
     @classmethod
     def settled(cls, parameters: CompressorParameters) -> int:
@@ -82,29 +138,39 @@ class PowerSgd(Compressor):
         return parameters.start
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
-        """See `Compressor.phase`: "dense" before `start`, then "step"."""
+    def period(cls, parameters: CompressorParameters) -> int:
+        """See `Compressor.period`."""
         assert isinstance(parameters, PowerSgdParameters)
-        return "dense" if step < parameters.start else "step"
+        return 2 if parameters.alternate else 1
+
+    @classmethod
+    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+        """See `Compressor.phase`: "dense" before `start`, then "step", or "P" and "Q" in turn."""
+        assert isinstance(parameters, PowerSgdParameters)
+        if step < parameters.start:
+            return "dense"
+        if not parameters.alternate:
+            return "step"
+        return "Q" if (step - parameters.start) % 2 else "P"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
-        count = self.worker.count
+        count, gradient = self.worker.count, bucket.gradient
         if step < self.parameters.start:
-            total: Tensor = yield AllReduce(tensor=bucket.gradient.clone())
+            total: Tensor = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
         matrices, others = self.split(bucket.layout)
-        corrected = bucket.gradient
-        if self.parameters.error_feedback and matrices:
-            corrected = bucket_state(self._error, bucket)
-            for piece in matrices:
-                part(corrected, piece).add_(part(bucket.gradient, piece))
-
-        rank = self.parameters.rank
-        rows = [matrix_shape(piece)[0] for piece in matrices]
-        first = self._first_message(bucket, corrected, matrices, others, step)
-        first = (yield AllReduce(tensor=first)).div_(count)
-        update = torch.empty_like(bucket.gradient)
+        length = max((m.offset + m.rows * m.columns for m in matrices), default=0)
+        corrected = self._corrected(bucket, matrices, length)
+        update = gradient.new_empty(max(length, gradient.numel()))
+        plain = torch.cat([part(gradient, piece) for piece in others] or [gradient[:0]])
+        phase = self.phase(self.parameters, step)
+        given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
+        if phase != "step":
+            given = [torch.linalg.qr(factor).Q for factor in given]
+        products = self._products(corrected, matrices, given, transposed=phase == "Q")
+        first: Tensor = yield AllReduce(tensor=torch.cat((plain, products)))
+        first.div_(count)
         at = 0
         for piece in others:
             part(update, piece).copy_(first[at : at + piece.numel])
@@ -112,59 +178,91 @@ class PowerSgd(Compressor):
         if not matrices:
             return update
 
-        bases = [torch.linalg.qr(p).Q for p in thin(first[at:], rows, rank)]
-        columns = [matrix_shape(piece)[1] for piece in matrices]
-        second = first.new_empty(rank * sum(columns))
-        for piece, base, q in zip(matrices, bases, thin(second, columns, rank), strict=True):
-            torch.mm(part(corrected, piece).view(matrix_shape(piece)).T, base, out=q)
-        second = (yield AllReduce(tensor=second)).div_(count)
-        for piece, base, q in zip(matrices, bases, thin(second, columns, rank), strict=True):
-            self._query[piece.index] = q
-            torch.mm(base, q.T, out=part(update, piece).view(matrix_shape(piece)))
+        heights = [m.columns if phase == "Q" else m.rows for m in matrices]
+        averaged = list(thin(first[at:].clone(), heights, [f.shape[1] for f in given]))
+        if phase == "step":
+            left = [torch.linalg.qr(factor).Q for factor in averaged]
+            products = self._products(corrected, matrices, left, transposed=True)
+            second: Tensor = yield AllReduce(tensor=products)
+            widths = [m.columns for m in matrices]
+            right = list(thin(second.div_(count), widths, [f.shape[1] for f in left]))
+        else:
+            left, right = (given, averaged) if phase == "Q" else (averaged, given)
+        for matrix, p, q in zip(matrices, left, right, strict=True):
+            self._query[matrix.key], target = q, matrix.of(update)
+            if self.parameters.alternate:
+                self._left[matrix.key] = p
+            torch.mm(p, q.T, out=target)
             if self.parameters.error_feedback:
-                part(corrected, piece).sub_(part(update, piece))
-        return update
+                matrix.of(corrected).sub_(target)
+        return update if update.numel() == gradient.numel() else update[: gradient.numel()].clone()
 
-    def split(self, layout: BucketLayout) -> tuple[list[TensorSlice], list[TensorSlice]]:
+    def split(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
         """(matrices that are compressed, everything else)."""
-        matrices: list[TensorSlice] = []
+        matrices: list[Matrix] = []
         others: list[TensorSlice] = []
+        if self.parameters.batched:
+            side = math.isqrt(max(layout.numel - 1, 0)) + 1
+            if self._pays(side, side, layout.numel):
+                return [Matrix(key=-1 - layout.index, offset=0, rows=side, columns=side)], []
+            return [], list(layout.slices)
         for piece in layout.slices:
             a, b = matrix_shape(piece)
-            thin_size = (a + b) * self.parameters.rank
-            pays = thin_size * self.parameters.min_compression_rate < a * b
-            (matrices if len(piece.shape) > 1 and pays else others).append(piece)
+            if len(piece.shape) > 1 and self._pays(a, b, a * b):
+                matrices.append(Matrix(key=piece.index, offset=piece.offset, rows=a, columns=b))
+            else:
+                others.append(piece)
         return matrices, others
 
-    def _first_message(
-        self,
-        bucket: Bucket,
-        corrected: Tensor,
-        matrices: list[TensorSlice],
-        others: list[TensorSlice],
-        step: int,
-    ) -> Tensor:
-        """What is averaged first: the uncompressed tensors, then P = M Q of each matrix."""
-        rank = self.parameters.rank
-        rows = [matrix_shape(piece)[0] for piece in matrices]
-        plain = sum(piece.numel for piece in others)
-        message = bucket.gradient.new_empty(plain + rank * sum(rows))
-        at = 0
-        for piece in others:
-            message[at : at + piece.numel].copy_(part(bucket.gradient, piece))
-            at += piece.numel
-        for piece, p in zip(matrices, thin(message[plain:], rows, rank), strict=True):
-            matrix = part(corrected, piece).view(matrix_shape(piece))
-            torch.mm(matrix, self._start_query(piece, step, matrix), out=p)
-        return message
+    def _pays(self, rows: int, columns: int, elements: int) -> bool:
+        thin_size = (rows + columns) * self.parameters.rank
+        return thin_size * self.parameters.min_compression_rate < elements
 
-    def _start_query(self, piece: TensorSlice, step: int, like: Tensor) -> Tensor:
-        """Q to begin with: the last step's, or a Gaussian; float32 `[b, r]`."""
-        known = self._query.get(piece.index)
+    def _corrected(self, bucket: Bucket, matrices: Sequence[Matrix], length: int) -> Tensor:
+        """Gradient + error of the matrices; the error's own memory where there is one."""
+        gradient, batched = bucket.gradient, self.parameters.batched
+        if not matrices or not (self.parameters.error_feedback or batched):
+            return gradient
+        if not self.parameters.error_feedback:
+            return torch.cat((gradient, gradient.new_zeros(length - gradient.numel())))
+        index, length = bucket.layout.index, max(length, gradient.numel())
+        if index not in self._error:
+            self._error[index] = gradient.new_zeros(length)
+        known = self._error[index]
+        if known.numel() != length:
+            raise InternalError(f"bucket {index} has changed its length")
+        if batched:
+            known[: gradient.numel()].add_(gradient)
+        else:
+            for matrix in matrices:
+                matrix.of(known).add_(matrix.of(gradient))
+        return known
+
+    def _products(
+        self,
+        corrected: Tensor,
+        matrices: Sequence[Matrix],
+        factors: Sequence[Tensor],
+        *,
+        transposed: bool,
+    ) -> Tensor:
+        """M Q of each matrix, or M^T P, one behind the other: flat float32."""
+        heights = [m.columns if transposed else m.rows for m in matrices]
+        ranks = [factor.shape[1] for factor in factors]
+        out = corrected.new_empty(sum(h * r for h, r in zip(heights, ranks, strict=True)))
+        for matrix, factor, place in zip(matrices, factors, thin(out, heights, ranks), strict=True):
+            m = matrix.of(corrected)
+            torch.mm(m.T if transposed else m, factor, out=place)
+        return out
+
+    def _start_factor(self, matrix: Matrix, step: int, like: Tensor, *, left: bool) -> Tensor:
+        """Q to begin with (P where `left`): the last step's, or a Gaussian; `[b, r]` (`[a, r]`)."""
+        known = (self._left if left else self._query).get(matrix.key)
         if known is not None and self.parameters.warm_start:
             return known
-        generator = stream(self.worker.seed, step, piece.index, "powersgd query")
-        return gaussian(generator, (matrix_shape(piece)[1], self.parameters.rank), like)
+        generator = stream(self.worker.seed, step, matrix.key, "powersgd query")
+        height = matrix.rows if left else matrix.columns
+        return gaussian(generator, (height, self.parameters.rank), like)
 
 
 @kernel("random")
@@ -184,9 +282,9 @@ def part(flat: Tensor, piece: TensorSlice) -> Tensor:
     return flat[piece.offset : piece.offset + piece.numel]
 
 
-def thin(flat: Tensor, heights: list[int], rank: int) -> Iterator[Tensor]:
+def thin(flat: Tensor, heights: Sequence[int], ranks: Sequence[int]) -> Iterator[Tensor]:
     """Consecutive `[height, rank]` matrices of a flat tensor, as views."""
     at = 0
-    for height in heights:
+    for height, rank in zip(heights, ranks, strict=True):
         yield flat[at : at + height * rank].view(height, rank)
         at += height * rank

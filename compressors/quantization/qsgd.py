@@ -1,45 +1,75 @@
 """QSGD: what if every element travels as one of a few levels, rounded so that the mean is right?
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level
--s … s, rounded at random, in ceil(log2(2s + 1)) bits. Workers all-gather and average what they
-decode. No state: the method is unbiased, E[Q(g)] = g, with variance at most
-min(d / s^2, sqrt(d) / s) |g|^2 for the Euclidean norm and d max^2 / (4 s^2) a bucket for the
-maximum.
+q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average what they
+decode. No state: the method is unbiased, E[Q(g)] = g, and of a bucket of d elements
+E|Q(g) - g|^2 <= min(d / s^2, sqrt(d) / s) |g|^2 with the Euclidean norm,
+E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
 
-Assumes a fixed code width instead of the paper's Elias code: at four bits the two are equal on
-Gaussian gradients, and a fixed width is what accelerators pack. The maximum is the default norm:
-with buckets of 512 and s = 7 its error is 40 times smaller than with the Euclidean norm.
+| coding       | bits of the levels                                                           |
+|--------------|------------------------------------------------------------------------------|
+| fixed        | ceil(log2(2s + 1)) an element                                                |
+| digits       | digits of base 2s + 1 in groups: 1.6 (s = 1), 2.333 (2), 3.2 (4), else fixed |
+| elias_dense  | omega(|q| + 1), then a sign unless q = 0; every element                      |
+| elias_sparse | omega(gap), sign, omega(|q|) of the elements with q != 0; gap: the distance  |
+|              | to the one before in the tensor, from 1                                      |
+
+omega(x) is Elias' code of x >= 1. The Elias codings have messages of variable length, whose
+lengths are exchanged first; with the Euclidean norm nearly all levels are 0 and they are short.
+
+Assumes a fixed width by default: at four bits it and the Elias code are equally long on Gaussian
+gradients, and a fixed width is what accelerators pack. The maximum is the default norm: with
+buckets of 512 and s = 7 its error is 40 times smaller than with the Euclidean norm. s counts
+steps from 0 to the norm, as in the paper; elsewhere "QSGD-k" has k = 2s + 1 levels in all, and
+"b bits" may mean 2^b - 1 steps.
 
 Source: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
-Encoding", NIPS 2017, arXiv:1610.02132; section 3.1 and, for bucket and maximum, section 4.
+Encoding", NIPS 2017, arXiv:1610.02132; section 3.1, section 3.2 and the appendix (Elias codes;
+Code_s is the sparse one, Code'_s the dense one) and, for bucket and maximum, section 4.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.digits import digit_bytes, pack_digits, unpack_digits
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.level_words import (
+    decode_dense,
+    decode_sparse,
+    encode_dense,
+    encode_sparse,
+)
 from gcsim.compressors.coding.levels import (
     MAX_STEPS,
     Norm,
     add_levels,
+    add_packed_levels,
     bucket_count,
     bucket_norms,
-    round_to_levels,
+    bucket_parts,
+    encode_levels,
 )
 from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.coding.packing import pack_bits, packed_bytes, unpack_bits
+from gcsim.compressors.coding.packing import packed_bytes
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.random import random_bits16, stream
-from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.random import random_key
+from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Coding = Literal["fixed", "digits", "elias_dense", "elias_sparse"]
+_CODINGS: tuple[Coding, ...] = ("fixed", "digits", "elias_dense", "elias_sparse")
+_SIZE_BITS = 14
+"""A frame's `params`: bucket length (0: one bucket), and above it the number of the coding."""
 
 
 class QsgdParameters(CompressorParameters):
@@ -51,10 +81,18 @@ class QsgdParameters(CompressorParameters):
         le=MAX_STEPS,
         description="s, levels above zero: 2s + 1 values in ceil(log2(2s + 1)) bits (7: 4 bits)",
     )
-    bucket: int = Field(
-        512, ge=1, le=65535, description="elements that share one norm (32 bits a bucket)"
+    bucket: int | None = Field(
+        512,
+        ge=1,
+        lt=1 << _SIZE_BITS,
+        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
     )
     norm: Norm = Field("max", description="a bucket's norm: its maximum |v|, or l2 (the paper's)")
+    coding: Coding = Field(
+        "fixed",
+        description="of levels: fixed width, digits of base 2s + 1, or Elias codes of all (dense) "
+        "or of the non-zero levels (sparse)",
+    )
 
 
 def code_bits(steps: int) -> int:
@@ -69,7 +107,7 @@ class Qsgd(Compressor):
     about = About(
         title="QSGD",
         family="quantization",
-        collective="all-gather",
+        collective="all-gather (Elias coding: of variable length)",
         bits="ceil(log2(2 steps + 1)) + 32 / bucket",
         unbiased=True,
         state="none",
@@ -81,9 +119,24 @@ class Qsgd(Compressor):
         assert isinstance(parameters, QsgdParameters)
         self.parameters = parameters
 
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """Unbiased; the error is bounded bucket by bucket (Lemma 3.1, and Bernoulli's 1/4)."""
+        assert isinstance(parameters, QsgdParameters)
+        chosen = parameters
+
+        def bound(values: Tensor) -> float:
+            return error_bound(values, chosen.steps, chosen.bucket, chosen.norm)
+
+        return Laws(unbiased=True, error_bound=bound)
+
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
-        payloads = yield AllGather(payload=self.encode(bucket, step))
+        message = self.encode(bucket, step)
+        if self.parameters.coding in ("fixed", "digits"):
+            payloads = yield AllGather(payload=message)
+        else:
+            payloads = yield from gather_variable(message)
         update = torch.zeros_like(bucket.gradient)
         for payload in payloads:
             add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
@@ -94,29 +147,42 @@ class Qsgd(Compressor):
         chosen = self.parameters
         frames = []
         for piece, values in bucket.layout.views(bucket.gradient):
-            generator = stream(
-                self.worker.seed, step, piece.index, "qsgd rounding", self.worker.rank
-            )
-            norms = bucket_norms(values, chosen.bucket, chosen.norm)
-            codes = round_to_levels(
+            size = chosen.bucket or max(1, piece.numel)
+            norms = bucket_norms(values, size, chosen.norm)
+            codes = encode_levels(
                 values,
                 norms,
-                random_bits16(generator, piece.numel, values.device),
-                size=chosen.bucket,
+                random_key(self.worker.seed, step, piece.index, "qsgd rounding", self.worker.rank),
+                size=size,
                 steps=chosen.steps,
+                bits=code_bits(chosen.steps) if chosen.coding == "fixed" else 8,
             )
-            body = torch.cat((as_bytes(norms), pack_bits(codes, code_bits(chosen.steps))))
+            coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
             frames.append(
                 pack_frame(
                     Codec.QSGD,
-                    body,
+                    torch.cat((as_bytes(norms), coded)),
                     numel=piece.numel,
-                    nonzero=piece.numel,
+                    nonzero=nonzero,
                     flags=chosen.steps,
-                    params=chosen.bucket,
+                    params=(chosen.bucket or 0) | _CODINGS.index(chosen.coding) << _SIZE_BITS,
                 )
             )
         return torch.cat(frames)
+
+
+def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
+    """The bound on E|Q(v) - v|^2 of float32 `[n]`, added up over buckets (see the first lines)."""
+    n = values.numel()
+    size = size or max(1, n)
+    norms = bucket_norms(values, size, norm).double()
+    total = 0.0
+    for _, buckets, length in bucket_parts(n, size):
+        factor = min(length / steps**2, math.sqrt(length) / steps)
+        if norm == "max":
+            factor = length / (4 * steps**2)
+        total += factor * float(norms[buckets].square().sum())
+    return total
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
@@ -125,17 +191,44 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     Raises `InputError` when the message is damaged or of another layout.
     """
     for piece, frame in frames_of(message, layout, Codec.QSGD):
-        steps, size = frame.flags, frame.params
-        if not 1 <= steps <= MAX_STEPS or size < 1:
-            raise InputError(f"damaged payload: {steps} steps, buckets of {size} elements")
-        buckets = bucket_count(piece.numel, size)
+        n, steps = piece.numel, frame.flags
+        size = frame.params % (1 << _SIZE_BITS) or max(1, n)
+        coding = _CODINGS[frame.params >> _SIZE_BITS]
+        if not 1 <= steps <= MAX_STEPS:
+            raise InputError(f"damaged payload: {steps} steps")
+        head_bytes = 4 * bucket_count(n, size)
         bits = code_bits(steps)
-        head, tail = split_body(frame, 4 * buckets, packed_bytes(piece.numel, bits))
-        add_levels(
-            out[piece.offset : piece.offset + piece.numel],
-            unpack_bits(tail, piece.numel, bits),
-            from_bytes(head, torch.float32, buckets),
-            size=size,
-            steps=steps,
-            weight=weight,
-        )
+        if coding == "fixed":
+            tail_bytes = packed_bytes(n, bits)
+        elif coding == "digits":
+            tail_bytes = digit_bytes(n, 2 * steps + 1)
+        else:
+            tail_bytes = max(0, frame.body.numel() - head_bytes)
+        head, tail = split_body(frame, head_bytes, tail_bytes)
+        norms = from_bytes(head, torch.float32, bucket_count(n, size))
+        part = out[piece.offset : piece.offset + n]
+        if coding == "fixed":
+            add_packed_levels(part, tail, norms, size=size, steps=steps, bits=bits, weight=weight)
+        else:
+            codes = _decoded(tail, frame, steps, coding)
+            add_levels(part, codes, norms, size=size, steps=steps, weight=weight)
+
+
+def _coded(codes: Tensor, n: int, steps: int, coding: Coding) -> tuple[Tensor, int]:
+    """(body, number of elements that travel): the codes of `encode_levels` as they travel."""
+    if coding == "fixed":
+        return codes, n
+    if coding == "digits":
+        return pack_digits(codes, 2 * steps + 1), n
+    if coding == "elias_dense":
+        return encode_dense(codes, steps), n
+    return encode_sparse(codes, steps)
+
+
+def _decoded(body: Tensor, frame: Frame, steps: int, coding: Coding) -> Tensor:
+    """Undo `_coded` but for the fixed width: codes, uint8 `[n]`."""
+    if coding == "digits":
+        return unpack_digits(body, frame.numel, 2 * steps + 1)
+    if coding == "elias_dense":
+        return decode_dense(body, frame.numel, steps)
+    return decode_sparse(body, frame.numel, frame.nonzero, steps)

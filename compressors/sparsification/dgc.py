@@ -4,34 +4,64 @@ For each tensor with more than one dimension, with momentum u and velocity v:
     u = m u + g,  v = v + u               (Nesterov: u = m (u + g),  v = v + u + g)
     send { i : |v_i| >= threshold };  v = 0 there and, with momentum factor masking, u = 0
 The threshold is the k-th largest of a strided sample of |v| (from a random start). When more
-than 1.3 k elements pass it, an exact selection among them follows; when fewer than 0.8 k pass,
-it is lowered by 0.8 and tried again, up to ten times. What is then more than k is cut to the
-first k by position, so a message never holds more than k elements.
+than 1.3 k elements pass it, an exact selection among them follows (`resample`) or it is raised by
+1.3 and tried again (`rescale`); when fewer than 0.8 k pass, it is lowered by 0.8 and tried again;
+up to ten times. What is then more than k is cut to the first k by position, as in the authors'
+code, so a message never holds more than k elements; that the largest are among them is not
+certain, and |Q(v) - v|^2 <= |v|^2 is all that holds for any v.
 
 Tensors with one dimension (biases, normalisation) are all-reduced densely, and momentum is
 applied to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + mean).
 The optimiser must then apply no momentum of its own; weight decay is the optimiser's matter.
 
+In epoch i of E warm-up epochs the kept fraction is ratio^((i+1)/(E+1)) (the authors' code) or
+25, 6.25, 1.5625, 0.4 % (`warmup: paper`). k (32 + bits per index) bits a tensor at most.
+
+Without factor masking (or without momentum) the sum of the updates and of v is the sum of dense
+SGD's momentum; masking gives momentum up.
+
 Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N).
 
-Source: Y. Lin et al., "Deep gradient compression", ICLR 2018; sampling, bounds and warm-up as in
-the authors' code (github.com/synxlin/deep-gradient-compression), with 32-bit indices.
+Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887, sections 3.1-3.3;
+sampling, bounds and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression),
+with 32-bit indices.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
-from gcsim.compressors.coding.selection import at_least, count_kept, largest
-from gcsim.compressors.coding.sparse import ValueFormat, add_message, pack_sparse, travelling
+from gcsim.compressors.coding.selection import (
+    BLOCK,
+    Marks,
+    count_kept,
+    kth_magnitude,
+    mark,
+    mark_block,
+    new_marks,
+    take,
+    take_largest,
+)
+from gcsim.compressors.coding.sparse import (
+    ValueFormat,
+    add_message,
+    energy,
+    pack_sparse,
+    travelling,
+)
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop, written_back
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
 
@@ -41,27 +71,39 @@ if TYPE_CHECKING:
 UPPER, LOWER = 1.3, 0.8
 """Counts beyond these multiples of k are corrected."""
 ROUNDS = 10
+PAPER_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
+"""Kept fractions of the first epochs; the ratio itself follows."""
+
+
+class DgcParameters(CompressorParameters):
+    """Hyper-parameters of `DeepGradientCompression`."""
+
+    ratio: Ratio = Field(0.001, description="kept fraction of each tensor, after warm-up")
+    momentum: float = Field(0.9, ge=0.0, lt=1.0, description="momentum coefficient")
+    nesterov: bool = Field(False, description="Nesterov's form of the momentum")
+    factor_masking: bool = Field(True, description="clear the momentum of sent elements")
+    clip_norm: float | None = Field(
+        None, gt=0.0, description="clip each local gradient to this norm / sqrt(workers)"
+    )
+    sample_ratio: Ratio = Field(0.01, description="fraction sampled for the threshold")
+    too_many: Literal["resample", "rescale"] = Field(
+        "resample",
+        description="when more than 1.3 k pass: select the k largest of them, or raise the "
+        "threshold by 1.3 and try again",
+    )
+    warmup: Literal["geometric", "paper"] = Field(
+        "geometric", description="kept fractions: ratio^((i+1)/(E+1)), or 25, 6.25, 1.56, 0.4 %"
+    )
+    warmup_epochs: int = Field(0, ge=0, description="E, epochs with a larger ratio")
+    steps_per_epoch: int = Field(1, ge=1, description="steps in an epoch of the warm-up")
+    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
 class DeepGradientCompression(Compressor):
     """Momentum-corrected sparse accumulation with a sampled threshold."""
 
-    class Parameters(CompressorParameters):
-        """Hyper-parameters of DGC."""
-
-        ratio: Ratio = Field(0.001, description="kept fraction of each tensor, after warm-up")
-        momentum: float = Field(0.9, ge=0.0, lt=1.0, description="momentum coefficient")
-        nesterov: bool = Field(False, description="Nesterov's form of the momentum")
-        factor_masking: bool = Field(True, description="clear the momentum of sent elements")
-        clip_norm: float | None = Field(
-            None, gt=0.0, description="clip each local gradient to this norm / sqrt(workers)"
-        )
-        sample_ratio: Ratio = Field(0.01, description="fraction sampled for the threshold")
-        warmup_epochs: int = Field(0, ge=0, description="epochs with a larger ratio")
-        steps_per_epoch: int = Field(1, ge=1, description="steps in an epoch of the warm-up")
-        values: ValueFormat = Field("fp32", description="format of the values on the wire")
-        indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
-
+    Parameters = DgcParameters
     about = About(
         title="Deep Gradient Compression",
         family="sparsification",
@@ -72,8 +114,9 @@ class DeepGradientCompression(Compressor):
         paper="Lin et al., Deep Gradient Compression, ICLR 2018",
     )
 
-    def __init__(self, worker: Worker, parameters: DeepGradientCompression.Parameters) -> None:
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
         super().__init__(worker, parameters)
+        assert isinstance(parameters, DgcParameters)
         self.parameters = parameters
         self.u: dict[int, Tensor] = {}
         """Momentum by tensor, float32, flat."""
@@ -83,21 +126,24 @@ class DeepGradientCompression(Compressor):
     @classmethod
     def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
         """See `Compressor.momentum`."""
-        assert isinstance(parameters, cls.Parameters)
+        assert isinstance(parameters, DgcParameters)
         return parameters.momentum, parameters.nesterov
 
     @classmethod
     def settled(cls, parameters: CompressorParameters) -> int:
         """See `Compressor.settled`: the warm-up is over."""
-        assert isinstance(parameters, cls.Parameters)
+        assert isinstance(parameters, DgcParameters)
         return parameters.warmup_epochs * parameters.steps_per_epoch
 
     def ratio(self, step: int) -> float:
-        """The kept fraction at a step: ratio^((i+1)/(E+1)) in epoch i of E warm-up epochs."""
-        epochs = self.parameters.warmup_epochs
+        """The kept fraction at a step."""
+        final, epochs = self.parameters.ratio, self.parameters.warmup_epochs
         epoch = step // self.parameters.steps_per_epoch
-        final = self.parameters.ratio
-        return float(final if epoch >= epochs else final ** ((epoch + 1) / (epochs + 1)))
+        if epoch >= epochs:
+            return final
+        if self.parameters.warmup == "geometric":
+            return float(final ** ((epoch + 1) / (epochs + 1)))
+        return max(final, PAPER_WARMUP[epoch]) if epoch < len(PAPER_WARMUP) else final
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """Mean over workers of the velocity that each sent, float32 `[n]`."""
@@ -133,19 +179,18 @@ class DeepGradientCompression(Compressor):
         return u.mul_(m).add_(gradient)
 
     def _encode(self, piece: TensorSlice, gradient: Tensor, step: int) -> Tensor:
-        accumulated = self._momentum(piece, self._clipped(gradient))
-        v = self.v.get(piece.index)
-        if v is None:
-            v = self.v[piece.index] = accumulated.clone()
-        else:
-            v.add_(accumulated)
-        ratio = self.ratio(step)
-        indices = self._select(v, piece, step, ratio)
-        values = v[indices]
+        for state in (self.u, self.v):
+            if piece.index not in state:
+                state[piece.index] = torch.zeros_like(gradient)
+        u, v = self.u[piece.index], self.v[piece.index]
+        indices, values = self._select(piece, self._clipped(gradient), step)
         sent = travelling(values, self.parameters.values)
-        v[indices] = values - sent.float()
+        if sent.dtype == values.dtype:
+            v.index_fill_(0, indices, 0.0)
+        else:
+            v.index_copy_(0, indices, values - sent.float())
         if self.parameters.factor_masking:
-            self.u[piece.index].index_fill_(0, indices, 0.0)
+            u.index_fill_(0, indices, 0.0)
         coder = choose_coder(self.parameters.indices, piece.numel, indices.numel())
         return pack_sparse(sent, indices, piece.numel, coder)
 
@@ -156,27 +201,103 @@ class DeepGradientCompression(Compressor):
         norm: Tensor = torch.linalg.vector_norm(gradient)
         return gradient * (limit / norm.clamp_min(limit))
 
-    def _select(self, v: Tensor, piece: TensorSlice, step: int, ratio: float) -> Tensor:
-        """Ascending indices of at most k elements, about the k largest |v|."""
-        n = v.numel()
+    def _select(self, piece: TensorSlice, gradient: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Add the gradient to momentum and velocity; (ascending indices, values) of at most k
+        elements, about the k largest |v|."""
+        chosen = self.parameters
+        u, v = self.u[piece.index], self.v[piece.index]
+        n, ratio = piece.numel, self.ratio(step)
         k = count_kept(n, ratio)
-        stride = sample_stride(n, ratio, self.parameters.sample_ratio)
+        stride = sample_stride(n, ratio, chosen.sample_ratio)
         if stride == 1 or k == n:
-            return largest(v, k)
-        start = int(
-            stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank).integers(stride)
-        )
-        sample = v[start::stride].contiguous()
-        top = largest(sample, min(sample.numel(), math.ceil(sample.numel() * ratio)))
-        threshold = float(sample[top].abs().min())
+            add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, math.inf)
+            return take_largest(v, k, clear=False)
+        rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
+        start = int(rng.integers(stride))
+        parts = [whole[start::stride] for whole in (u, v, gradient)]
+        sample = _next_velocity(parts, chosen.momentum, chosen.nesterov)
+        top = math.ceil(sample.numel() * ratio)
+        threshold = kth_magnitude(sample, min(sample.numel(), top))
+        marks = add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, threshold)
         for _ in range(ROUNDS):
-            indices = at_least(v, threshold)
-            if indices.numel() >= LOWER * k:
+            many = marks.total > UPPER * k
+            if threshold == 0.0 or not (many or marks.total < LOWER * k):
                 break
-            threshold *= LOWER
-        if indices.numel() > UPPER * k:
-            indices = indices[largest(v[indices], k)]
-        return indices[:k]
+            if many and chosen.too_many == "resample":
+                break
+            threshold *= UPPER if many else LOWER
+            marks = mark(v, threshold)
+        if chosen.too_many == "resample" and marks.total > UPPER * k:
+            return take_largest(v, k, marks, clear=False)
+        indices, values = take(v, marks)
+        return indices[:k], values[:k]
+
+    # --- what it promises ---------------------------------------------------------------------
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`."""
+        assert isinstance(parameters, DgcParameters)
+        plain = parameters.clip_norm is None and not parameters.nesterov
+        return Laws(
+            error_bound=energy if plain else None,
+            conserves=parameters.clip_norm is None
+            and (parameters.momentum == 0 or not parameters.factor_masking),
+        )
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the velocity of the tensors that are compressed."""
+        held = torch.zeros_like(bucket.gradient)
+        for piece, part in bucket.layout.views(held):
+            if (v := self.v.get(piece.index)) is not None:
+                part.copy_(v)
+        return held
+
+
+@kernel("streaming", updates=("u", "v"))
+def add_momentum(  # noqa: PLR0917 - a loop has no keywords
+    u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
+) -> Marks:
+    """u and v of one step, in place; marks |v| >= threshold in the same pass. float32 `[n]`."""
+    marks = new_marks(v.numel(), threshold)
+    with written_back(u) as direction, written_back(v) as velocity:
+        in_parallel(
+            _add_momentum, velocity.size, direction, velocity, array(gradient),
+            np.float32(momentum), nesterov, marks.up, marks.down, marks.counts, marks.places,
+        )  # fmt: skip
+    return marks
+
+
+def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
+    """What `add_momentum` will make of parts of (u, v, gradient), for these elements only."""
+    u, v, gradient = parts
+    if nesterov:
+        return v + ((u + gradient).mul_(momentum) + gradient)
+    return v + (u * momentum).add_(gradient)
+
+
+@loop
+def _add_momentum(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, u: Any, v: Any, gradient: Any, momentum: Any, nesterov: bool,
+    up: Any, down: Any, counts: Any, places: Any,
+) -> None:  # fmt: skip
+    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
+    words = mask.view(np.uint64)
+    for first in range(start, stop, BLOCK):
+        last = min(first + BLOCK, stop)
+        direction, velocity, added = u[first:last], v[first:last], gradient[first:last]
+        if nesterov:
+            for i in range(added.size):
+                step = (direction[i] + added[i]) * momentum
+                direction[i] = step
+                velocity[i] += step + added[i]
+        else:
+            for i in range(added.size):
+                step = direction[i] * momentum + added[i]
+                direction[i] = step
+                velocity[i] += step
+        row = places[first // BLOCK]
+        counts[first // BLOCK] = mark_block(velocity, up, down, mask, words, row)
 
 
 def sample_stride(n: int, ratio: float, sample_ratio: float) -> int:

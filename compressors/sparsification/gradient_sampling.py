@@ -1,11 +1,12 @@
-"""What if workers sample coordinates by the last gradient that all of them saw? GS and GSB.
+"""What if workers sample coordinates by the last gradient that all of them saw? GS, GSB and RSB.
 
-Every tau steps the dense gradient is all-reduced in float16 and used as the update
-("synchronisation"). Its squares, normalised to probabilities p_GS with sum k, are the sampling
-distribution of the steps that follow ("sampled"): each worker draws the same coordinates,
+Every tau steps the dense gradient is all-reduced and used as the update ("synchronisation"). Its
+squares, normalised to probabilities p_GS with sum k, are the sampling distribution of the steps
+that follow ("sampled"): each worker draws the same coordinates,
     p = normalise(p_GS * prior, k),    S = {i : U_i < p_i},    prior_S *= alpha,
-and the values g_S travel as one short float16 all-reduce, without indices. The prior lowers the
-chance of what was sampled already; alpha = 1 is plain Gradient Sampling.
+and the values g_S travel as one short all-reduce, without indices. That is GSB; alpha = 1 is plain
+gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB), and
+with alpha = 1 is plain random sampling.
 
 Where the paper leaves a choice:
 - the input of the normalisation is the weight itself (g^2), not squared again, and saturated
@@ -13,13 +14,18 @@ Where the paper leaves a choice:
   them in every round and ends below k);
 - the prior falls for what was sampled in the last step, so it is alpha^(times sampled);
   `prior_scope: ever` lowers in each step whatever was sampled at any time since the prior began;
-- the prior is kept across synchronisations unless `reset_prior`;
-- kept values are not divided by p: E = p * g, biased; `unbiased` divides by p on arrival;
+- the prior is kept across synchronisations unless `reset_prior`; it is not normalised, which the
+  normalisation of p makes up for, but lifted to mean 1 before float32 ends;
+- kept values are not divided by p: E = p * g, biased, E|Q - g|^2 = sum (1 - p) g^2, which is at
+  most (1 - k/n) |g|^2 when p was made of the same g. `unbiased` divides by p on arrival;
+- what is not sampled is lost; `residual` adds it to the next step instead, and a synchronisation
+  then delivers all that is owed (p_GS follows from what it delivered: nothing else is known);
 - each tensor has its own distribution and its own k = max(1, round(n * ratio)).
-A tensor whose synchronised gradient is zero everywhere is sampled uniformly.
+A tensor whose synchronised gradient is zero everywhere is sampled uniformly. The number of samples
+is random, with mean k.
 
 Assumes that all workers start at the same synchronisation step; nothing else is shared but the
-seed. Elements that are not sampled are lost (no residual).
+seed. In float16 the sum of the workers' values rounds too, which no residual knows of.
 
 Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
 Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (Eq. 12-14).
@@ -28,18 +34,24 @@ Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (E
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.sampling import Weights, block_sums, draw
 from gcsim.compressors.coding.selection import count_kept
+from gcsim.compressors.coding.sparse import ValueFormat
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.random import bernoulli_indices, stream
+from gcsim.compressors.quantization.half import FLOAT16, narrow
+from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.compressors.sparsification.sampling_normalisation import normalising_scale
+from gcsim.compressors.sparsification.sampling_normalisation import scale_for_count
 from gcsim.errors import InputError, InternalError, Problem
 
 if TYPE_CHECKING:
@@ -49,55 +61,223 @@ _PRIOR_LOW = 1e-3
 _PRIOR_FLOOR = 1e-30
 """Keeps a prior above the smallest float32 numbers, where alpha would no longer act."""
 
+Scope = Literal["last", "ever"]
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Distribution:
-    """One tensor's sampling state; equal on all workers."""
+    """One tensor's sampling state, in host memory; equal on all workers."""
 
-    weight: Tensor
-    """p_GS * prior, float32 `[n]`."""
-    prior: Tensor
-    """float32 `[n]`."""
-    sampled: Tensor | None
+    weights: Weights
+    """p_GS * prior."""
+    prior: Tensor | None
+    """float32 `[n]`; None when nobody will ask for it (or it is the weight)."""
+    ever: Tensor | None
     """Scope "ever": what was sampled since the prior began, bool `[n]`."""
 
 
-class GradientSamplingBayes(Compressor):
-    """Importance sampling of coordinates under a decaying prior, without indices on the wire."""
+class RandomSamplingParameters(CompressorParameters):
+    """Hyper-parameters that all sampling methods have."""
 
-    class Parameters(CompressorParameters):
-        """Hyper-parameters of gradient sampling."""
+    ratio: Ratio = Field(0.01, description="expected fraction sampled of each tensor")
+    rounds: int = Field(5, ge=1, description="at most so many rounds of normalisation")
+    unbiased: bool = Field(False, description="divide received values by their probability")
+    residual: bool = Field(False, description="add what was not sampled to the next step")
+    values: ValueFormat = Field("fp16", description="format of the values on the wire")
 
-        ratio: Ratio = Field(0.01, description="expected fraction sampled of each tensor")
-        tau: int = Field(100, ge=1, description="steps between dense synchronisations")
-        alpha: float = Field(0.9, gt=0.0, le=1.0, description="prior's factor where sampled")
-        rounds: int = Field(5, ge=1, description="at most so many rounds of normalisation")
-        prior_scope: Literal["last", "ever"] = Field(
-            "last", description="lower the prior of what the last step sampled, or any step"
-        )
-        reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
-        unbiased: bool = Field(False, description="divide received values by their probability")
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.unbiased and self.residual:
+            raise ValueError("unbiased and residual exclude each other: a memory needs no 1/p")
+        return self
 
+
+class RandomSamplingBayesParameters(RandomSamplingParameters):
+    """Hyper-parameters of `RandomSamplingBayes`."""
+
+    alpha: float = Field(0.9, gt=0.0, le=1.0, description="prior's factor where sampled")
+    prior_scope: Scope = Field(
+        "last", description="lower the prior of what the last step sampled, or any step"
+    )
+
+
+class GradientSamplingParameters(RandomSamplingParameters):
+    """Hyper-parameters of `GradientSampling`."""
+
+    tau: int = Field(100, ge=1, description="steps between dense synchronisations")
+
+
+class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSamplingBayesParameters):
+    """Hyper-parameters of `GradientSamplingBayes`."""
+
+    reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
+
+
+class RandomSamplingBayes(Compressor):
+    """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = RandomSamplingBayesParameters
     about = About(
-        title="Gradient Sampling with Bayes prior (GSB)",
+        title="Random sampling with Bayes prior (RSB)",
+        family="sparsification",
+        collective="all-reduce",
+        bits="16 * ratio",
+        unbiased=False,  # unless `unbiased` in float32
+        state="prior (n)",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, section 4.3",
+    )
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        assert isinstance(parameters, RandomSamplingParameters)
+        self.parameters = parameters
+        self.alpha: float = getattr(parameters, "alpha", 1.0)
+        self.scope: Scope = getattr(parameters, "prior_scope", "last")
+        self.distributions: dict[int, _Distribution] = {}
+        """By tensor."""
+        self._residual: dict[int, Tensor] = {}
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The mean gradient at the sampled coordinates, float32 `[n]`."""
+        for piece in bucket.layout.slices:
+            if piece.index not in self.distributions and piece.numel:
+                chance = self._count(piece) / piece.numel
+                weights = Weights(torch.full((piece.numel,), chance))
+                self.distributions[piece.index] = self._distribution(weights, None)
+        return (yield from self._sampled(bucket, step))
+
+    def _sampled(self, bucket: Bucket, step: int) -> Exchange:
+        source = self._owing(bucket)
+        positions, chances = self._draw(bucket, step)
+        own = source[positions]
+        sent = self._travelling(own)
+        if self.parameters.residual:
+            source[positions] = own.sub_(sent.float(), alpha=self.worker.count)
+        total: Tensor = yield AllReduce(tensor=sent)
+        values = total.float()
+        if self.parameters.unbiased:
+            values /= chances
+        update = torch.zeros_like(bucket.gradient)
+        update[positions] = values
+        return update
+
+    def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, Tensor]:
+        """Positions in the bucket, and their probabilities if those are needed."""
+        device = bucket.gradient.device
+        drawn = [torch.zeros(0, dtype=torch.int64, device=device)]
+        probabilities = [torch.zeros(0, device=device)]
+        for piece in bucket.layout.slices:
+            if piece.numel:
+                positions, chances = self._draw_tensor(piece, step)
+                drawn.append(positions.to(device).add_(piece.offset))
+                probabilities.append(chances.to(device))
+        return torch.cat(drawn), torch.cat(probabilities)
+
+    def _draw_tensor(self, piece: TensorSlice, step: int) -> tuple[Tensor, Tensor]:
+        state = self.distributions.get(piece.index)
+        if state is None:
+            raise InternalError(
+                f"step {step} samples tensor {piece.name!r} before any synchronisation step"
+            )
+        k = self._count(piece)
+        scale = 1.0  # without a prior the weights are the probabilities already
+        if self.alpha < 1.0:
+            scale = scale_for_count(state.weights, k, self.parameters.rounds)
+        key = random_key(self.worker.seed, step, piece.index, "gradient sampling")
+        positions, chances = draw(
+            state.weights,
+            scale,
+            key,
+            expected=k,
+            factor=self.alpha if state.ever is None else 1.0,
+            prior=state.prior,
+            chances=self.parameters.unbiased,
+        )
+        if state.ever is not None:
+            self._lower_all_seen(state, state.ever, positions)
+        elif scale > 1.0 / _PRIOR_LOW and state.prior is None:
+            state.weights = Weights(state.weights.values.mul_(min(scale, 1.0 / _PRIOR_FLOOR)))
+        return positions, chances
+
+    def _lower_all_seen(self, state: _Distribution, ever: Tensor, positions: Tensor) -> None:
+        ever[positions] = True
+        prior = state.weights.values if state.prior is None else state.prior
+        factor = torch.where(ever & (prior > _PRIOR_FLOOR / self.alpha), self.alpha, 1.0)
+        state.weights.values.mul_(factor)
+        state.weights.sums = block_sums(state.weights.values)
+        if state.prior is not None:
+            state.prior.mul_(factor)
+
+    def _distribution(self, weights: Weights, prior: Tensor | None) -> _Distribution:
+        ever = self.scope == "ever" and self.alpha < 1.0
+        seen = torch.zeros(weights.values.numel(), dtype=torch.bool) if ever else None
+        return _Distribution(weights=weights, prior=prior, ever=seen)
+
+    def _count(self, piece: TensorSlice) -> int:
+        return count_kept(piece.numel, self.parameters.ratio)
+
+    def _owing(self, bucket: Bucket) -> Tensor:
+        """The gradient, plus the residual (in whose memory it then is)."""
+        if not self.parameters.residual:
+            return bucket.gradient
+        return bucket_state(self._residual, bucket).add_(bucket.gradient)
+
+    def _travelling(self, values: Tensor) -> Tensor:
+        """This worker's share of the mean, as it travels."""
+        if self.parameters.values == "fp32":
+            return values / self.worker.count
+        return narrow(values, FLOAT16, 1.0 / self.worker.count).view(torch.float16)
+
+    # --- what it promises ---------------------------------------------------------------------
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`."""
+        assert isinstance(parameters, RandomSamplingParameters)
+        float32 = parameters.values == "fp32"
+        return Laws(
+            unbiased=parameters.unbiased and float32,
+            error_bound=cls._error_bound(parameters),
+            error_is_exact=not issubclass(cls, GradientSampling),
+            conserves=parameters.residual and float32,
+        )
+
+    @classmethod
+    def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
+        """Of a first step with p = k/n: sum (1 - p) v^2; unbiased: sum (1/p - 1) v^2."""
+
+        def bound(vector: Tensor) -> float:
+            p = count_kept(vector.numel(), parameters.ratio) / max(1, vector.numel())
+            lost = 1.0 / p - 1.0 if parameters.unbiased and p else 1.0 - p
+            return lost * float(vector.double().square().sum())
+
+        return bound
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the residual."""
+        if not self.parameters.residual:
+            return None
+        return bucket_state(self._residual, bucket).clone()
+
+
+class GradientSampling(RandomSamplingBayes):
+    """Importance sampling of coordinates by the last dense gradient, without indices."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = GradientSamplingParameters
+    about = About(
+        title="Gradient Sampling (GS)",
         family="sparsification",
         collective="all-reduce (dense every tau steps, short between)",
         bits="16 * (1/tau + (1 - 1/tau) * ratio)",
-        unbiased=False,  # unless `unbiased`
-        state="weight (n), prior (n)",
-        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-14",
+        unbiased=False,
+        state="probabilities (n)",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-9",
     )
-
-    def __init__(self, worker: Worker, parameters: GradientSamplingBayes.Parameters) -> None:
-        super().__init__(worker, parameters)
-        self.parameters = parameters
-        self.distributions: dict[int, _Distribution] = {}
-        """By tensor."""
 
     @classmethod
     def period(cls, parameters: CompressorParameters) -> int:
         """See `Compressor.period`."""
-        assert isinstance(parameters, cls.Parameters)
+        assert isinstance(parameters, GradientSamplingParameters)
         return parameters.tau
 
     @classmethod
@@ -105,86 +285,69 @@ class GradientSamplingBayes(Compressor):
         """See `Compressor.phase`."""
         return "sampled" if step % cls.period(parameters) else "synchronisation"
 
+    @classmethod
+    def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
+        """Of a synchronisation, which comes first: the rounding to float16."""
+        return FLOAT16.error_bound if parameters.values == "fp16" else lambda _: 0.0
+
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient, dense or at the sampled coordinates, float32 `[n]`.
 
         Raises `InternalError` at a sampled step that no synchronisation came before.
         """
-        if step % self.parameters.tau == 0:
-            half = bucket.gradient.half().div_(self.worker.count)
-            total: Tensor = yield AllReduce(tensor=half)
-            mean = total.float()
-            for piece, part in bucket.layout.views(mean):
-                self._synchronise(piece, part)
-            return mean
-
-        drawn = [self._sample(piece, step) for piece in bucket.layout.slices if piece.numel]
-        positions = torch.cat([indices for indices, _ in drawn])
-        half = bucket.gradient[positions].half().div_(self.worker.count)
-        total = yield AllReduce(tensor=half)
-        values = total.float()
-        if self.parameters.unbiased:
-            values /= torch.cat([probability for _, probability in drawn])
-        update = torch.zeros_like(bucket.gradient)
-        update[positions] = values
-        return update
+        if self.phase(self.parameters, step) == "sampled":
+            return (yield from self._sampled(bucket, step))
+        source = self._owing(bucket)
+        sent = self._travelling(source)
+        if self.parameters.residual:
+            source.sub_(sent.float(), alpha=self.worker.count)
+        total: Tensor = yield AllReduce(tensor=sent)
+        mean = total.float()
+        for piece, part in bucket.layout.views(mean):
+            if piece.numel:
+                self._synchronise(piece, part.cpu())
+        return mean
 
     def _synchronise(self, piece: TensorSlice, mean: Tensor) -> None:
         """p_GS from the mean gradient (weights g^2, relative to the largest), times the prior."""
-        if not mean.numel():
-            return
         low, high = mean.aminmax()
         largest = float(torch.maximum(-low, high))
         if not math.isfinite(largest):
             raise InputError(
                 Problem(
-                    message="the mean gradient overflowed float16 at a synchronisation step",
+                    message=f"the mean gradient overflowed {self.parameters.values} "
+                    "at a synchronisation step",
                     place=piece.name,
                     hint="scale the loss down; float16 ends at 65504",
                 )
             )
-        weight = (mean / largest).square_() if largest else torch.ones_like(mean)
-        k = count_kept(piece.numel, self.parameters.ratio)
-        weight.mul_(normalising_scale(weight, k, self.parameters.rounds)).clamp_(max=1.0)
+        values = (mean / largest).square_() if largest else torch.ones_like(mean)
+        scale = scale_for_count(Weights(values), self._count(piece), self.parameters.rounds)
+        values.mul_(min(scale, 3e38)).clamp_(max=1.0)
 
         before = self.distributions.get(piece.index)
-        if before is None or self.parameters.reset_prior:
-            prior = torch.ones_like(mean)
-            ever = self.parameters.prior_scope == "ever"
-            sampled = torch.zeros_like(mean, dtype=torch.bool) if ever else None
-        else:
-            prior, sampled = before.prior, before.sampled
-            if float(prior.max()) < _PRIOR_LOW:
-                prior.div_(prior.mean())
-            prior.clamp_(min=_PRIOR_FLOOR)
-            weight.mul_(prior)
-        self.distributions[piece.index] = _Distribution(weight=weight, prior=prior, sampled=sampled)
+        keeps = self.alpha < 1.0 and not getattr(self.parameters, "reset_prior", False)
+        ever = self.scope == "ever" and self.alpha < 1.0
+        if before is None or not keeps or before.prior is None:
+            prior = torch.ones_like(mean) if keeps or ever else None
+            self.distributions[piece.index] = self._distribution(Weights(values), prior)
+            return
+        prior = before.prior
+        if float(prior.max()) < _PRIOR_LOW:
+            prior.div_(prior.mean())
+        before.weights = Weights(values.mul_(prior.clamp_(min=_PRIOR_FLOOR)))
 
-    def _sample(self, piece: TensorSlice, step: int) -> tuple[Tensor, Tensor]:
-        """Positions in the bucket drawn for one tensor, and (if needed) their probabilities."""
-        distribution = self.distributions.get(piece.index)
-        if distribution is None:
-            raise InternalError(
-                f"step {step} samples tensor {piece.name!r} before any synchronisation step"
-            )
-        weight = distribution.weight
-        k = count_kept(piece.numel, self.parameters.ratio)
-        scale = normalising_scale(weight, k, self.parameters.rounds)
-        generator = stream(self.worker.seed, step, piece.index, "gradient_sampling")
-        indices = bernoulli_indices(generator, weight, scale)
-        probability = indices
-        if self.parameters.unbiased:
-            probability = weight[indices].mul_(scale).clamp_(max=1.0)
-        self._lower_prior(distribution, indices)
-        return indices + piece.offset, probability
 
-    def _lower_prior(self, distribution: _Distribution, indices: Tensor) -> None:
-        alpha = self.parameters.alpha
-        if distribution.sampled is None:
-            for tensor in (distribution.weight, distribution.prior):
-                tensor[indices] = tensor[indices].mul_(alpha)
-        else:
-            distribution.sampled[indices] = True
-            factor = torch.where(distribution.sampled, alpha, 1.0)
-            distribution.weight.mul_(factor)
-            distribution.prior.mul_(factor)
+class GradientSamplingBayes(GradientSampling):
+    """Importance sampling of coordinates under a decaying prior, without indices on the wire."""
+
+    Parameters = GradientSamplingBayesParameters
+    about = About(
+        title="Gradient Sampling with Bayes prior (GSB)",
+        family="sparsification",
+        collective="all-reduce (dense every tau steps, short between)",
+        bits="16 * (1/tau + (1 - 1/tau) * ratio)",
+        unbiased=False,  # unless `unbiased` in float32
+        state="weight (n), prior (n)",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-14",
+    )

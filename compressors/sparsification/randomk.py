@@ -1,69 +1,128 @@
 """What if all workers send the same k random elements of each tensor? Random-k.
 
 The positions come from the random stream that workers share, so no index travels and the short
-vectors are summed by an all-reduce. Unscaled, the update is biased (E = k/n of the gradient);
-scaled by n/k it is unbiased with variance (n/k - 1) |g|^2.
+vectors are summed by an all-reduce: 32 k bits. k = max(1, round(n * ratio)) of each tensor.
 
-k = max(1, round(n * ratio)) of each tensor. Elements that are not drawn are lost (no residual).
+- Unscaled: biased, E = k/n of the gradient; E|Q(g) - g|^2 = (1 - k/n) |g|^2.
+- `scaled` by n/k: unbiased, E|Q(g) - g|^2 = (n/k - 1) |g|^2.
+- `error_feedback` (unscaled): a = e + g, a_S travels, e = a but 0 on S.
 
-Source: S. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018; the
-unscaled form is that of GRACE (Xu et al., ICDCS 2021).
+Without error feedback, elements that are not drawn are lost.
+
+Source: S. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018,
+arXiv:1809.07599, Definition 2.2 and Algorithm 1; the unscaled form without memory is that of GRACE
+(Xu et al., ICDCS 2021).
 """
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.sampling import distinct_positions
 from gcsim.compressors.coding.selection import count_kept
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.random import distinct_indices, stream
+from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RandomKParameters(CompressorParameters):
+    """Hyper-parameters of `RandomK`."""
+
+    ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
+    scaled: bool = Field(False, description="multiply by n/k: unbiased, but of high variance")
+    error_feedback: bool = Field(False, description="add what was not drawn to the next step")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.scaled and self.error_feedback:
+            raise ValueError("scaled and error_feedback exclude each other: errors would grow")
+        return self
 
 
 class RandomK(Compressor):
     """Keep a uniformly random k-subset of each tensor, the same on every worker."""
 
-    class Parameters(CompressorParameters):
-        """Hyper-parameters of random-k."""
-
-        ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
-        scaled: bool = Field(False, description="multiply by n/k: unbiased, but of high variance")
-
+    Parameters = RandomKParameters
     about = About(
         title="Random-k with a shared mask",
         family="sparsification",
         collective="all-reduce",
         bits="32 * ratio",
         unbiased=False,  # unless `scaled`
-        state="none",
+        state="none; with error feedback: residual (n)",
         paper="Stich et al., Sparsified SGD with memory, NeurIPS 2018",
     )
 
-    def __init__(self, worker: Worker, parameters: RandomK.Parameters) -> None:
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
         super().__init__(worker, parameters)
+        assert isinstance(parameters, RandomKParameters)
         self.parameters = parameters
+        self._residual: dict[int, Tensor] = {}
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the drawn positions (times n/k when scaled), else zero."""
-        drawn = []
-        factors = []
-        for piece in bucket.layout.slices:
-            k = count_kept(piece.numel, self.parameters.ratio)
-            generator = stream(self.worker.seed, step, piece.index, "randomk")
-            indices = distinct_indices(generator, piece.numel, k, bucket.gradient.device)
-            drawn.append(indices + piece.offset)
-            factors.append(piece.numel / max(1, k))
-        positions = torch.cat(drawn)
-        total = yield AllReduce(tensor=bucket.gradient[positions])
+        positions, factors = self._draw(bucket, step)
+        if self.parameters.error_feedback:
+            residual = bucket_state(self._residual, bucket).add_(bucket.gradient)
+            own = residual[positions]
+            residual.index_fill_(0, positions, 0.0)
+        else:
+            own = bucket.gradient[positions]
+        total: Tensor = yield AllReduce(tensor=own)
 
-        total.div_(self.worker.count)
         if self.parameters.scaled:
             at = 0
-            for indices, factor in zip(drawn, factors, strict=True):
-                total[at : at + indices.numel()].mul_(factor)
-                at += indices.numel()
+            for k, factor in factors:
+                total[at : at + k].mul_(factor / self.worker.count)
+                at += k
+        else:
+            total.div_(self.worker.count)
         update = torch.zeros_like(bucket.gradient)
         update[positions] = total
         return update
+
+    def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, list[tuple[int, float]]]:
+        """Positions in the bucket, and each tensor's (k, n/k)."""
+        drawn, factors = [], []
+        for piece in bucket.layout.slices:
+            k = count_kept(piece.numel, self.parameters.ratio)
+            generator = stream(self.worker.seed, step, piece.index, "randomk")
+            positions = distinct_positions(generator, piece.numel, k).to(bucket.gradient.device)
+            drawn.append(positions.add_(piece.offset))
+            factors.append((k, piece.numel / max(1, k)))
+        return torch.cat(drawn) if len(drawn) > 1 else drawn[0], factors
+
+    # --- what it promises ---------------------------------------------------------------------
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`."""
+        assert isinstance(parameters, RandomKParameters)
+
+        def bound(vector: Tensor) -> float:
+            n = vector.numel()
+            k = count_kept(n, parameters.ratio)
+            lost = n / max(1, k) - 1.0 if parameters.scaled else 1.0 - k / max(1, n)
+            return lost * float(vector.double().square().sum())
+
+        return Laws(
+            unbiased=parameters.scaled,
+            error_bound=bound,
+            error_is_exact=True,
+            conserves=parameters.error_feedback,
+        )
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the residual."""
+        if not self.parameters.error_feedback:
+            return None
+        return bucket_state(self._residual, bucket).clone()

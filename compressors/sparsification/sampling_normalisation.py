@@ -1,60 +1,59 @@
-"""Which scale turns weights into sampling probabilities that add up to k?
+"""Which scale turns weights into sampling probabilities p_i = min(1, scale * |w_i|)?
 
-    p_i = min(1, scale * w_i)   with   sum(p) = k
+Elements that would exceed 1 are saturated: they are certain, and the rest of the budget is spread
+over the others in proportion to their weights. That lifts others over 1, so the saturated set F
+grows over a few rounds until it stays (or `rounds` are used up).
 
-Elements that would exceed 1 are saturated: they count one each, and the remaining k - |F| is
-spread over the rest in proportion to the weights. That lifts others over 1, so the saturated set
-F grows over a few rounds until it stays (or `rounds` are used up: then sum(p) is a little below
-k). When fewer than k weights are positive, all of them are saturated.
+- For an expected number of k (`scale_for_count`): scale = (k - |F|) / sum_{not F} |w|, so that
+  sum(p) = k; a little less when the rounds were used up. When fewer than k weights are not zero,
+  all of them are saturated.
+- For a second moment of (1 + eps) |w|^2 after division by p (`scale_for_variance`): scale =
+  sum_{not F} |w| / (eps |w|^2 + sum_{not F} w^2). The scale grows as long as something exceeds 1,
+  so the rounds end at the smallest F, the one of the closed form for sorted weights.
 
-Source: Song et al., "Communication Efficient SGD via Gradient Sampling with Bayes Prior", CVPR
-2021, Alg. 1, with the saturated set read cumulatively;
-the same greedy as in Wangni et al., "Gradient sparsification", NeurIPS 2018.
+Sums are of float64 over blocks of 16 elements; a round reads n/16 of them and the elements of the
+few blocks that may hold a saturated one.
+
+Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
+Distributed Optimization", NeurIPS 2018, arXiv:1710.09854, Algorithms 2 (closed form) and 3
+(greedy); the count is also that of L. Song et al., "Communication Efficient SGD via Gradient
+Sampling with Bayes Prior", CVPR 2021, Alg. 1, with the saturated set read cumulatively.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from gcsim.compressors.coding.sampling import Weights, saturation
 
-from gcsim.compressors.coding.selection import at_least
-from gcsim.compressors.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_ROW = 4096
-_LARGEST = 3e38
-"""About the largest float32; a scale beyond it would saturate every positive weight anyway."""
+_LARGEST = 1e300
+"""A scale that saturates every weight that is not zero, however small."""
 
 
-def normalising_scale(weight: Tensor, k: int, rounds: int = 5) -> float:
-    """The scale for float32 weights `[n]`: non-negative, the largest not above about 1.
-
-    It is 0 when no weight is positive. At most `rounds` passes look for saturated elements.
-    """
-    total = precise_sum(weight)
+def scale_for_count(weights: Weights, k: float, rounds: int) -> float:
+    """The scale with sum(p) = k after at most `rounds` rounds; 0 when all weights are zero."""
+    total = float(weights.sums.sum())
     if total <= 0.0:
         return 0.0
-    scale = k / total
+    scale = min(k / total, _LARGEST)
     saturated = 0
     for _ in range(rounds):
-        over = at_least(weight, 1.0 / scale)
-        count = over.numel()
+        count, rest, _ = saturation(weights, scale)
         if count == saturated or count >= k:
-            break  # in exact arithmetic count < k unless nothing positive is left
-        rest = total - float(weight[over].sum(dtype=torch.float64))
-        if rest < 0.01 * total:  # the difference has lost digits: add up what is left
-            rest = precise_sum(weight.index_fill(0, over, 0.0))
-            if rest <= 0.0:
-                return _LARGEST
+            break  # in exact arithmetic count < k unless no other weight is left
+        if rest <= 0.0:
+            return _LARGEST
         saturated = count
-        scale = (k - count) / rest
-    return min(scale, _LARGEST)
+        scale = min((k - count) / rest, _LARGEST)
+    return scale
 
 
-def precise_sum(values: Tensor) -> float:
-    """The sum of float32 values to about 1e-9 of itself: short sums in float32, then float64."""
-    whole = values.numel() // _ROW * _ROW
-    rows = values[:whole].view(-1, _ROW).sum(dim=1)
-    tail = values[whole:]
-    return float(rows.sum(dtype=torch.float64) + tail.sum(dtype=torch.float64))
+def scale_for_variance(weights: Weights, eps: float, energy: float) -> float:
+    """The scale with sum(w^2 / p) = (1 + eps) |w|^2; `energy` is |w|^2 > 0, `eps` > 0."""
+    scale = float(weights.sums.sum()) / ((1.0 + eps) * energy)
+    saturated = 0
+    while True:
+        count, rest, squares = saturation(weights, scale)
+        if count == saturated:
+            return scale
+        saturated = count
+        # rounding must not let the scale fall: the set would not grow any more
+        scale = max(scale, rest / (eps * energy + max(0.0, energy - squares)))

@@ -4,51 +4,74 @@ Each worker sums what it has not sent: r += mean_z g_z and v += sum_z (g_z / B)^
 samples z of its mini-batch of B. An element travels when r^2 > alpha v, that is when its squared
 mean outweighs its variance; then r = v = 0, else v decays by zeta. Elements travel as 32-bit
 words: sign (bit 31), d (30-28) and index (27-0), the value being sign * 2^(e - d) with e the
-exponent of the largest sent magnitude of the tensor, one int8 a tensor. Workers all-gather
-messages of unequal length and average what they decode; what is delayed is summed, not averaged.
+exponent of the largest magnitude, one int8 a tensor: 32 sent + 8 bits a tensor. Workers
+all-gather messages of unequal length and average what they decode; what is delayed is summed,
+not averaged.
+
+Without per-sample gradients, M micro-batches do: their mean gradients take the place of g_z and M
+that of B, in the criterion as in v.
 
 Readings where the paper is open or slips:
 * The index counts within the tensor (one frame a tensor), 0 for its first element. Appendix B
   prints the indices 1, 2, 2, 3 for the elements 1, 2, 3, 4.
 * Rounding adds half of the mantissa's range and clears the mantissa (section 4.4), then the
   result is capped at 2^e, because section 4.2 truncates there: 50.0 becomes 32, not 64.
-* The maximum is over the elements that would be sent, not over the whole tensor: finer levels.
+* The largest magnitude is that of the elements that are clear: finer levels than that of the
+  whole tensor (`exponent_over: tensor`).
 * d > 7 does not fit: the element is not sent and keeps r and v (`out_of_range: keep`). Algorithm
   1, read literally, has reset them by then (`drop`: the value is lost).
 * The rounding error is not fed back (section 4.2). It is at most |r| / 3 for a rounded value and
-  below |r| / 2 for a capped one: at most a quarter of the energy that is sent.
+  below |r| / 2 for a capped one: at most a quarter of the energy that is sent. So with an empty
+  memory |Q(g) - g|^2 <= |g|^2, reached when nothing is clear.
 * The first sum of Appendix A's second line lacks its square; criterion (3) is right.
+
+The criterion is evaluated in float64: in float32 the square of |r| < 1e-23 is zero, so that such
+an element would wait for ever, and that of |r| > 1.8e19 infinite. An |r| below float32's normal
+numbers (2^-126) has no exponent to send and waits.
 
 Assumes per-sample second moments (`requires`) and alpha < B: at r = mean, v >= r^2 / B.
 
 Source: Y. Tsuzuku, H. Imachi, T. Akiba, "Variance-based Gradient Compression for Efficient
-Distributed Deep Learning", ICLR 2018 workshop, arXiv:1802.06058, sections 4.1-4.4, Appendix B.
+Distributed Deep Learning", ICLR 2018 workshop, arXiv:1802.06058, sections 4.1-4.4, Algorithm 1,
+Appendix B.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
-from gcsim.compressors.coding.selection import scatter_add
+from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
+from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 INDEX_LIMIT = 1 << 28
 """Elements that a 28-bit index can tell apart."""
+BLOCK = 4096
+"""Elements whose clear ones are listed together; threads split between blocks."""
 
-_MAGNITUDE, _EXPONENT, _HALF, _SIGN = 0x7FFFFFFF, 0x7F800000, 0x00400000, -(1 << 31)
-_BIAS, _MANTISSA_BITS, _DEEPEST = 127, 23, 7
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_EXPONENT = np.int32(0x7F800000)
+_HALF = np.int32(0x00400000)
+_SIGN = np.int32(-(1 << 31))
+_INDEX = np.int32(INDEX_LIMIT - 1)
+_LARGEST = np.int32(0x7F000000)
+"""Bits of 2^127, the largest power of two that is finite."""
+_BIAS, _MANTISSA_BITS, _DEEPEST, _DEPTH_BITS = 127, 23, 7, 28
 
 
 class VarianceParameters(CompressorParameters):
@@ -58,6 +81,9 @@ class VarianceParameters(CompressorParameters):
     zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step without sending")
     out_of_range: Literal["keep", "drop"] = Field(
         "keep", description="an element 2^8 below the largest: delay it, or lose it (Alg. 1)"
+    )
+    exponent_over: Literal["sent", "tensor"] = Field(
+        "sent", description="levels end at the largest magnitude to be sent, or of the whole tensor"
     )
 
 
@@ -83,6 +109,11 @@ class VarianceBased(Compressor):
         self._delayed: dict[int, Tensor] = {}
         self._moment: dict[int, Tensor] = {}
 
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`: what is not sent is all lost in one step's view, at most."""
+        return Laws(error_bound=energy)
+
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`. Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
@@ -93,86 +124,250 @@ class VarianceBased(Compressor):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
-        if bucket.second_moment is None:
-            raise InputError(
-                Problem(
-                    message="variance needs the second moments of the samples' gradients",
-                    hint="use gradients that carry them (live, or recorded with moments)",
-                )
-            )
-        delayed = bucket_state(self._delayed, bucket).add_(bucket.gradient)
-        moment = bucket_state(self._moment, bucket).add_(bucket.second_moment)
+        second_moment = moments_of(bucket, "variance")
+        delayed = bucket_state(self._delayed, bucket)
+        moment = bucket_state(self._moment, bucket)
         frames = []
-        for piece, r in bucket.layout.views(delayed):
-            v = moment[piece.offset : piece.offset + piece.numel]
-            body = self._send_clear(r, v)
+        for piece in bucket.layout.slices:
+            place = slice(piece.offset, piece.offset + piece.numel)
+            body = self._send_clear(
+                piece,
+                delayed[place],
+                moment[place],
+                bucket.gradient[place],
+                second_moment[place],
+            )
             frames.append(
                 pack_frame(Codec.VARIANCE, body, numel=piece.numel, nonzero=body.numel() // 4)
             )
-        moment.mul_(self.parameters.zeta)  # of a sent element: 0 stays 0
         return torch.cat(frames)
 
-    def _send_clear(self, r: Tensor, v: Tensor) -> Tensor:
-        """One tensor's body; what is sent is zeroed in r and v (float32 `[n]`)."""
-        if r.numel() > INDEX_LIMIT:
+    def _send_clear(
+        self, piece: TensorSlice, r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor
+    ) -> Tensor:
+        """One tensor's body; adds the step to r and v, zeroes what is sent (float32 `[n]`)."""
+        if piece.numel > INDEX_LIMIT:
             raise InputError(
-                f"a tensor of {r.numel()} elements: 28-bit indices reach {INDEX_LIMIT}"
+                f"{piece.name} has {piece.numel} elements: 28-bit indices reach {INDEX_LIMIT}"
             )
-        margin = r.square().sub_(v, alpha=self.parameters.alpha)
-        indices = (margin > 0).nonzero().view(-1)
-        words, exponent, fits = encode_words(r[indices], indices)
-        gone = indices if self.parameters.out_of_range == "drop" else indices[fits]
-        r.index_fill_(0, gone, 0.0)
-        v.index_fill_(0, gone, 0.0)
-        return torch.cat((as_bytes(exponent), as_bytes(words[fits])))
+        found, counts, largest = _add_and_find(
+            r,
+            v,
+            gradient,
+            second_moment,
+            alpha=self.parameters.alpha,
+            zeta=self.parameters.zeta,
+        )
+        if self.parameters.exponent_over == "tensor" and r.numel():
+            low, high = r.aminmax()
+            largest = float(torch.maximum(high, -low))
+        cap = largest_power(largest)
+        words = _take_out(r, v, found, counts, cap=cap, drop=self.parameters.out_of_range == "drop")
+        exponent = r.new_tensor([(cap >> _MANTISSA_BITS) - _BIAS], dtype=torch.int8)
+        return torch.cat((as_bytes(exponent), as_bytes(words)))
 
 
-def encode_words(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Values rounded to powers of two, as words.
+def moments_of(bucket: Bucket, name: str) -> Tensor:
+    """The bucket's second moments; raises `InputError` when it has none."""
+    if bucket.second_moment is None:
+        raise InputError(
+            Problem(
+                message=f"{name} needs the second moments of the samples' gradients",
+                hint="use gradients that carry them (live, or recorded with moments)",
+            )
+        )
+    return bucket.second_moment
 
-    Parameters
-    ----------
-    values : float32 `[k]`, normal numbers
-    indices : int64 `[k]`, below 2^28
 
-    Returns
-    -------
-    words : int32 `[k]`, sign | d << 28 | index; meaningless where `fits` is False
-    exponent : int8 `[1]`, floor(log2 max |value|); 0 when there are no values
-    fits : bool `[k]`, d <= 7
+# --- which elements are clear ------------------------------------------------------------------
+
+
+@kernel("streaming", updates=("r", "v"))
+def _add_and_find(
+    r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor, *, alpha: float, zeta: float
+) -> tuple[NDArray[np.int32], NDArray[np.int64], float]:
+    """r += g, v = zeta (v + moment), in place; what is clear, and the largest |r| of that.
+
+    Clear is r^2 > alpha v before the decay. The indices lie in an int32 `[n]`, each block's from
+    the block's first place on; how many they are, an int64 `[ceil(n / BLOCK)]`.
     """
-    bits = values.view(torch.int32)
-    magnitudes = bits & _MAGNITUDE
-    if not values.numel():
-        return bits, torch.zeros(1, dtype=torch.int8, device=values.device), magnitudes > 0
-    cap = magnitudes.max() & _EXPONENT  # as integers, floats of one sign keep their order
-    rounded = torch.minimum((magnitudes + _HALF) & _EXPONENT, cap)
-    depth = (cap - rounded) >> _MANTISSA_BITS
-    words = indices.to(torch.int32) | (depth << 28) | (bits & _SIGN)
-    exponent = ((cap >> _MANTISSA_BITS) - _BIAS).to(torch.int8).view(1)
-    return words, exponent, depth <= _DEEPEST
+    n = r.numel()
+    found = np.empty(n, dtype=np.int32)
+    counts = np.zeros(-(-n // BLOCK), dtype=np.int64)
+    largest = np.zeros(counts.size, dtype=np.int32)
+    with written_back(r) as delayed, written_back(v) as moment:
+        in_parallel(
+            _find_clear,
+            n,
+            delayed,
+            moment,
+            array(gradient),
+            array(second_moment),
+            np.float64(alpha),
+            np.float32(zeta),
+            found,
+            counts,
+            largest,
+            grain=BLOCK,
+        )
+    return found, counts, float(largest.max(initial=0).view(np.float32))
+
+
+@loop
+def write_chosen(chosen: Any, eights: Any, size: int, first: int, found: Any) -> int:
+    """Inside a loop: list the chosen of a block's `size` elements in found[first:]; how many.
+
+    `chosen` is uint8, 0 or 1, and `eights` its memory as uint64; zeros behind `size`.
+    """
+    at = first
+    for j in range(-(-size // 8)):
+        if eights[j]:
+            for i in range(8 * j, min(8 * j + 8, size)):
+                found[at] = first + i  # without a branch, which could not be predicted
+                at += chosen[i]
+    return at - first
+
+
+@loop
+def _find_clear(  # noqa: PLR0917 - a loop has no keywords
+    start: int,
+    stop: int,
+    delayed: Any,
+    moment: Any,
+    gradient: Any,
+    second_moment: Any,
+    alpha: float,
+    zeta: float,
+    found: Any,
+    counts: Any,
+    largest: Any,
+) -> None:
+    clear = np.zeros(BLOCK, dtype=np.uint8)
+    eights = clear.view(np.uint64)
+    sizes = np.empty(BLOCK, dtype=np.float32)
+    bits = sizes.view(np.int32)
+    normal = np.float32(2.0**-126)
+    for first in range(start, stop, BLOCK):
+        last = min(first + BLOCK, stop)
+        r, v = delayed[first:last], moment[first:last]
+        g, m = gradient[first:last], second_moment[first:last]
+        clear[r.size :] = 0
+        for i in range(r.size):
+            total = r[i] + g[i]
+            second = v[i] + m[i]
+            r[i] = total
+            v[i] = zeta * second  # of a sent element: set to zero later
+            wide = np.float64(total)
+            chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) >= normal)
+            clear[i] = chosen
+            sizes[i] = abs(total) if chosen else np.float32(0)
+        top = np.int32(0)
+        for i in range(r.size):
+            top = max(top, bits[i])  # as integers, floats of one sign keep their order
+        largest[first // BLOCK] = top
+        counts[first // BLOCK] = write_chosen(clear, eights, r.size, first, found) if top else 0
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def largest_power(magnitude: float) -> int:
+    """The bits of 2^floor(log2 magnitude) as float32; those of 1 when nothing is to be sent."""
+    bits = int(np.float32(magnitude if magnitude else 1).view(np.int32))
+    return min(bits, int(_LARGEST)) & int(_EXPONENT)
+
+
+@inlined
+def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
+    """Inside a loop, of int32: the word of a float32's bits, and whether its d fits, d <= 7.
+
+    Rounded to a power of two, half up, at most `cap` (bits of a power of two).
+    """
+    rounded = min(((bits & _MAGNITUDE) + _HALF) & _EXPONENT, cap)
+    depth = (cap - rounded) >> np.int32(_MANTISSA_BITS)
+    word = index | (depth << np.int32(_DEPTH_BITS)) | (bits & _SIGN)
+    return word, depth <= np.int32(_DEEPEST)
+
+
+@kernel("gather_scatter")
+def _take_out(
+    r: Tensor,
+    v: Tensor,
+    found: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    *,
+    cap: Any,
+    drop: bool,
+) -> Tensor:
+    """The clear elements' words, int32, in order; r and v become zero where they are sent.
+
+    What does not fit its word is not sent; with `drop` it becomes zero all the same.
+    """
+    with written_back(r) as delayed, written_back(v) as moment:
+        in_parallel(
+            _take_words,
+            found.size,
+            found,
+            counts,
+            delayed.view(np.int32),
+            moment.view(np.int32),
+            np.int32(cap),
+            np.int32(drop),
+            grain=BLOCK,
+        )
+    return joined(found, counts, r)
+
+
+@loop
+def _take_words(  # noqa: PLR0917 - a loop has no keywords
+    start: int,
+    stop: int,
+    found: Any,
+    counts: Any,
+    delayed: Any,
+    moment: Any,
+    cap: Any,
+    drop: Any,
+) -> None:
+    """Replace each block's indices by their words, as far as these fit; r and v as int32."""
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        at = first
+        for i in range(first, first + counts[block]):
+            index = found[i]
+            word, fits = encode_word(delayed[index], index, cap)
+            found[at] = word
+            at += fits
+            stays = ~(-(np.int32(fits) | drop))  # all bits or none: no branch
+            delayed[index] &= stays
+            moment[index] &= stays
+        counts[block] = at - first
+
+
+def joined(words: NDArray[np.int32], counts: NDArray[np.int64], like: Tensor) -> Tensor:
+    """Each block's first `counts[block]` words, without the gaps: int32."""
+    starts = np.cumsum(counts) - counts
+    out = torch.empty(int(counts.sum()), dtype=torch.int32)
+    in_parallel(_join, words.size, words, counts, starts, array(out), grain=BLOCK)
+    return out.to(like.device)
+
+
+@loop
+def _join(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, words: Any, counts: Any, starts: Any, out: Any
+) -> None:
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        source = words[first : first + counts[block]]
+        target = out[starts[block] : starts[block] + counts[block]]
+        for i in range(source.size):
+            target[i] = source[i]
 
 
 def decode_words(words: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
-    """(indices int64 `[k]`, values float32 `[k]`) of `encode_words`' words.
-
-    Raises `InputError` for an exponent that leaves float32's normal numbers: none is sent,
-    because the square of a smaller element vanishes and fails the criterion.
-    """
-    if exponent - _DEEPEST + _BIAS < 1:
-        raise InputError(f"damaged payload: exponent {exponent} is below float32's normal range")
-    depth = (words >> 28) & _DEEPEST
-    bits = ((exponent + _BIAS - depth) << _MANTISSA_BITS) | (words & _SIGN)
-    return (words & (INDEX_LIMIT - 1)).to(torch.int64), bits.view(torch.float32)
-
-
-@kernel("streaming")  # as one kernel: that a payload is checked here is not priced
-def _read(head: Tensor, tail: Tensor, piece: TensorSlice) -> tuple[Tensor, Tensor]:
-    exponent = int(from_bytes(head, torch.int8, 1))
-    indices, values = decode_words(from_bytes(tail, torch.int32, tail.numel() // 4), exponent)
-    if int(indices[-1]) >= piece.numel or not bool((indices.diff() > 0).all()):
-        raise InputError(f"damaged payload: indices of {piece.name} do not ascend below n")
-    return indices, values
+    """(indices int64 `[k]`, values float32 `[k]`) of words, int32 `[k]`."""
+    levels = tensor(_levels(exponent), words)
+    return (words & int(_INDEX)).to(torch.int64), levels[(words >> _DEPTH_BITS & 15).long()]
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
@@ -182,7 +377,57 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     """
     for piece, frame in frames_of(message, layout, Codec.VARIANCE):
         head, tail = split_body(frame, 1, 4 * frame.nonzero)
-        if not frame.nonzero:
-            continue
-        indices, values = _read(head, tail, piece)
-        scatter_add(out[piece.offset : piece.offset + piece.numel], indices, values.mul_(weight))
+        exponent = int(from_bytes(head, torch.int8, 1))
+        words = from_bytes(tail, torch.int32, frame.nonzero)
+        _check_words(words, exponent, piece)
+        with written_back(out[piece.offset : piece.offset + piece.numel]) as part:
+            _add_words(words, exponent, part, weight)
+
+
+@unpriced
+def _check_words(words: Tensor, exponent: int, piece: TensorSlice) -> None:
+    data = array(words)
+    if not data.size:
+        return
+    if not ascending(data, np.int32(_INDEX), piece.numel):
+        raise InputError(f"damaged payload: indices of {piece.name} do not ascend below n")
+    deepest = int((data >> _DEPTH_BITS & _DEEPEST).max())
+    if exponent - deepest + _BIAS < 1:
+        raise InputError(
+            f"damaged payload: 2^({exponent} - {deepest}) in {piece.name} is no normal float32"
+        )
+
+
+def ascending(words: NDArray[np.int32], mask: np.int32, n: int) -> bool:
+    """Whether the masked words ascend strictly and stay below n."""
+    return bool(_ascends(words, mask)) and (not words.size or int(words[-1] & mask) < n)
+
+
+@loop
+def _ascends(words: Any, mask: Any) -> bool:
+    left, right = words[: words.size - 1], words[1:]
+    wrong = 0
+    for i in range(left.size):
+        wrong += (left[i] & mask) >= (right[i] & mask)
+    return wrong == 0
+
+
+@kernel("gather_scatter")
+def _add_words(words: Tensor, exponent: int, out: NDArray[np.float32], weight: float) -> None:
+    """out += weight * decoded words; the meter counts what is touched, not all of `out`."""
+    data = array(words)
+    levels = _levels(exponent) * np.float32(weight)
+    in_parallel(_scatter_words, data.size, data, levels, out)
+
+
+@loop
+def _scatter_words(start: int, stop: int, words: Any, levels: Any, out: Any) -> None:
+    words = words[start:stop]
+    for i in range(words.size):
+        out[words[i] & _INDEX] += levels[(words[i] >> np.int32(_DEPTH_BITS)) & np.int32(15)]
+
+
+def _levels(exponent: int) -> NDArray[np.float32]:
+    """The values of a word's highest four bits: 2^e, 2^(e - 1), ... 2^(e - 7), then minus these."""
+    powers = np.ldexp(np.float32(1), exponent - np.arange(_DEEPEST + 1))
+    return np.concatenate((powers, -powers)).astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import read_frames
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.sparsification.dgc import sample_stride
 
 
@@ -92,7 +92,7 @@ def test_never_more_than_k_and_rarely_much_less(
         (frame,) = read_frames(workers.listener.received[-1][0])
         assert frame.nonzero <= 2000
         assert frame.nonzero >= 0.8 * 2000
-        assert workers.sent[-1] == (16 + 8 * frame.nonzero,)  # 64 bits each
+        assert workers.sent[-1] == (HEADER_BYTES + 8 * frame.nonzero,)  # 64 bits each
 
 
 def test_the_sampled_threshold_keeps_nearly_the_energy_of_exact_top_k(
@@ -118,7 +118,7 @@ def test_one_dimensional_tensors_go_through_a_dense_all_reduce(
         for payload in workers.listener.received[-1]
     ]
     assert workers.sent[:2] == [(44, 44), (8, 8)]  # 11 float32; a length
-    assert workers.sent[2] == tuple(2 * 16 + 8 * count for count in counts)
+    assert workers.sent[2] == tuple(2 * HEADER_BYTES + 8 * count for count in counts)
     assert all(26 <= count <= 32 for count in counts)  # k = 20 + 12, at least 0.8 of each
     mean = (gradients[0] + gradients[1]) / 2
     torch.testing.assert_close(update[200:211], mean[200:211])

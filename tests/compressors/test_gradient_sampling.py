@@ -7,28 +7,32 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gcsim.compressors import check
+from gcsim.compressors.coding.sampling import Weights
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.compressors.sparsification.sampling_normalisation import normalising_scale, precise_sum
+from gcsim.compressors.sparsification.sampling_normalisation import scale_for_count
 from gcsim.errors import InputError, InternalError
 
 NAME = "gradient_sampling_bayes"
+TOY = torch.tensor([64.0, 16, 8, 4, 4, 2, 1, 1])
 
 
 def probabilities(weight: Tensor, k: int, rounds: int = 5) -> Tensor:
-    return (weight.double() * normalising_scale(weight, k, rounds)).clamp(max=1.0)
+    found: Tensor = weight.double() * scale_for_count(Weights(weight), k, rounds)
+    return found.clamp(max=1.0)
 
 
 def test_toy_vector_is_normalised_as_worked_out_by_hand() -> None:
     # sum 100. Round 1: 4 * 64/100 > 1, F = {64}, kappa = 3 * 100/36 = 8.333; round 2: 8.333 *
     # 16/100 > 1, F = {64, 16}, kappa = 2 * 100/20 = 10; then no other exceeds 1.
-    weight = torch.tensor([64.0, 16, 8, 4, 4, 2, 1, 1])
-    assert normalising_scale(weight, 4, 1) * 100 == pytest.approx(25 / 3)
-    assert normalising_scale(weight, 4) * 100 == pytest.approx(10.0)
-    assert probabilities(weight, 4).tolist() == pytest.approx([1, 1, 0.8, 0.4, 0.4, 0.2, 0.1, 0.1])
+    weights = Weights(TOY)
+    assert scale_for_count(weights, 4, 1) * 100 == pytest.approx(25 / 3)
+    assert scale_for_count(weights, 4, 5) * 100 == pytest.approx(10.0)
+    assert probabilities(TOY, 4).tolist() == pytest.approx([1, 1, 0.8, 0.4, 0.4, 0.2, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.0, 3.0])
@@ -44,25 +48,25 @@ def test_five_rounds_come_close_and_never_above_k(normal: Callable[..., Tensor])
     assert 0.9 * 10_000 < total <= 10_000 * (1 + 1e-6)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(
     st.lists(st.floats(0, 1, width=32), min_size=1, max_size=50).filter(any),
     st.floats(0, 1),
 )
 def test_normalisation_keeps_order_and_bounds(values: list[float], part: float) -> None:
     weight = torch.tensor(values)
-    weight /= weight.max()
     k = max(1, round(part * len(values)))
     p = probabilities(weight, k, rounds=60)
-    assert float(p.sum()) <= k * (1 + 1e-5)
+    assert float(p.sum()) <= k * (1 + 1e-6)
     order = weight.argsort()
     assert bool((p[order].diff() >= 0).all())
-    if int((weight > 1e-12).sum()) >= k:
-        assert float(p.sum()) == pytest.approx(k, rel=1e-3)
+    if int((weight > 0).sum()) >= k:
+        assert float(p.sum()) == pytest.approx(k, rel=1e-6)
 
 
 def test_fewer_positive_weights_than_k_are_all_certain() -> None:
     assert probabilities(torch.tensor([1.0, 0, 1e-9, 0]), 3).tolist() == [1, 0, 1, 0]
-    assert normalising_scale(torch.zeros(4), 2) == 0.0
+    assert scale_for_count(Weights(torch.zeros(4)), 2, 5) == 0.0
 
 
 def test_an_outlier_that_swallows_the_sum_does_not_swallow_the_rest() -> None:
@@ -71,11 +75,6 @@ def test_an_outlier_that_swallows_the_sum_does_not_swallow_the_rest() -> None:
     p = probabilities(weight, 11)
     assert float(p[7]) == 1.0
     assert p[:7].tolist() == pytest.approx([0.1] * 7)
-
-
-def test_precise_sum_has_nine_digits(normal: Callable[..., Tensor]) -> None:
-    values = normal(1_000_003, 9).square()
-    assert precise_sum(values) == pytest.approx(float(values.double().sum()), rel=1e-8)
 
 
 def synchronised(team: Any, n: int, gradient: Tensor, **parameters: Any) -> Any:
@@ -188,9 +187,10 @@ def test_the_prior_survives_a_synchronisation_unless_reset(
     for t in (1, 2, 3):
         workers.step([gradient], t)
     state = workers.workers[0].distributions[0]
-    assert bool((state.prior == 1).all()) is reset
     fresh = synchronised(team, 500, gradient, ratio=0.1).workers[0].distributions[0]
-    torch.testing.assert_close(state.weight, fresh.weight * state.prior)
+    prior = torch.ones(500) if reset else state.prior
+    assert reset or not bool((prior == 1).all())
+    torch.testing.assert_close(state.weights.values, fresh.weights.values * prior)
 
 
 def test_a_prior_that_has_fallen_everywhere_is_lifted_back_to_mean_one(team: Any) -> None:
@@ -267,3 +267,139 @@ def test_default_volume_is_one_percent(team: Any, normal: Callable[..., Tensor])
         sent += workers.sent[0][0]
     # sd of a count is below sqrt(k) = 14; of 99 of them 1.4e2 x 2 B
     assert sent / (100 * 4 * n) == pytest.approx(0.00995, rel=0.03)
+
+
+# --- gradient sampling, random sampling, options -----------------------------------------------
+
+
+def test_gradient_sampling_is_the_prior_one_with_alpha_one(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    plain = team("gradient_sampling", [(40, 50)], ratio=0.1, tau=4)
+    other = team(NAME, [(40, 50)], ratio=0.1, tau=4, alpha=1.0)
+    for t in range(9):
+        gradients = [normal(2000, 10 * t + rank) for rank in range(2)]
+        assert torch.equal(plain.step(gradients, t)[0], other.step(gradients, t)[0])
+
+
+def test_gradient_sampling_finds_the_largest_many_times_as_often_as_random_sampling(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    # Share of the largest 1 % among what is sampled; 1 % for random sampling. The paper's figure
+    # says about 8 times as much on one layer of a ResNet-50; here p = min(1, scale g^2) gives it:
+    # sum of p over the largest / k, for N(0, 1) exp(.8 N(0, 1)) about .38.
+    n, steps = 50_000, 60
+    gradient = normal(n, 1) * (0.8 * normal(n, 2)).exp()
+    top = torch.zeros(n, dtype=torch.bool)
+    top[gradient.abs().topk(n // 100).indices] = True
+    share = {}
+    for name, options in (
+        ("gradient_sampling", {"tau": 1000}),
+        ("random_sampling_bayes", {"alpha": 1.0}),
+    ):
+        crew = team(name, [(n,)], workers=1, **options)
+        hits = sampled = 0
+        for t in range(steps):
+            kept = crew.step([gradient], t)[0] != 0
+            if int(kept.sum()) < n // 2:  # not the synchronisation
+                hits += int((kept & top).sum())
+                sampled += int(kept.sum())
+        share[name] = hits / sampled
+    p = probabilities(gradient.square(), n // 100)
+    assert share["gradient_sampling"] == pytest.approx(float(p[top].sum() / p.sum()), rel=0.05)
+    # 30 000 samples of which 1 %: 300 with sd 17
+    assert share["random_sampling_bayes"] == pytest.approx(0.01, abs=5 * 0.0006)
+    assert share["gradient_sampling"] > 8 * share["random_sampling_bayes"]
+
+
+def test_random_sampling_never_synchronises_and_is_uniform(team: Any) -> None:
+    n, steps = 5000, 200
+    crew = team("random_sampling_bayes", [(n,)], workers=2, ratio=0.05, alpha=1.0)
+    visits = torch.zeros(n)
+    for t in range(steps):
+        update = crew.step([torch.ones(n)] * 2, t)[0]
+        assert crew.sent == [(2 * int(update.sum()),) * 2]
+        visits += update
+    # Each count is binomial(200, .05): chi-square with n degrees of freedom.
+    squares = float(((visits - 10).square() / 9.5).sum())
+    assert squares == pytest.approx(n, abs=5 * (2.1 * n) ** 0.5)
+
+
+def test_the_prior_makes_random_sampling_visit_everything_sooner(team: Any) -> None:
+    # Plain: (1 - .1)^20 = .12 of the elements are not seen in 20 steps. With alpha = .1, what was
+    # sampled is ten times less likely than what was not.
+    n = 5000
+    missed = {}
+    for alpha in (1.0, 0.1):
+        crew = team("random_sampling_bayes", [(n,)], workers=1, ratio=0.1, alpha=alpha)
+        seen = sum(crew.step([torch.ones(n)], t)[0] for t in range(20))
+        missed[alpha] = int((seen == 0).sum()) / n
+    assert missed[1.0] == pytest.approx(0.9**20, abs=5 * (0.12 * 0.88 / n) ** 0.5)
+    assert missed[0.1] < 0.3 * missed[1.0]
+
+
+def test_a_prior_without_synchronisations_is_lifted_before_float32_ends(team: Any) -> None:
+    crew = team("random_sampling_bayes", [(20,)], workers=1, ratio=1.0, alpha=0.01)
+    for t in range(40):  # all are sampled each time: .01^40 without lifting
+        assert bool((crew.step([torch.ones(20)], t)[0] == 1).all())
+    assert float(crew.workers[0].distributions[0].weights.values.min()) > 1e-6
+
+
+@pytest.mark.parametrize("name", ["gradient_sampling", "random_sampling_bayes"])
+def test_a_residual_delivers_what_was_not_sampled_later(
+    team: Any, normal: Callable[..., Tensor], name: str
+) -> None:
+    # Naive: a = e + g; the mean of a where sampled (everywhere at a synchronisation), e = 0 there.
+    options: dict[str, Any] = {"tau": 4} if name == "gradient_sampling" else {}
+    crew = team(name, [(30, 10)], workers=3, ratio=0.2, residual=True, values="fp32", **options)
+    memory = torch.zeros(3, 300)
+    for t in range(10):
+        gradients = [normal(300, 10 * t + rank) for rank in range(3)]
+        update = crew.step(gradients, t)[0]
+        memory += torch.stack(gradients)
+        kept = update != 0
+        torch.testing.assert_close(update[kept], memory.mean(0)[kept])
+        memory[:, kept] = 0.0
+        if name == "gradient_sampling":
+            assert bool(kept.all()) is (t % 4 == 0)
+
+
+def test_the_residual_keeps_what_float16_rounds_off(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    crew = team("gradient_sampling", [(500,)], workers=1, residual=True, tau=3)
+    total, wanted = torch.zeros(500).double(), torch.zeros(500).double()
+    for t in range(7):
+        gradient = normal(500, t)
+        wanted += gradient
+        total += crew.step([gradient], t)[0]
+    owed = crew.workers[0]._residual[0]
+    torch.testing.assert_close(total + owed, wanted, rtol=0, atol=1e-5)
+
+
+def test_float32_values_are_as_long_as_their_name_says(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    crew = team("gradient_sampling", [(1000,)], values="fp32", tau=5, ratio=0.1)
+    gradients = [normal(1000, rank) for rank in range(2)]
+    torch.testing.assert_close(crew.step(gradients, 0)[0], (gradients[0] + gradients[1]) / 2)
+    assert crew.sent == [(4000, 4000)]
+    update = crew.step(gradients, 1)[0]
+    assert crew.sent == [(4 * int((update != 0).sum()),) * 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        (NAME, {"residual": True, "values": "fp32", "tau": 3}),
+        ("random_sampling_bayes", {"unbiased": True, "values": "fp32", "ratio": 0.2}),
+        ("random_sampling_bayes", {"prior_scope": "ever"}),
+    ],
+)
+def test_laws_hold_for_options(name: str, parameters: dict[str, Any]) -> None:
+    check(name, parameters)
+
+
+def test_unbiased_and_residual_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="exclude each other"):
+        check_parameters("gradient_sampling", {"unbiased": True, "residual": True})

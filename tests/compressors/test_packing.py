@@ -17,7 +17,7 @@ from gcsim.compressors.coding.packing import (
 from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
 
-LENGTHS = [0, 1, 2, 3, 5, 7, 8, 9, 63, 1000, (1 << 17) + 5]  # the last crosses an inner block
+LENGTHS = [0, 1, 2, 3, 5, 7, 8, 9, 63, 1000, (1 << 18) + 5]  # the last is cut for threads
 
 
 def random_codes(n: int, bits: int) -> torch.Tensor:

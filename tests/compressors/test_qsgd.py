@@ -10,7 +10,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.levels import add_levels, bucket_norms, round_to_levels
+from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.qsgd import Qsgd, QsgdParameters, add_decoded, code_bits
 from gcsim.errors import InputError
 
@@ -40,33 +40,6 @@ def exact_variance(values: torch.Tensor, size: int, steps: int, norm: str) -> fl
             fraction = (part.abs() * steps / length).remainder(1.0)
             total += float((fraction * (1 - fraction)).sum()) * (length / steps) ** 2
     return total
-
-
-def test_sixteen_bits_bias_the_rounding_by_at_most_2_to_the_minus_17() -> None:
-    # Exhaustive: every one of the 65536 random numbers, for fractions on and off the grid. The
-    # mean code must be s v / norm within 2^-17, plus the float32 rounding of the quotient.
-    steps = 7
-    every = torch.arange(65536, dtype=torch.int32)
-    fractions = [0.0, 2.0**-18, 2.0**-17, 1e-4, 1 / 3, 0.5, 0.7, 1 - 2.0**-18, 1.0]
-    for value in [
-        sign * (whole + f) / steps for sign in (1, -1) for whole in (0, 6) for f in fractions
-    ]:
-        values = torch.full((65536,), value)
-        codes = round_to_levels(values, torch.ones(1), every, size=65536, steps=steps)
-        mean = float(codes.double().mean()) - steps
-        exact = float(values[0].double()) * steps
-        assert abs(mean - exact) <= 2.0**-17 + steps * 2.0**-23, value
-        assert abs(codes.double() - steps - exact).max() < 1.0 + 2.0**-17
-
-
-@pytest.mark.parametrize("steps", [1, 7, 127])
-def test_whole_levels_and_zero_are_never_moved(steps: int) -> None:
-    levels = torch.arange(-steps, steps + 1, dtype=torch.float32)
-    for bits in (0, 65535):
-        random = torch.full((levels.numel(),), bits, dtype=torch.int32)
-        norms = bucket_norms(levels, levels.numel(), "max")
-        codes = round_to_levels(levels, norms, random, size=levels.numel(), steps=steps)
-        assert (codes.float() - steps).tolist() == levels.tolist()
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
@@ -125,7 +98,7 @@ def test_the_message_has_the_length_of_the_formula(
     (worker,) = workers(1, steps=steps)
     width = math.ceil(math.log2(2 * steps + 1))
     assert code_bits(steps) == width
-    header, norms, codes = 16, 4 * math.ceil(n / 512), math.ceil(n * width / 8)
+    header, norms, codes = HEADER_BYTES, 4 * math.ceil(n / 512), math.ceil(n * width / 8)
     assert worker.encode(bucket_of(normal(n)), 0).numel() == header + norms + codes
 
 
@@ -133,7 +106,7 @@ def test_each_tensor_has_a_frame_and_buckets_of_its_own(normal: Draw, bucket_of:
     (worker,) = workers(1)
     bucket = bucket_of(normal(700).view(7, 100), 1e6 * normal(3), normal(1))
     message = worker.encode(bucket, 0)
-    assert message.numel() == 3 * 16 + 4 * (2 + 1 + 1) + 350 + 2 + 1
+    assert message.numel() == 3 * HEADER_BYTES + 4 * (2 + 1 + 1) + 350 + 2 + 1
     error = (decode(message, bucket) - bucket.gradient).abs()
     assert float(error[:700].max()) <= float(bucket.gradient[:700].abs().max()) / 7
 
@@ -216,17 +189,3 @@ def test_the_gradient_is_not_modified(
     before = bucket.gradient.clone()
     exchange(workers(1), [bucket])
     assert torch.equal(bucket.gradient, before)
-
-
-def test_adding_levels_is_linear_in_the_weight() -> None:
-    codes = torch.tensor([0, 7, 14, 8], dtype=torch.uint8)  # q = -7, 0, 7, 1 of s = 7
-    out = torch.ones(4)
-    add_levels(out, codes, torch.tensor([2.0, 3.5]), size=3, steps=7, weight=0.5)
-    torch.testing.assert_close(out, torch.tensor([0.0, 1.0, 2.0, 1.25]))
-
-
-def test_elements_above_the_norm_saturate_and_a_zero_norm_gives_the_code_of_zero() -> None:
-    values = torch.tensor([3.0, -3.0, 1.0, 0.0, 0.0])
-    random = torch.full((5,), 65535, dtype=torch.int32)
-    codes = round_to_levels(values, torch.tensor([1.0, 0.0]), random, size=3, steps=7)
-    assert codes.tolist() == [14, 0, 14, 7, 7]

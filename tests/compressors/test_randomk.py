@@ -9,6 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from gcsim.compressors import check
+from gcsim.compressors.registry import check_parameters
+from gcsim.errors import InputError
+
 
 def test_all_workers_send_the_same_k_elements_and_no_index(
     team: Any, normal: Callable[..., Tensor]
@@ -63,3 +67,29 @@ def test_scaled_keeps_per_tensor_factors(team: Any) -> None:
     update = workers.step([torch.ones(13)])[0]
     assert sorted(update[:10].tolist()) == [0.0] * 8 + [5.0] * 2  # n/k = 10/2
     assert sorted(update[10:].tolist()) == [0.0, 0.0, 3.0]  # 3/1
+
+
+def test_error_feedback_delivers_what_was_not_drawn_later(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    # Naive: a = e + g; the mean of a at the drawn positions; e = a, zero there.
+    crew = team("randomk", [(20, 10), (30,)], workers=3, ratio=0.2, error_feedback=True)
+    memory = torch.zeros(3, 230)
+    for t in range(6):
+        gradients = [normal(230, 10 * t + rank) for rank in range(3)]
+        update = crew.step(gradients, t)[0]
+        memory += torch.stack(gradients)
+        kept = update != 0
+        assert int(kept[:200].sum()) == 40
+        torch.testing.assert_close(update[kept], memory.mean(0)[kept])
+        memory[:, kept] = 0.0
+
+
+@pytest.mark.parametrize("parameters", [{}, {"error_feedback": True}, {"scaled": True}])
+def test_laws_hold(parameters: dict[str, Any]) -> None:
+    check("randomk", {"ratio": 0.1, **parameters})
+
+
+def test_scaled_and_error_feedback_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="exclude each other"):
+        check_parameters("randomk", {"scaled": True, "error_feedback": True})

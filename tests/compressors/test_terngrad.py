@@ -12,11 +12,13 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.terngrad import (
     TernGrad,
     TernGradParameters,
     add_decoded,
-    clipped_maximum,
+    bound_and_scalar,
+    magnitude_and_spread,
 )
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.errors import InputError
@@ -118,14 +120,15 @@ def test_the_message_has_the_length_of_the_formula(
         assert scalars.tensor.nbytes == 2 * 4
         request = exchange.send(scalars.tensor)
         assert isinstance(request, AllGather)
-        assert request.payload.numel() == 2 * (16 + 4 + packed)
+        assert request.payload.numel() == 2 * (HEADER_BYTES + 4 + packed)
 
 
 def test_clipping_bounds_the_scalar_by_c_population_deviations() -> None:
     values = torch.tensor([0.0] * 99 + [10.0])  # by hand: variance 100 / 100 - 0.1^2 = .99
-    assert float(clipped_maximum(values, 2.5)) == pytest.approx(2.5 * math.sqrt(0.99), rel=1e-6)
-    assert float(clipped_maximum(values, 20.0)) == 10.0
-    assert float(clipped_maximum(values, None)) == 10.0
+    bound = pytest.approx(2.5 * math.sqrt(0.99), rel=1e-6)
+    assert bound_and_scalar(values, 2.5) == (bound, bound)
+    assert bound_and_scalar(values, 20.0) == (pytest.approx(20 * math.sqrt(0.99)), 10.0)
+    assert bound_and_scalar(values, None) == (math.inf, 10.0)
 
 
 @pytest.mark.parametrize("values", [[-0.3], [2.0, 2.0, 2.0], [1e-30, -1e-30]])

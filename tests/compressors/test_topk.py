@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import read_frames
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.errors import InputError
 
 
@@ -64,21 +64,21 @@ def test_payload_is_k_values_and_indices_and_a_header_per_tensor(
 ) -> None:
     workers = team("topk", [(5000, 1), (100,)], ratio=0.01, indices=indices, values=values)
     workers.step([normal(5100, seed) for seed in range(2)])
-    expected = (16 + -(-50 * bits[0] // 8)) + (16 + -(-1 * bits[1] // 8))
+    expected = (HEADER_BYTES + -(-50 * bits[0] // 8)) + (HEADER_BYTES + -(-1 * bits[1] // 8))
     assert workers.sent == [(expected,) * 2]
 
 
 def test_bitmap_payload_is_one_bit_an_element(team: Any, normal: Callable[..., Tensor]) -> None:
     workers = team("topk", [(1001,)], ratio=0.1, indices="bitmap")
     workers.step([normal(1001, seed) for seed in range(2)])
-    assert workers.sent == [(16 + 4 * 100 + 126,) * 2]
+    assert workers.sent == [(HEADER_BYTES + 4 * 100 + 126,) * 2]
 
 
 def test_rice_indices_exchange_lengths_first(team: Any, normal: Callable[..., Tensor]) -> None:
     workers = team("topk", [(10_000,)], ratio=0.01, indices="rice")
     workers.step([normal(10_000, seed) for seed in range(2)])
     assert workers.sent[0] == (8, 8)
-    expected = 16 + 100 * (32 + 8.11) / 8  # bits per index at density .01
+    expected = HEADER_BYTES + 100 * (32 + 8.11) / 8  # bits per index at density .01
     assert all(length == pytest.approx(expected, rel=0.02) for length in workers.sent[1])
 
 

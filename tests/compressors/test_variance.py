@@ -11,6 +11,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.sparsification.variance import (
@@ -18,7 +19,6 @@ from gcsim.compressors.sparsification.variance import (
     VarianceParameters,
     add_decoded,
     decode_words,
-    encode_words,
 )
 from gcsim.errors import InputError
 
@@ -67,16 +67,20 @@ def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
     return out
 
 
+def words_of(values: list[float]) -> tuple[list[int], int]:
+    """The words that are sent of certain values, as unsigned numbers, and the exponent."""
+    (frame,) = read_frames(workers()[0].encode(certain(values)))
+    words = frame.body[1:].numpy().copy().view("<u4")
+    return words.tolist(), int(frame.body[:1].view(torch.int8))
+
+
 def test_the_words_of_appendix_b() -> None:
     # Tsuzuku et al., Appendix B, with the indices 1, 2, 3, 4 (it prints 1, 2, 2, 3): exponent 5,
     # d = (10), 7, 2, 1, 0; element 0 is too small; sign in bit 31, d in 30-28.
-    values = torch.tensor([0.04, 0.31, -6.25, 22.25, -35.75])
-    words, exponent, fits = encode_words(values, torch.arange(5))
-    assert exponent.tolist() == [5]
-    assert fits.tolist() == [False, True, True, True, True]
-    unsigned = [word & 0xFFFFFFFF for word in words[fits].tolist()]
-    assert unsigned == [7 << 28 | 1, 1 << 31 | 2 << 28 | 2, 1 << 28 | 3, 0x80000004]
-    indices, decoded = decode_words(words[fits], 5)
+    words, exponent = words_of([0.04, 0.31, -6.25, 22.25, -35.75])
+    assert exponent == 5
+    assert words == [7 << 28 | 1, 1 << 31 | 2 << 28 | 2, 1 << 28 | 3, 0x80000004]
+    indices, decoded = decode_words(torch.tensor(words, dtype=torch.int64).int(), 5)
     assert indices.tolist() == [1, 2, 3, 4]
     assert decoded.tolist() == [0.25, -8.0, 16.0, -32.0]
 
@@ -85,8 +89,8 @@ def test_a_whole_message_of_appendix_b() -> None:
     bucket = certain([0.04, 0.31, -6.25, 22.25, -35.75])
     (worker,) = workers()
     message = worker.encode(bucket)
-    assert message.numel() == 16 + 1 + 4 * 4
-    assert message[16] == 5
+    assert message.numel() == HEADER_BYTES + 1 + 4 * 4
+    assert message[HEADER_BYTES] == 5
     assert message[-4:].tolist() == [0x04, 0, 0, 0x80]  # 0x80000004, little endian
     assert decode(message, bucket.layout).tolist() == [0.0, 0.25, -8.0, 16.0, -32.0]
 
@@ -94,11 +98,9 @@ def test_a_whole_message_of_appendix_b() -> None:
 def test_rounding_is_half_up_and_capped_at_the_largest_power() -> None:
     # Section 4.4 would make 64 of 50.0; section 4.2 truncates at 2^floor(log2 M) = 32. 24 is
     # halfway between 16 and 32 and goes up, 23.999 goes down.
-    values = torch.tensor([50.0, 24.0, 23.999, -1.5, 1.4999])
-    words, exponent, fits = encode_words(values, torch.arange(5))
-    assert exponent.tolist() == [5]
-    assert fits.all()
-    assert decode_words(words, 5)[1].tolist() == [32.0, 32.0, 16.0, -2.0, 1.0]
+    bucket = certain([50.0, 24.0, 23.999, -1.5, 1.4999])
+    decoded = decode(workers()[0].encode(bucket), bucket.layout)
+    assert decoded.tolist() == [32.0, 32.0, 16.0, -2.0, 1.0]
 
 
 def reference_step(
@@ -140,7 +142,7 @@ def test_messages_follow_the_published_algorithm_step_by_step(
                 expected[part.start + index] = value
         message = worker.encode(bucket)
         np.testing.assert_array_equal(decode(message, layout).numpy(), expected)
-        assert message.numel() == 2 * (16 + 1) + 4 * np.count_nonzero(expected)
+        assert message.numel() == 2 * (HEADER_BYTES + 1) + 4 * np.count_nonzero(expected)
         np.testing.assert_allclose(worker._delayed[0].numpy(), r, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(worker._moment[0].numpy(), v, rtol=1e-4, atol=1e-7)
         delayed += int(np.count_nonzero(expected == 0))
@@ -186,7 +188,7 @@ def test_replicas_get_the_mean_over_workers_of_messages_of_unequal_length() -> N
     lengths, payloads = meter.collectives
     assert lengths.sent == (8, 8, 8)
     words = [int((vector != 0).sum()) for vector in sent]
-    assert payloads.sent == tuple(2 * 17 + 4 * count for count in words)
+    assert payloads.sent == tuple(2 * (HEADER_BYTES + 1) + 4 * count for count in words)
     assert len(set(words)) == 3
 
 
@@ -224,19 +226,89 @@ def test_gradients_without_second_moments_are_refused() -> None:
 
 
 def test_damage_is_refused() -> None:
+    # Behind a checksum that is right: what a faulty sender could have made.
     bucket = certain([1.0, 2.0, 3.0])
     message = workers()[0].encode(bucket)
+    (frame,) = read_frames(message)
     with pytest.raises(InputError):
         decode(message[:-1], bucket.layout)
-    beyond = message.clone()
-    beyond[-4] = 3  # the last index is 2
-    with pytest.raises(InputError, match="ascend"):
-        decode(beyond, bucket.layout)
-    repeated = message.clone()
-    repeated[-4] = 1
-    with pytest.raises(InputError, match="ascend"):
-        decode(repeated, bucket.layout)
-    tiny = message.clone()
-    tiny[16] = 0x80  # exponent -128
-    with pytest.raises(InputError, match="exponent"):
-        decode(tiny, bucket.layout)
+
+    def refused(byte: int, value: int, match: str) -> None:
+        body = frame.body.clone()
+        body[byte] = value
+        with pytest.raises(InputError, match=match):
+            decode(pack_frame(Codec.VARIANCE, body, numel=3, nonzero=3), bucket.layout)
+
+    refused(-4, 3, "ascend")  # the last index is 2
+    refused(-4, 1, "ascend")
+    refused(0, 0x80, "normal")  # exponent -128
+    with pytest.raises(InputError, match="body"):
+        decode(pack_frame(Codec.VARIANCE, frame.body, numel=3, nonzero=2), bucket.layout)
+
+
+def test_the_criterion_sees_squares_that_float32_cannot_hold() -> None:
+    # (1e-30)^2 is zero in float32 and (1e30)^2 infinite: 1e-30 would wait for ever. By hand:
+    # floor(log2 1e-30) = -100, and log2 1e-30 = -99.66 is nearer to -99.66 + .34 but capped.
+    for value in (1e-30, -1e30):
+        (worker,) = workers()
+        bucket = certain([value])
+        decoded = float(decode(worker.encode(bucket), bucket.layout))
+        assert decoded == math.copysign(2.0 ** math.floor(math.log2(abs(value))), value)
+
+
+def test_below_the_normal_numbers_there_is_no_exponent_to_send() -> None:
+    # 2^-126 is float32's smallest normal number: it is sent, its half waits, twice its half goes.
+    (worker,) = workers()
+    bucket = certain([2.0**-126, 2.0**-127, 0.0])
+    assert decode(worker.encode(bucket), bucket.layout).tolist() == [2.0**-126, 0.0, 0.0]
+    assert decode(worker.encode(bucket), bucket.layout).tolist() == [2.0**-126, 2.0**-126, 0.0]
+
+
+@pytest.mark.parametrize(("over", "decoded"), [("sent", [0.0, 3.0, -1.0]), ("tensor", [0.0] * 3)])
+def test_levels_end_at_the_largest_that_is_sent_or_of_the_whole_tensor(
+    over: str, decoded: list[float]
+) -> None:
+    # 1024 is not clear: (1024)^2 < 2^21. Levels below 1024 reach down to 1024 / 2^7 = 8 only.
+    (worker,) = workers(exponent_over=over)
+    bucket = Bucket(
+        layout=layout_of(3),
+        gradient=torch.tensor([1024.0, 3.0, -1.0]),
+        second_moment=torch.tensor([2.0**21, 0.0, 0.0]),
+    )
+    expected = [2.0 if value == 3.0 else value for value in decoded]  # capped at 2^1
+    assert decode(worker.encode(bucket), bucket.layout).tolist() == expected
+    assert worker._delayed[0].tolist() == [
+        value if not sent else 0.0
+        for value, sent in zip([1024.0, 3.0, -1.0], expected, strict=True)
+    ]
+
+
+def test_micro_batches_serve_as_samples() -> None:
+    # By hand, two micro-batches with mean gradients 3 and 1 (M = 2): r = 2, v = (3^2 + 1^2) / 4
+    # = 2.5; r^2 = 4 > 2.5 is sent as 2; with 3 and -1: r = 1, v = 2.5, it waits.
+    for pair, sent in (((3.0, 1.0), 2.0), ((3.0, -1.0), 0.0)):
+        means = torch.tensor(pair)
+        bucket = Bucket(
+            layout=layout_of(1),
+            gradient=means.mean().view(1),
+            second_moment=(means / 2).square().sum().view(1),
+        )
+        assert float(decode(workers()[0].encode(bucket), bucket.layout)) == sent
+
+
+def test_more_than_a_block_on_any_number_of_threads() -> None:
+    # 300,000 elements are 74 blocks and enough for two threads.
+    layout = layout_of(300_000)
+    messages = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            (worker,) = workers()
+            for step in range(2):
+                message = worker.encode(batch(layout, step))
+            messages.append(message)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*messages)
+    assert 0 < (decode(messages[0], layout) != 0).sum() < 200_000

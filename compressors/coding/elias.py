@@ -1,0 +1,388 @@
+"""How do positive integers of unknown size become bits, few for small ones? Elias codes.
+
+| code  | word of v                                          | bits of 1, 2, 4, 16, 100 |
+|-------|----------------------------------------------------|--------------------------|
+| gamma | floor(log2 v) zeros, then v in binary              | 1  3  5   9  13          |
+| omega | v in binary; before it, its length - 1 coded in    | 1  3  6  11  13          |
+|       | the same way until that is 1; at the end a zero    |                          |
+
+The bits of a word travel in the order in which it is written (4 = 101000 in omega), the first in
+the lowest free bit of a byte: bits fill each byte from the lowest.
+
+`put_...` and `get_...` are for loops of other files; they neither check values nor the room in
+the buffer for writing. Two threads must not write into the same byte. A reader is given the
+limit in bits and reports words that run over it: it never reads outside the buffer, and never
+takes more steps than there are bits. Values are 1 … 2^32 - 1; short words, which are nearly all,
+are coded and decoded by one look into a table.
+
+Source: P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans.
+Inform. Theory 21(2), 1975.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
+from gcsim.compressors.meter import kernel
+from gcsim.errors import InputError, InternalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+LARGEST = (1 << 32) - 1
+"""The largest value that has a code word here."""
+_LARGEST = np.int64(LARGEST)
+_SHORT = 1024
+"""Values below are coded by table."""
+_PEEK = 12
+"""Words of up to that many bits are decoded by table."""
+_BLOCK = 1 << 12
+
+
+def omega_word(value: int) -> str:
+    """The omega code word of `value` >= 1 as it is written, e.g. 4 = "101000"."""
+    word = "0"
+    while value > 1:
+        word = f"{value:b}{word}"
+        value = value.bit_length() - 1
+    return word
+
+
+def gamma_word(value: int) -> str:
+    """The gamma code word of `value` >= 1 as it is written, e.g. 4 = "00100"."""
+    return "0" * (value.bit_length() - 1) + f"{value:b}"
+
+
+def _tables(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """By value: word | length << 32. By the next `_PEEK` bits: length | value << 8, or 0."""
+    writing = np.zeros(_SHORT, dtype=np.int64)
+    reading = np.zeros(1 << _PEEK, dtype=np.int64)
+    for value, word in enumerate(words, start=1):
+        bits, length = int(word[::-1], 2), len(word)
+        writing[value] = bits | length << 32
+        if length <= _PEEK:
+            reading[bits :: 1 << length] = length | value << 8
+    return writing, reading
+
+
+_OMEGA, _OMEGA_READ = _tables([omega_word(value) for value in range(1, _SHORT)])
+_GAMMA, _GAMMA_READ = _tables([gamma_word(value) for value in range(1, _SHORT)])
+_WORD = np.int64((1 << 32) - 1)
+
+
+# --- for loops of other files ------------------------------------------------------------------
+
+
+@inlined
+def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
+    """Write the `count` <= 57 low bits of `value` (no others set), the lowest first.
+
+    `buffer` is uint8, zero from bit `position` on. Returns the position behind the last bit.
+    """
+    at = position >> 3
+    word = np.uint64(value) << np.uint64(position & 7)
+    left = (position & 7) + count
+    while left > 0:
+        buffer[at] |= np.uint8(word & np.uint64(255))
+        word >>= np.uint64(8)
+        at += 1
+        left -= 8
+    return position + count
+
+
+@inlined
+def get_bits(buffer: Any, position: Any, count: Any) -> Any:
+    """The `count` <= 56 bits from `position` on, as int64; they must lie in the buffer."""
+    at = position >> 3
+    shift = position & 7
+    word = np.uint64(0)
+    filled = 0
+    while filled < shift + count:
+        word |= np.uint64(buffer[at]) << np.uint64(filled)
+        at += 1
+        filled += 8
+    word >>= np.uint64(shift)
+    return np.int64(word & ((np.uint64(1) << np.uint64(count)) - np.uint64(1)))
+
+
+@inlined
+def bit_length(value: Any) -> Any:
+    """Bits of `value` in binary, for 0 <= value < 2^63."""
+    length = 0
+    rest = np.int64(value)
+    while rest > 255:
+        rest >>= 8
+        length += 8
+    while rest > 0:
+        rest >>= 1
+        length += 1
+    return length
+
+
+@inlined
+def _reversed_bits(value: Any, length: Any) -> Any:
+    """The `length` low bits of `value` in the opposite order."""
+    turned = np.int64(0)
+    for place in range(length):
+        turned = (turned << 1) | ((np.int64(value) >> place) & 1)
+    return turned
+
+
+@inlined
+def put_omega(buffer: Any, position: Any, value: Any) -> Any:
+    """Write the omega word of `value`, 1 … 2^32 - 1; returns the position behind it."""
+    if value < _SHORT:
+        entry = _OMEGA[value]
+        word = entry & _WORD
+        length = entry >> 32
+    else:
+        word = np.int64(0)
+        length = np.int64(1)
+        group = np.int64(value)
+        while group > 1:  # from the last group to the first
+            size = bit_length(group)
+            word = (word << size) | _reversed_bits(group, size)
+            length += size
+            group = np.int64(size - 1)
+    return put_bits(buffer, position, word, length)
+
+
+@inlined
+def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
+    """(value, position behind it) of the omega word at `position`.
+
+    (0, -1) when the word does not end before bit `limit`, the end of the buffer at most, or its
+    value is above 2^32 - 1.
+    """
+    at = position >> 3
+    entry = np.int64(0)
+    if at + 2 < buffer.size:
+        bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
+        entry = _OMEGA_READ[(bits >> (position & 7)) & ((1 << _PEEK) - 1)]
+    if entry > 0:
+        value = entry >> 8
+        after = position + (entry & 255)
+        if after > limit:
+            value = np.int64(0)
+            after = np.int64(-1)
+    else:
+        value = np.int64(1)
+        after = np.int64(position)
+        reading = True
+        while reading:
+            if after >= limit:
+                reading = False
+                after = np.int64(-1)
+            elif (buffer[after >> 3] >> (after & 7)) & 1 == 0:
+                reading = False
+                after += 1
+            elif value > 31 or after + value + 1 > limit:
+                reading = False
+                after = np.int64(-1)
+            else:
+                group = np.int64(1)
+                for _ in range(value):
+                    after += 1
+                    group = group << 1 | ((buffer[after >> 3] >> (after & 7)) & 1)
+                after += 1
+                value = group
+        if after < 0:
+            value = np.int64(0)
+    return value, after
+
+
+@inlined
+def omega_bits(value: Any) -> Any:
+    """Bits of the omega word of `value`, 1 … 2^32 - 1."""
+    if value < _SHORT:
+        bits = _OMEGA[value] >> 32
+    else:
+        bits = np.int64(1)
+        group = np.int64(value)
+        while group > 1:
+            size = bit_length(group)
+            bits += size
+            group = np.int64(size - 1)
+    return bits
+
+
+@inlined
+def put_gamma(buffer: Any, position: Any, value: Any) -> Any:
+    """Write the gamma word of `value`, 1 … 2^32 - 1; returns the position behind it."""
+    if value < _SHORT:
+        entry = _GAMMA[value]
+        after = put_bits(buffer, position, entry & _WORD, entry >> 32)
+    else:
+        size = bit_length(value)
+        # The zeros in front are there already.
+        after = put_bits(buffer, position + size - 1, _reversed_bits(value, size), size)
+    return after
+
+
+@inlined
+def get_gamma(buffer: Any, position: Any, limit: Any) -> Any:
+    """`get_omega` for a gamma word."""
+    at = position >> 3
+    entry = np.int64(0)
+    if at + 2 < buffer.size:
+        bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
+        entry = _GAMMA_READ[(bits >> (position & 7)) & ((1 << _PEEK) - 1)]
+    if entry > 0:
+        value = entry >> 8
+        after = position + (entry & 255)
+        if after > limit:
+            value = np.int64(0)
+            after = np.int64(-1)
+    else:
+        after = np.int64(position)
+        value = np.int64(0)
+        while after < limit and (buffer[after >> 3] >> (after & 7)) & 1 == 0:
+            after += 1
+        size = after - position + 1
+        if size > 32 or after + size > limit:
+            after = np.int64(-1)
+        else:
+            for _ in range(size):
+                value = value << 1 | ((buffer[after >> 3] >> (after & 7)) & 1)
+                after += 1
+    return value, after
+
+
+@inlined
+def gamma_bits(value: Any) -> Any:
+    """Bits of the gamma word of `value`, 1 … 2^32 - 1."""
+    return 2 * bit_length(value) - 1
+
+
+# --- whole arrays ------------------------------------------------------------------------------
+
+
+@kernel("streaming")
+def encode_omega(values: Tensor) -> Tensor:
+    """The omega words of `values`, int64 `[k]`, one after the other: uint8 `[ceil(bits / 8)]`.
+
+    Raises `InternalError` for a value outside 1 … 2^32 - 1.
+    """
+    numbers = array(values).astype(np.int64, copy=False)
+    buffer = _room(numbers, _omega_sizes)
+    _write_omega(0, numbers.size, numbers, buffer)
+    return tensor(buffer, values)
+
+
+@kernel("streaming")
+def decode_omega(buffer: Tensor, count: int) -> Tensor:
+    """The `count` values that `encode_omega` coded, int64 `[count]`.
+
+    Raises `InputError` unless the buffer holds exactly so many words, padded with zeros to a
+    whole byte.
+    """
+    packed = np.ascontiguousarray(array(buffer))
+    values = np.empty(_bounded(packed, count), dtype=np.int64)
+    check_end(packed, int(_read_omega(0, count, packed, values)))
+    return tensor(values, buffer)
+
+
+@kernel("streaming")
+def encode_gamma(values: Tensor) -> Tensor:
+    """`encode_omega` with gamma words."""
+    numbers = array(values).astype(np.int64, copy=False)
+    buffer = _room(numbers, _gamma_sizes)
+    _write_gamma(0, numbers.size, numbers, buffer)
+    return tensor(buffer, values)
+
+
+@kernel("streaming")
+def decode_gamma(buffer: Tensor, count: int) -> Tensor:
+    """`decode_omega` with gamma words."""
+    packed = np.ascontiguousarray(array(buffer))
+    values = np.empty(_bounded(packed, count), dtype=np.int64)
+    check_end(packed, int(_read_gamma(0, count, packed, values)))
+    return tensor(values, buffer)
+
+
+def check_end(packed: NDArray[np.uint8], after: int) -> None:
+    """`InputError` unless `after`, the position behind the last word, is the buffer's end.
+
+    That is: not -1 (a word that did not end), in the last byte, and only zeros follow it.
+    """
+    if after < 0:
+        raise InputError("damaged payload: a code word does not end in its buffer")
+    if packed.size != -(-after // 8):
+        raise InputError(f"damaged payload: {packed.size} bytes, code words end at bit {after}")
+    if after % 8 and int(packed[-1]) >> after % 8:
+        raise InputError("damaged payload: bits are set behind the last code word")
+
+
+def _bounded(packed: NDArray[np.uint8], count: int) -> int:
+    """`count`, if so many words of at least one bit can be there."""
+    if not 0 <= count <= 8 * packed.size:
+        raise InputError(f"damaged payload: {packed.size} bytes for {count} code words")
+    return count
+
+
+def _room(numbers: NDArray[np.int64], sizes: Any) -> NDArray[np.uint8]:
+    """A zeroed buffer for all words."""
+    if numbers.size and not (numbers.min() >= 1 and numbers.max() <= LARGEST):
+        raise InternalError(f"Elias codes are for 1 … {LARGEST}")
+    bits = np.zeros(-(-numbers.size // _BLOCK), dtype=np.int64)
+    in_parallel(sizes, numbers.size, numbers, bits, grain=_BLOCK)
+    return np.zeros(-(-int(bits.sum()) // 8), dtype=np.uint8)
+
+
+@loop
+def _omega_sizes(start: int, stop: int, numbers: Any, bits: Any) -> None:
+    for first in range(start, stop, _BLOCK):
+        total = 0
+        for value in numbers[first : min(first + _BLOCK, stop)]:
+            total += omega_bits(value)
+        bits[first // _BLOCK] = total
+
+
+@loop
+def _gamma_sizes(start: int, stop: int, numbers: Any, bits: Any) -> None:
+    for first in range(start, stop, _BLOCK):
+        total = 0
+        for value in numbers[first : min(first + _BLOCK, stop)]:
+            total += gamma_bits(value)
+        bits[first // _BLOCK] = total
+
+
+@loop
+def _write_omega(start: int, stop: int, numbers: Any, buffer: Any) -> None:
+    position = 0
+    for value in numbers[start:stop]:
+        position = put_omega(buffer, position, value)
+
+
+@loop
+def _write_gamma(start: int, stop: int, numbers: Any, buffer: Any) -> None:
+    position = 0
+    for value in numbers[start:stop]:
+        position = put_gamma(buffer, position, value)
+
+
+@loop
+def _read_omega(start: int, stop: int, packed: Any, values: Any) -> int:
+    """Position behind the last word, -1 when a word did not end."""
+    limit = 8 * packed.size
+    position = 0
+    for i in range(start, stop):
+        values[i], position = get_omega(packed, position, limit)
+        if position < 0:
+            break
+    return position
+
+
+@loop
+def _read_gamma(start: int, stop: int, packed: Any, values: Any) -> int:
+    limit = 8 * packed.size
+    position = 0
+    for i in range(start, stop):
+        values[i], position = get_gamma(packed, position, limit)
+        if position < 0:
+            break
+    return position

@@ -1,0 +1,228 @@
+"""What if workers apply their compression errors at once, and reconcile them later? CSER.
+
+Partial synchronisation of a vector v that each worker has, with a compressor C:
+    PSync(v, C) = (mean over workers of C(v) + r, r),    r = v - C(v),
+so each worker keeps the rest of its own v. C is GRBS: a tensor is cut into R blocks of consecutive
+elements, of which one is chosen at random, the same on all workers; slices travel in an
+all-reduce, without indices. Each step, p being the Nesterov momentum direction,
+    p', r = PSync(p, C2);    x -= lr p';    e -= lr r,
+and after each H-th one the errors are averaged on the block of C1 ("reset"):
+    e', e = PSync(e, C1);    x += e' - (e before).
+
+| method    | R2 (gradients) | R1 (errors) | H  | overall compression 1 / (1/R2 + 1/(R1 H)) |
+|-----------|----------------|-------------|----|-------------------------------------------|
+| `cser`    | 192            | 8           | 24 | 96                                        |
+| `csea`    | none           | 96          | 1  | 96                                        |
+| `cser_pl` | none           | 8           | 12 | 96                                        |
+
+Without gradient synchronisation all of p is error: CSEA averages a block of the models in each
+step, CSER-PL in each H-th. x_i - e_i is the same on all workers at all times, and the mean of x_i
+follows SGD on the mean gradient exactly, since PSync keeps the mean.
+
+In gradient space: the update is what the optimiser applies in the place of p, and the state holds
+E = -e / lr, so E += r; a reset adds mean C1(E) - C1(E) to the update. **The learning rate must be
+constant**, and the optimiser plain SGD without a momentum of its own. At a reset, both slices
+travel in one all-reduce: neither depends on the other's sum.
+
+GRBS: E|C(v) - v|^2 = (1 - 1/R) |v|^2 over the choice of the block. Block i of n elements is
+i n // R … (i + 1) n // R; some are empty when n < R. Bits of a step: 32 n / R2, and 32 n / R1 more
+at a reset. Replicas differ, unless R1 = 1: then they meet at each reset.
+
+The name of R1 and R2 follows the formulas above: the public code swaps them, averages parameters
+instead of gradients and chooses rows and columns. Its scripts have H R1 = R2, as here.
+
+Source: C. Xie, S. Zheng, O. Koyejo, I. Gupta, M. Li, H. Lin, "CSER: Communication-efficient SGD
+with Error Reset", NeurIPS 2020, arXiv:2007.13221.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
+from gcsim.compressors.meter import kernel
+from gcsim.compressors.random import stream
+from gcsim.compressors.requests import AllReduce, Exchange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ErrorAveragingParameters(CompressorParameters):
+    """Hyper-parameters of `Csea`."""
+
+    error_blocks: int = Field(96, ge=1, description="R1, blocks of errors, one of them averaged")
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
+
+
+class PartialLocalParameters(ErrorAveragingParameters):
+    """Hyper-parameters of `CserPl`."""
+
+    error_blocks: int = Field(8, ge=1, description="R1, blocks of errors, one of them averaged")
+    interval: int = Field(12, ge=1, description="H, steps from one reset of errors to the next")
+
+
+class CserParameters(PartialLocalParameters):
+    """Hyper-parameters of `Cser`."""
+
+    gradient_blocks: int = Field(192, ge=1, description="R2, blocks of gradients, one averaged")
+    interval: int = Field(24, ge=1, description="H, steps from one reset of errors to the next")
+
+
+class Csea(Compressor):
+    """Local momentum SGD; a block of the models is averaged in each step."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = ErrorAveragingParameters
+    about = About(
+        title="Communication-efficient SGD with error averaging (CSEA)",
+        family="local updates",
+        collective="all-reduce of a slice",
+        bits="32 / error_blocks",
+        unbiased=False,
+        state="momentum (n), error (n)",
+        paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
+    )
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        assert isinstance(parameters, ErrorAveragingParameters)
+        self.parameters = parameters
+        self.gradient_blocks: int | None = getattr(parameters, "gradient_blocks", None)
+        self._momentum: dict[int, Tensor] = {}
+        self._error: dict[int, Tensor] = {}
+
+    @classmethod
+    def period(cls, parameters: CompressorParameters) -> int:
+        """See `Compressor.period`."""
+        interval: int = getattr(parameters, "interval", 1)
+        return interval
+
+    @classmethod
+    def window(cls, parameters: CompressorParameters) -> int:
+        """See `Compressor.window`."""
+        return cls.period(parameters)
+
+    @classmethod
+    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+        """See `Compressor.phase`: the last step of each interval resets errors."""
+        if (step + 1) % cls.period(parameters) == 0:
+            return "reset"
+        return "partial" if hasattr(parameters, "gradient_blocks") else "local"
+
+    @classmethod
+    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
+        """See `Compressor.momentum`."""
+        assert isinstance(parameters, ErrorAveragingParameters)
+        return parameters.momentum, True
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`: the mean of the updates is right, nothing is owed."""
+        assert isinstance(parameters, ErrorAveragingParameters)
+        if parameters.error_blocks > 1:
+            return Laws(conserves=True, replicas="differ")
+        return Laws(conserves=True, replicas="meet")
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """This worker's update, float32 `[n]`; only the mean over workers is that of SGD."""
+        gradients = self._chosen(bucket.layout, step, self.gradient_blocks, "cser gradients")
+        resets = self.phase(self.parameters, step) == "reset"
+        blocks = self.parameters.error_blocks if resets else None
+        errors = self._chosen(bucket.layout, step, blocks, "cser errors")
+
+        error = bucket_state(self._error, bucket)
+        before = [error[part].clone() for part in gradients]
+        update = local_step(
+            bucket.gradient,
+            bucket_state(self._momentum, bucket),
+            error,
+            self.parameters.momentum,
+        )
+        for part, values in zip(gradients, before, strict=True):
+            error[part] = values  # r = 0 where the gradients are averaged
+        if not (gradients or errors):
+            return update
+        own = [update[part] for part in gradients] + [error[part] for part in errors]
+        total: Tensor = yield AllReduce(tensor=torch.cat(own))
+
+        sizes = [values.numel() for values in own]
+        means = list(torch.split(total.div_(self.worker.count), sizes))
+        for part in gradients:
+            update[part] = means.pop(0)
+        for part in errors:
+            update[part] += means.pop(0) - error[part]
+            error[part] = 0.0
+        return update
+
+    def _chosen(
+        self, layout: BucketLayout, step: int, blocks: int | None, purpose: str
+    ) -> list[slice]:
+        """Each tensor's chosen block, as a slice of the bucket; none when `blocks` is None."""
+        if blocks is None:
+            return []
+        found = []
+        for piece in layout.slices:
+            generator = stream(self.worker.seed, step, piece.index, purpose)
+            block = int(generator.integers(blocks))
+            start, stop = (piece.numel * (block + end) // blocks for end in (0, 1))
+            found.append(slice(piece.offset + start, piece.offset + stop))
+        return found
+
+
+class CserPl(Csea):
+    """Local momentum SGD; a block of the models is averaged after each interval."""
+
+    Parameters = PartialLocalParameters
+    about = About(
+        title="Partial local SGD (CSER-PL)",
+        family="local updates",
+        collective="all-reduce of a slice every interval steps, nothing between",
+        bits="32 / (error_blocks interval)",
+        unbiased=False,
+        state="momentum (n), error (n)",
+        paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
+    )
+
+
+class Cser(Csea):
+    """A block of the gradients is averaged in each step, one of the errors in each interval."""
+
+    Parameters = CserParameters
+    about = About(
+        title="Communication-efficient SGD with error reset (CSER)",
+        family="local updates",
+        collective="all-reduce of slices",
+        bits="32 / gradient_blocks + 32 / (error_blocks interval)",
+        unbiased=False,
+        state="momentum (n), error (n)",
+        paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
+    )
+
+
+@kernel("streaming", updates=("momentum", "error"))
+def local_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
+    """u = m u + g and E += g + m u, in place; the direction g + m u, float32 `[n]`."""
+    direction = np.empty(gradient.numel(), dtype=np.float32)
+    with written_back(momentum) as u, written_back(error) as e:
+        in_parallel(_local_step, u.size, array(gradient), u, e, np.float32(m), direction)
+    return tensor(direction, gradient)
+
+
+@loop
+def _local_step(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, gradient: Any, momentum: Any, error: Any, m: Any, direction: Any
+) -> None:
+    gradient, momentum = gradient[start:stop], momentum[start:stop]
+    error, direction = error[start:stop], direction[start:stop]
+    for i in range(gradient.size):
+        momentum[i] = m * momentum[i] + gradient[i]
+        direction[i] = gradient[i] + m * momentum[i]
+        error[i] += direction[i]

@@ -1,0 +1,362 @@
+"""SIDCo: what if the threshold of top-k is read off a distribution fitted to the magnitudes?
+
+a = e + g; the elements with |a| > t travel as (value, index), e = a - what was sent. For a target
+ratio d the threshold of a single stage is the quantile 1 - d of the fitted distribution:
+    exponential         t = mu ln(1 / d)                             mu = mean |a|
+    generalised Pareto  t = s (1 - d^k) / k,   k = (mu^2 / sigma^2 - 1) / 2,
+                                               s = mu (mu^2 / sigma^2 + 1) / 2
+    gamma               the quantile of Gamma(alpha, mu / alpha),
+                        alpha = (3 - z + sqrt((z - 3)^2 + 24 z)) / (12 z),  z = ln mu - mean ln |a|
+With M > 1 stages the first aims at `first_ratio` only; each of the other M - 1 fits the excess
+|a| - t of what is above t (exponential; after gamma the generalised Pareto) and moves t so that
+(d / first_ratio)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of stages falls
+by one when more than 1.2 d was sent on average, and rises by one when less than 0.8 d was; it
+starts at 1 and stays within 1 … ceil(log2(1 / d)).
+
+Known: the exponential fit is exact on Laplace data, for any number of stages. At d = 1 % two
+exponential stages send 1.15 % of log-normal data. m (32 + bits per index) bits for m elements.
+Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2 holds for any a.
+
+Readings: the fits do not depend on the scale, so that the published code's division by the norm
+is left out; ln |a| of a zero is taken as ln(2^-52 |a|_2), what that code's offset makes of it;
+excess is over the threshold, as in the paper, where the code subtracts its smallest. Without any
+excess the stages end. When no element passes, the largest is sent: a tensor of one element, or
+one of equal magnitudes, would never be.
+
+Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
+compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761, Algorithm 1;
+code github.com/sands-lab/SIDCo (the classes with error correction).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.selection import mark, take, take_largest
+from gcsim.compressors.coding.sparse import (
+    ValueFormat,
+    add_message,
+    energy,
+    pack_sparse,
+    travelling,
+)
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import (
+    SUM_BLOCK,
+    array,
+    in_parallel,
+    loop,
+    partial_sums,
+    summing_loop,
+    written_back,
+)
+from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.sparsification.threshold import just_above
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Distribution = Literal["exponential", "generalised_pareto", "gamma"]
+_EVERY = 5
+_TOLERANCE = 0.2
+
+
+class SidcoParameters(CompressorParameters):
+    """Hyper-parameters of `Sidco`."""
+
+    ratio: Ratio = Field(0.01, description="d, the fraction of each tensor to aim at")
+    distribution: Distribution = Field(
+        "exponential", description="what is fitted; gamma: in the first stage, then Pareto"
+    )
+    stages: int | None = Field(
+        None, ge=1, le=64, description="M, fits after one another; null: adapted every 5 steps"
+    )
+    first_ratio: Ratio = Field(0.25, description="what the first of several stages aims at")
+    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
+
+
+@dataclass(slots=True)
+class _Stages:
+    """How many stages a tensor has, and what they have sent since that was decided."""
+
+    count: int = 1
+    sent: float = 0.0
+    """Sum over steps of the sent fraction, in units of the target."""
+    steps: int = 0
+
+
+class Sidco(Compressor):
+    """Elements above a threshold from a fitted distribution."""
+
+    Parameters = SidcoParameters
+    about = About(
+        title="SIDCo",
+        family="sparsification",
+        collective="all-gather of unequal messages",
+        bits="about ratio * (32 + bits per index)",
+        unbiased=False,
+        state="residual (n)",
+        paper="Abdelmoniem et al., MLSys 2021, arXiv:2101.10761",
+    )
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        assert isinstance(parameters, SidcoParameters)
+        self.parameters = parameters
+        self.residual: dict[int, Tensor] = {}
+        """By bucket: float32 `[n]`, all that was not sent."""
+        self._stages: dict[int, _Stages] = {}
+        """By tensor."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The mean over workers of what each sent, float32 `[n]`."""
+        payloads = yield from gather_variable(self.encode(bucket))
+        update = torch.zeros_like(bucket.gradient)
+        for payload in payloads:
+            add_message(update, bucket.layout, payload, 1.0 / self.worker.count)
+        return update
+
+    def encode(self, bucket: Bucket) -> Tensor:
+        """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
+        chosen = self.parameters
+        residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
+        frames = []
+        for piece, gradient in bucket.layout.views(bucket.gradient):
+            memory, added = gradient, None
+            if residual is not None:
+                memory = residual[piece.offset : piece.offset + piece.numel]
+                added = gradient
+            indices, values = self._select(piece, memory, added)
+            sent = travelling(values, chosen.values)
+            if residual is not None and sent.dtype != values.dtype:
+                memory.index_copy_(0, indices, values - sent.float())
+            coder = choose_coder(chosen.indices, piece.numel, indices.numel())
+            frames.append(pack_sparse(sent, indices, piece.numel, coder))
+        return torch.cat(frames)
+
+    def _select(
+        self, piece: TensorSlice, memory: Tensor, added: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """memory += added, and what is selected (and, with `added`, cleared) of it."""
+        state = self._stages.setdefault(piece.index, _Stages())
+        moments = _moments(memory, added, logarithms=self.parameters.distribution == "gamma")
+        threshold = self._threshold(memory, moments, self.parameters.stages or state.count)
+        marks = mark(memory, just_above(min(threshold, 3e38)))
+        found = take(memory, marks, clear=added is not None)
+        if not found[0].numel() and moments.mean > 0:
+            found = take_largest(memory, 1, clear=added is not None)
+        if piece.numel:
+            self._adapt(state, found[0].numel() / piece.numel)
+        return found
+
+    def _threshold(self, values: Tensor, moments: _Moments, stages: int) -> float:
+        """t of `values`, whose moments over zero are known."""
+        target, first = self.parameters.ratio, self.parameters.first_ratio
+        distribution = self.parameters.distribution
+        if target >= first:
+            stages = 1
+        threshold = quantile(moments, target if stages == 1 else first, distribution)
+        tail: Distribution = (
+            "exponential" if distribution == "exponential" else "generalised_pareto"
+        )
+        for _ in range(stages - 1):
+            excess = _excess(values, threshold)
+            if not excess.count:
+                break
+            threshold += quantile(excess, (target / first) ** (1 / (stages - 1)), tail)
+        return threshold
+
+    def _adapt(self, state: _Stages, sent: float) -> None:
+        state.sent += sent / self.parameters.ratio
+        state.steps += 1
+        if state.steps < _EVERY:
+            return
+        mean = state.sent / state.steps
+        most = max(1, math.ceil(math.log2(1 / self.parameters.ratio)))
+        change = (mean < 1 - _TOLERANCE) - (mean > 1 + _TOLERANCE)
+        state.count = min(max(state.count + change, 1), most)
+        state.sent, state.steps = 0.0, 0
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`."""
+        assert isinstance(parameters, SidcoParameters)
+        return Laws(error_bound=energy, conserves=parameters.error_feedback)
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the residual."""
+        if not self.parameters.error_feedback:
+            return None
+        return bucket_state(self.residual, bucket).clone()
+
+
+# --- fits -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moments:
+    """Of non-negative numbers."""
+
+    count: int
+    mean: float
+    variance: float
+    """Unbiased; 0 of one number."""
+    mean_log: float = 0.0
+
+
+def quantile(moments: _Moments, ratio: float, distribution: Distribution) -> float:
+    """What the fraction `ratio`, in (0, 1], of the fitted distribution exceeds."""
+    mean, variance = moments.mean, moments.variance
+    if not mean > 0 or ratio >= 1:
+        return 0.0
+    if distribution == "exponential":
+        return mean * math.log(1 / ratio)
+    if distribution == "gamma":
+        return _gamma_quantile(mean, math.log(mean) - moments.mean_log, ratio)
+    if variance <= 1e-12 * mean**2:  # all are equal, up to rounding
+        return mean
+    squared = mean**2 / variance
+    shape, scale = (squared - 1) / 2, mean * (squared + 1) / 2
+    if abs(shape) < 1e-9:  # the exponential distribution
+        return scale * math.log(1 / ratio)
+    return scale * -math.expm1(shape * math.log(ratio)) / shape
+
+
+@unpriced  # a few numbers on the host
+def _gamma_quantile(mean: float, spread: float, ratio: float) -> float:
+    """By bisection of the distribution function; `spread` is ln(mean) - mean of logarithms."""
+    if spread <= 1e-9:  # all are equal, up to rounding
+        return mean
+    shape = (3 - spread + math.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)
+    at = torch.tensor(shape, dtype=torch.float64)
+
+    def above(x: float) -> float:
+        return float(torch.special.gammaincc(at, torch.tensor(x, dtype=torch.float64)))
+
+    low, high = 0.0, max(shape, 1.0)
+    while above(high) > ratio:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if above(middle) > ratio else (low, middle)
+    return mean / shape * high
+
+
+def _moments(memory: Tensor, added: Tensor | None, *, logarithms: bool) -> _Moments:
+    """Of |memory| after memory += added, in place; float32 `[n]`."""
+    n = memory.numel()
+    sums = _sums(memory, 0.0) if added is None else _add_and_sum(memory, added)
+    mean_log = 0.0
+    if logarithms and sums[2]:
+        zeros, total = _sum_of_logarithms(memory)
+        floor = math.sqrt(sums[2]) * 2.0**-52
+        mean_log = (total + zeros * math.log(floor)) / n
+    return _of_sums(n, *sums[1:], mean_log=mean_log)
+
+
+def _excess(values: Tensor, threshold: float) -> _Moments:
+    """Of |values| - threshold where that is positive."""
+    return _of_sums(*_sums(values, threshold))
+
+
+def _of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) -> _Moments:
+    n = int(count)
+    mean = total / n if n else 0.0
+    variance = max(0.0, (squares - total * mean) / (n - 1)) if n > 1 else 0.0
+    return _Moments(count=n, mean=mean, variance=variance, mean_log=mean_log)
+
+
+# --- passes -----------------------------------------------------------------------------------
+
+
+@kernel("streaming", updates=("memory",))
+def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
+    """memory += added, in place; (n, sum of |memory|, sum of squares)."""
+    totals, squares = partial_sums(memory.numel()), partial_sums(memory.numel())
+    with written_back(memory) as sums:
+        in_parallel(_add, sums.size, sums, array(added), totals, squares)
+    return float(memory.numel()), float(totals.sum()), float(squares.sum())
+
+
+@kernel("reduction")
+def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
+    """Of the excess of |values| over the threshold, where positive: (count, sum, squares)."""
+    counts, totals, squares = (partial_sums(values.numel()) for _ in range(3))
+    in_parallel(
+        _sum_excess, values.numel(), array(values), np.float32(threshold), counts, totals, squares
+    )
+    return float(counts.sum()), float(totals.sum()), float(squares.sum())
+
+
+@kernel("reduction")
+def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
+    """(number of zeros, sum of ln |value| over the others)."""
+    zeros, totals = partial_sums(values.numel()), partial_sums(values.numel())
+    in_parallel(_sum_logarithms, values.numel(), array(values), zeros, totals)
+    return float(zeros.sum()), float(totals.sum())
+
+
+@summing_loop
+def _add(start: int, stop: int, memory: Any, added: Any, totals: Any, squares: Any) -> None:  # noqa: PLR0917 - a loop has no keywords
+    for first in range(start, stop, SUM_BLOCK):
+        part = memory[first : min(first + SUM_BLOCK, stop)]
+        more = added[first : min(first + SUM_BLOCK, stop)]
+        for i in range(part.size):
+            part[i] += more[i]
+        total, square = 0.0, 0.0
+        for i in range(part.size):
+            x = np.float64(part[i])
+            total += abs(x)
+            square += x * x
+        totals[first // SUM_BLOCK] = total
+        squares[first // SUM_BLOCK] = square
+
+
+@summing_loop
+def _sum_excess(  # noqa: PLR0917 - a loop has no keywords
+    start: int, stop: int, values: Any, threshold: Any, counts: Any, totals: Any, squares: Any
+) -> None:
+    for first in range(start, stop, SUM_BLOCK):
+        part = values[first : min(first + SUM_BLOCK, stop)]
+        count, total, square = np.int32(0), 0.0, 0.0
+        for i in range(part.size):
+            above = abs(part[i]) > threshold
+            x = np.float64(abs(part[i]) - threshold if above else np.float32(0))
+            count += np.int32(above)
+            total += x
+            square += x * x
+        counts[first // SUM_BLOCK] = count
+        totals[first // SUM_BLOCK] = total
+        squares[first // SUM_BLOCK] = square
+
+
+@loop
+def _sum_logarithms(start: int, stop: int, values: Any, zeros: Any, totals: Any) -> None:
+    for first in range(start, stop, SUM_BLOCK):
+        part = values[first : min(first + SUM_BLOCK, stop)]
+        none, total, product, factors = 0, 0.0, 1.0, 0
+        for i in range(part.size):
+            x = np.float64(abs(part[i]))
+            if x == 0.0:
+                none += 1
+                continue
+            product *= x
+            factors += 1
+            if factors == 6:  # six float32 leave float64 neither above nor below
+                total += np.log(product)
+                product, factors = 1.0, 0
+        zeros[first // SUM_BLOCK] = none
+        totals[first // SUM_BLOCK] = total + np.log(product)

@@ -1,0 +1,126 @@
+"""Threshold-v: what if every element above a fixed magnitude travels, and no other?
+
+a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
+threshold"). Without error feedback e stays zero. How many travel depends on the gradients: workers
+send messages of unequal length, m (32 + bits per index) bits for m elements.
+
+Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
+
+Assumes nothing of the scale of the gradients: v is in their units, and a v far below their
+magnitude costs more than sending them all; `indices: auto` then falls back to one bit a position.
+
+Source: N. Dutta et al., "On the discrepancy between the theoretical analysis and practical
+implementations of compressed communication for distributed deep learning", AAAI 2020,
+arXiv:1911.08250 (threshold-v); with error feedback A. Sahu et al., "Rethinking gradient
+sparsification as total error minimization", NeurIPS 2021, arXiv:2108.00951.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.selection import add_and_mark, mark, take
+from gcsim.compressors.coding.sparse import (
+    ValueFormat,
+    add_message,
+    energy,
+    lost_in_transit,
+    pack_sparse,
+    travelling,
+)
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.requests import Exchange, gather_variable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ThresholdParameters(CompressorParameters):
+    """Hyper-parameters of `Threshold`."""
+
+    threshold: float = Field(
+        0.1, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
+    )
+    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    indices: IndexCoding = Field("auto", description="how indices travel; auto: the shortest")
+
+
+class Threshold(Compressor):
+    """Elements above a fixed magnitude."""
+
+    Parameters = ThresholdParameters
+    about = About(
+        title="Threshold-v (hard threshold)",
+        family="sparsification",
+        collective="all-gather of unequal messages",
+        bits="sent / n * (32 + bits per index)",
+        unbiased=False,
+        state="residual (n)",
+        paper="Dutta et al., AAAI 2020; Sahu et al., NeurIPS 2021, arXiv:2108.00951",
+    )
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        assert isinstance(parameters, ThresholdParameters)
+        self.parameters = parameters
+        self.residual: dict[int, Tensor] = {}
+        """By bucket: float32 `[n]`, all that was not sent."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The mean over workers of what each sent, float32 `[n]`."""
+        payloads = yield from gather_variable(self.encode(bucket))
+        update = torch.zeros_like(bucket.gradient)
+        for payload in payloads:
+            add_message(update, bucket.layout, payload, 1.0 / self.worker.count)
+        return update
+
+    def encode(self, bucket: Bucket) -> Tensor:
+        """Add the gradient to the residual and take out what is large: uint8, a frame a tensor."""
+        chosen = self.parameters
+        residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
+        up = just_above(chosen.threshold)
+        frames = []
+        for piece, gradient in bucket.layout.views(bucket.gradient):
+            if residual is None:
+                indices, values = take(gradient, mark(gradient, up))
+                sent = travelling(values, chosen.values)
+            else:
+                memory = residual[piece.offset : piece.offset + piece.numel]
+                indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
+                sent = travelling(values, chosen.values)
+                if sent.dtype != values.dtype:
+                    memory.index_copy_(0, indices, values - sent.float())
+            coder = choose_coder(chosen.indices, piece.numel, indices.numel())
+            frames.append(pack_sparse(sent, indices, piece.numel, coder))
+        return torch.cat(frames)
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`."""
+        assert isinstance(parameters, ThresholdParameters)
+
+        def bound(vector: Tensor) -> float:
+            most = vector.numel() * parameters.threshold**2
+            return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
+
+        return Laws(error_bound=bound, conserves=parameters.error_feedback)
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the residual."""
+        if not self.parameters.error_feedback:
+            return None
+        return bucket_state(self.residual, bucket).clone()
+
+
+def just_above(threshold: float) -> np.float32:
+    """The smallest float32 that is larger: what passes it is strictly above the threshold."""
+    return np.float32(np.nextafter(np.float32(threshold), np.float32(np.inf)))
