@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
-from gcsim.analysis.selection import DENSE, TIE, at_largest, best, best_by_size, dense_row
+from gcsim.analysis.selection import DENSE, TIE, at_largest, best, best_by_size, dense_row, error_of
 from gcsim.scenarios.result import Result, Row
 
 NO_MEMORY = "none"
@@ -75,6 +75,12 @@ def _name(row: Row) -> str:
 
 def _cost(row: Row) -> str:
     drift = "" if row.memory == NO_MEMORY else " from empty memory, which later steps move"
+    if row.nmse is None:
+        return (
+            f"What it costs in gradient error: cosine similarity {row.cosine_similarity:.3f}, its "
+            f"update against the dense one, over {plural(row.steps_run, 'step')}{drift}; its scale "
+            "is the learning rate's."
+        )
     scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
     return (
         f"What it costs in gradient error: NMSE {significant(row.nmse)}{scale} and cosine "
@@ -105,12 +111,12 @@ def _nearer(winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
     Only methods without memory: what error feedback and momentum deliver later differs from the
     few steps that were run.
     """
-    if winner.nmse <= SMALL_ERROR and winner.memory == NO_MEMORY:
+    if error_of(winner) <= SMALL_ERROR and winner.memory == NO_MEMORY:
         return []
     faster = [
         row
         for row in rows
-        if row.nmse <= SMALL_ERROR
+        if error_of(row) <= SMALL_ERROR
         and row.memory == NO_MEMORY
         and row.compressor != DENSE
         and row.iteration_s * (1 + TIE) < dense.iteration_s
@@ -124,7 +130,7 @@ def _nearer(winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
     speedup = times(dense.iteration_s / row.iteration_s)
     return [
         f"Of the methods without memory that have an NMSE of at most {SMALL_ERROR}, {row.label} "
-        f"is fastest: {speedup} (NMSE {significant(row.nmse)})."
+        f"is fastest: {speedup} (NMSE {significant(error_of(row))})."
     ]
 
 

@@ -7,6 +7,7 @@ nearest to the dense one (smallest NMSE; the uncompressed exchange has none).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ def at_largest(result: Result) -> tuple[Row, ...]:
 
 def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
     """By iteration time, then by NMSE."""
-    return tuple(sorted(rows, key=lambda row: (row.iteration_s, row.nmse)))
+    return tuple(sorted(rows, key=lambda row: (row.iteration_s, error_of(row))))
 
 
 def sizes(result: Result) -> tuple[int, ...]:
@@ -57,7 +58,12 @@ def best(rows: Iterable[Row]) -> Best:
 
 def _error(row: Row) -> tuple[bool, float]:
     # an exchange without rounding differences may share the NMSE of the dense one
-    return (row.compressor != DENSE, row.nmse)
+    return (row.compressor != DENSE, error_of(row))
+
+
+def error_of(row: Row) -> float:
+    """The NMSE; infinite where the update's scale is not the gradient's."""
+    return math.inf if row.nmse is None else row.nmse
 
 
 def best_by_size(result: Result) -> tuple[Best, ...]:

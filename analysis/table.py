@@ -106,6 +106,7 @@ LEGEND = (
     "devices. NMSE: |update - dense|^2 / |dense|^2 over the few steps that were run, from empty "
     "memories (with error feedback later steps differ more); an update of zero has 1."
 )
+SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 
 
 def answer_table(result: Result, width: int) -> Group:
@@ -133,7 +134,8 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
     if periodic:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
-    return [*notes, LEGEND]
+    scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
+    return [*notes, LEGEND, *scale_free]
 
 
 def render(result: Result, width: int) -> str:

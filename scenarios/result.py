@@ -36,8 +36,9 @@ class Row:
     """Bytes that one worker hands to its collectives in an iteration."""
     compression_ratio: float
     """Dense float32 gradient over `wire_bytes_per_worker`."""
-    nmse: float
-    """|update - dense update|^2 / |dense update|^2: mean over `steps_run`."""
+    nmse: float | None
+    """|update - dense update|^2 / |dense update|^2: mean over `steps_run`. None for methods whose
+    update does not tell the gradient's magnitude (signs): their scale is the learning rate's."""
     cosine_similarity: float
     """Of the update and the dense one: mean over `steps_run`."""
     steps_run: int

@@ -154,6 +154,8 @@ def _rows(
     )
     rows = []
     for choice, profile, of_sizes in zip(scenario.compressors, profiles, predictions, strict=True):
+        method = compressor_class(choice.kind)
+        scale_free = method.laws(check_parameters(choice.kind, choice.parameters)).scale_free
         for size, (nodes, times) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * scenario.batch_size / times.iteration
@@ -180,10 +182,10 @@ def _rows(
                     scaling_efficiency=throughput / (workers * single),
                     wire_bytes_per_worker=wire,
                     compression_ratio=profile.model.gradient_bytes / wire,
-                    nmse=profile.quality.nmse,
+                    nmse=None if scale_free else profile.quality.nmse,
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
-                    memory=compressor_class(choice.kind).about.state,
+                    memory=method.about.state,
                     period=profile.period,
                 )
             )

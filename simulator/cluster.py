@@ -9,8 +9,17 @@ from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
 TransportName = Literal["textbook", "gloo"]
-AllReduceAlgorithm = Literal["ring", "hierarchical"]
-AllGatherAlgorithm = Literal["ring", "pipelined_ring"]
+AllReduceAlgorithm = Literal[
+    "ring",
+    "hierarchical",
+    "halving_doubling",
+    "recursive_doubling",
+    "binomial_tree",
+    "double_tree",
+]
+AllGatherAlgorithm = Literal[
+    "ring", "pipelined_ring", "recursive_doubling", "bruck", "gather_broadcast"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +31,7 @@ class Collectives:
     all_reduce: AllReduceAlgorithm = "ring"
     all_gather: AllGatherAlgorithm = "ring"
     pipeline_block: int = 32 * 1024
-    """Bytes a block of the pipelined all-gatherv."""
+    """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""
     servers: int = 1
     """Parameter servers; server s lives on node s mod nodes and shares its network card."""
 

@@ -171,7 +171,8 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
     ]
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
-    judge = Judge(shelf.layout.numel, cls.momentum(parameters))
+    apart = cls.laws(parameters).replicas == "differ"
+    judge = Judge(shelf.layout.numel, cls.momentum(parameters), apart=apart)
     exchanges = []
     first = cls.settled(parameters)
     for number in range(note.steps):

@@ -3,7 +3,8 @@
 NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all buckets of a step.
 `dense` is the mean of the workers' gradients, under the momentum that the algorithm itself
 applies (if any). For methods whose replicas move on their own between synchronisations, both
-are summed over a window of steps first, and the update is the mean over the replicas.
+are summed over a window of steps first. Where the replicas stay apart, squared lengths are means
+over the replicas: the mean of the replicas may be exact when none of them is.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ class Score:
 class Judge:
     """Compares what was delivered with what dense training would have applied."""
 
-    def __init__(self, numel: int, momentum: tuple[float, bool]) -> None:
+    def __init__(self, numel: int, momentum: tuple[float, bool], *, apart: bool = False) -> None:
+        """`apart`: judge each replica, not their mean."""
         self._coefficient, self._nesterov = momentum
+        self._apart = apart
         self._buffer = torch.zeros(numel) if self._coefficient else None
-        self._update: Tensor | None = None
+        self._updates: list[Tensor] = []
         self._dense: Tensor | None = None
 
     def add(self, buckets: Sequence[Bucket], updates: Sequence[Tensor]) -> None:
@@ -65,18 +68,21 @@ class Judge:
                     f"update has shape {tuple(update.shape)} and dtype {update.dtype}; the "
                     f"bucket has {tuple(bucket.gradient.shape)} and torch.float32"
                 )
-        update = _mean(updates)
-        self._update = update if self._update is None else self._update.add_(update)
+        judged = [update.clone() for update in updates] if self._apart else [_mean(updates)]
+        if self._updates:
+            judged = [u.add_(v) for u, v in zip(self._updates, judged, strict=True)]
+        self._updates = judged
         self._dense = dense if self._dense is None else self._dense.add_(dense)
 
     def settle(self, score: Score) -> None:
         """Close the window and add this bucket's part to its score."""
-        assert self._update is not None
         assert self._dense is not None
-        score.update += _squared_length(self._update)
+        share = 1 / len(self._updates)
         score.dense += _squared_length(self._dense)
-        score.difference += _squared_length(self._update.sub_(self._dense))
-        self._update = self._dense = None
+        for update in self._updates:
+            score.update += share * _squared_length(update)
+            score.difference += share * _squared_length(update.sub_(self._dense))
+        self._updates, self._dense = [], None
 
 
 def _mean(tensors: Sequence[Tensor]) -> Tensor:

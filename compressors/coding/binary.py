@@ -140,16 +140,36 @@ def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, 
     `values` is float32 `[rows * columns]`, row by row, `centres` float32 `[columns]`; the results
     are float64 `[columns]`.
     """
-    data = array(values)
+    found = _summed(array(values), np.empty(0, dtype=np.float32), array(centres), columns)
+    return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
+
+
+@kernel("reduction", updates=("values",))
+def add_and_sum_columns(
+    values: Tensor, added: Tensor, columns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """values += added, in place, and the `column_sums` of the result about zero."""
+    with written_back(values) as data:
+        found = _summed(data, array(added), np.zeros(columns, dtype=np.float32), columns)
+    return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
+
+
+def _summed(
+    values: NDArray[np.float32],
+    added: NDArray[np.float32],
+    centres: NDArray[np.float32],
+    columns: int,
+) -> NDArray[np.float64]:
     times = _widening(columns)
     wide = columns * times
-    rows = -(-data.size // wide)
+    rows = -(-values.size // wide)
     together = max(16, -(-rows // _SUM_PARTS))
     sums = np.zeros((3, -(-rows // together), wide), dtype=np.float64)
-    middle = np.tile(array(centres), times)
-    in_parallel(_add_columns, data.size, data, middle, together, sums, grain=wide * together)
-    found = sums.reshape(3, -1, columns).sum(axis=1)
-    return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
+    middle = np.tile(centres, times)
+    grain = wide * together
+    in_parallel(_add_columns, values.size, values, added, middle, together, sums, grain=grain)
+    found: NDArray[np.float64] = sums.reshape(3, -1, columns).sum(axis=1)
+    return found
 
 
 def _widening(columns: int) -> int:
@@ -242,9 +262,7 @@ def _unfold(packed: Any, words: Any) -> None:
 
 
 @loop
-def _bits_above(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, values: Any, thresholds: Any, size: int, bits: Any
-) -> None:
+def _bits_above(start: int, stop: int, values: Any, thresholds: Any, size: int, bits: Any) -> None:
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     for at in range(start, stop, _CHUNK):
@@ -262,7 +280,7 @@ def _bits_above(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _random_bits(  # noqa: PLR0917 - a loop has no keywords
+def _random_bits(
     start: int, stop: int, values: Any, bounds: Any, size: int, key: np.uint64, bits: Any
 ) -> None:
     """Compares as `bucket_levels` does."""
@@ -291,7 +309,7 @@ def _random_bits(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _add_chosen(  # noqa: PLR0917 - a loop has no keywords
+def _add_chosen(
     start: int,
     stop: int,
     bits: Any,
@@ -318,12 +336,13 @@ def _add_chosen(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _add_columns(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, values: Any, centres: Any, together: int, sums: Any
+def _add_columns(
+    start: int, stop: int, values: Any, added: Any, centres: Any, together: int, sums: Any
 ) -> None:
     """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows.
 
-    Four rows at a time: a sum is read and written once for four elements.
+    Four rows at a time: a sum is read and written once for four elements. What is `added` to
+    the values first, unless empty, is added to these rows while they are in the cache.
     """
     columns = centres.size
     for at in range(start, stop, together * columns):
@@ -332,6 +351,10 @@ def _add_columns(  # noqa: PLR0917 - a loop has no keywords
         total, magnitude, count = sums[0, block], sums[1, block], sums[2, block]
         first = at
         while first < end:
+            if added.size and (first - at) % (4 * columns) == 0:
+                rows, more = values[first : first + 4 * columns], added[first : first + 4 * columns]
+                for i in range(min(rows.size, end - first)):
+                    rows[i] += more[i]
             if first + 4 * columns <= end:
                 row0 = values[first : first + columns]
                 row1 = values[first + columns : first + 2 * columns]
@@ -358,7 +381,7 @@ def _add_columns(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _column_bits(  # noqa: PLR0917 - a loop has no keywords
+def _column_bits(
     start: int,
     stop: int,
     values: Any,
@@ -400,7 +423,7 @@ def _column_bits(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _add_stripe(  # noqa: PLR0917 - a loop has no keywords
+def _add_stripe(
     start: int,
     stop: int,
     out: Any,

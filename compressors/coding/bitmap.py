@@ -49,16 +49,12 @@ def _count(start: int, stop: int, bits: Any, counts: Any) -> None:
 def at_bits(values: Tensor, bits: Tensor, starts: NDArray[np.int64]) -> Tensor:
     """The values where a bit is set, float32, of float32 `[n]` and uint8 `[ceil(n / 8)]`."""
     out = torch.empty(int(starts[-1]), dtype=torch.float32)
-    in_parallel(
-        _take, values.numel(), array(values), array(bits), starts, array(out), grain=BLOCK
-    )
+    in_parallel(_take, values.numel(), array(values), array(bits), starts, array(out), grain=BLOCK)
     return out.to(values.device)
 
 
 @loop
-def _take(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any
-) -> None:
+def _take(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) -> None:
     found = np.empty(BLOCK + 8, dtype=np.float32)
     for first in range(start, stop, BLOCK):
         part = values[first : min(first + BLOCK, stop)]
@@ -92,9 +88,7 @@ def add_at_bits(
 
 
 @loop
-def _add(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any
-) -> None:
+def _add(start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any) -> None:
     weighted = np.zeros(BLOCK + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero
     spread = np.zeros(BLOCK, dtype=np.float32)

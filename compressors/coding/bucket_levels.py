@@ -26,7 +26,7 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.levels import bucket_count
+from gcsim.compressors.coding.levels import bucket_count, bucket_parts
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import (
@@ -77,7 +77,7 @@ def search_levels(
     return tensor(tables, values)
 
 
-def _search(  # noqa: PLR0917 - a loop has no keywords
+def _search(
     start: int,
     stop: int,
     values: NDArray[np.float32],
@@ -98,7 +98,9 @@ def _search(  # noqa: PLR0917 - a loop has no keywords
                 if factor:
                     _clip_rows(rows, factor)
                 at = (first if length == size else first + whole) // size
-                search(rows, tables[at : at + rows.shape[0]])
+                found = tables[at : at + rows.shape[0]]
+                search(rows, found)
+                found[np.isnan(rows[:, -1])] = np.nan  # sorting puts it last; not to be hidden
 
 
 @summing_loop
@@ -155,7 +157,7 @@ def magnifier(largest: Any) -> Any:
 
 
 @loop
-def _round(  # noqa: PLR0917 - a loop has no keywords
+def _round(
     start: int, stop: int, values: Any, tables: Any, codes: Any, size: int, key: np.uint64
 ) -> None:
     words = np.empty(_PIECE // 4 + 2, dtype=np.uint64)
@@ -230,7 +232,7 @@ def _add_from_tables(out: Tensor, codes: Tensor, tables: Tensor, size: int, weig
 
 
 @loop
-def _look_up(  # noqa: PLR0917 - a loop has no keywords
+def _look_up(
     start: int, stop: int, codes: Any, tables: Any, out: Any, size: int, weight: np.float32
 ) -> None:
     weighted = np.zeros(256, dtype=np.float32)  # any byte is a valid index
@@ -251,11 +253,11 @@ def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
     the square of what the clipping takes away.
     """
     total = 0.0
-    for at in range(tables.shape[0]):
-        bucket = values[at * size : (at + 1) * size].double()
-        table = tables[at].double()
-        inside = bucket.clamp(table[0], table[-1])
-        above = torch.searchsorted(table, inside, right=True).clamp_(1, table.numel() - 1)
-        errors = (inside - table[above - 1]) * (table[above] - inside) + (bucket - inside).square()
-        total += float(errors.sum())
+    for elements, buckets, length in bucket_parts(values.numel(), size):
+        given = values[elements].double().view(-1, length)
+        table = tables[buckets].double()
+        inside = given.clamp(table[:, :1], table[:, -1:])
+        above = torch.searchsorted(table, inside, right=True).clamp_(1, table.shape[1] - 1)
+        low, high = table.gather(1, above - 1), table.gather(1, above)
+        total += float(((inside - low) * (high - inside) + (given - inside).square()).sum())
     return total

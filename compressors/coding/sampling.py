@@ -132,7 +132,7 @@ def distinct_positions(generator: np.random.Generator, n: int, k: int) -> Tensor
     return torch.from_numpy(positions)
 
 
-def _draw(  # noqa: PLR0917 - the meter looks at positional arguments
+def _draw(
     sums: Tensor,
     touched: Tensor,
     weights: Weights,
@@ -188,7 +188,7 @@ def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
 
 
 @summing_loop
-def _add_unsaturated(  # noqa: PLR0917 - a loop has no keywords
+def _add_unsaturated(
     start: int, stop: int, values: Any, sums: Any, scale: float, partial: Any
 ) -> None:
     """Per chunk: elements with scale |v| >= 1, sum of the others, sum of squares of the former."""
@@ -196,22 +196,30 @@ def _add_unsaturated(  # noqa: PLR0917 - a loop has no keywords
     for first in range(start, stop, _CHUNK):
         last = min(first + _CHUNK, stop)
         part = sums[first // BLOCK : -(-last // BLOCK)]
-        rest = 0.0
-        for b in range(part.size):
-            rest += part[b] if part[b] * scale < 1.0 else 0.0
         number = 0
         for b in range(part.size):
             heavy[number] = b
             number += int(part[b] * scale >= 1.0)
-        count, squares = 0, 0.0
-        for h in range(number):
-            begin = first + heavy[h] * BLOCK
-            for value32 in values[begin : min(begin + BLOCK, last)]:
-                value = abs(np.float64(value32))
-                over = value * scale >= 1.0
-                count += int(over)
-                squares += value * value if over else 0.0
-                rest += 0.0 if over else value
+        count, rest, squares = 0.0, 0.0, 0.0
+        if 8 * number > part.size:
+            elements = values[first:last]
+            for i in range(elements.size):
+                value = abs(np.float64(elements[i]))
+                over = 1.0 if value * scale >= 1.0 else 0.0  # a factor, so that it vectorises
+                count += over
+                squares += over * value * value
+                rest += value - over * value
+        else:
+            for b in range(part.size):
+                rest += part[b] if part[b] * scale < 1.0 else 0.0
+            for h in range(number):
+                begin = first + heavy[h] * BLOCK
+                for i in range(begin, min(begin + BLOCK, last)):
+                    value = abs(np.float64(values[i]))
+                    over = 1.0 if value * scale >= 1.0 else 0.0
+                    count += over
+                    squares += over * value * value
+                    rest += value - over * value
         partial[first // _CHUNK, 0] = count
         partial[first // _CHUNK, 1] = rest
         partial[first // _CHUNK, 2] = squares
@@ -234,7 +242,7 @@ def _sum(values: Any, begin: int, end: int) -> Any:
 
 
 @loop
-def _draw_chunks(  # noqa: PLR0917 - a loop has no keywords
+def _draw_chunks(
     start: int, stop: int, values: Any, sums: Any, prior: Any, scale: float, key: np.uint64,
     factor: float, found: Any, chance: Any, counts: Any,
 ) -> None:  # fmt: skip
@@ -255,9 +263,10 @@ def _draw_chunks(  # noqa: PLR0917 - a loop has no keywords
         for hit in range(number):
             b = hits[hit]
             u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + _SLACK), at
-            end = min(b * BLOCK + BLOCK, last)
+            begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
+            fresh = sums.size + begin  # number of the block's next uniform
             taken, survive = 0.0, 1.0
-            for i in range(b * BLOCK, end):
+            for i in range(begin, end):
                 p = min(1.0, scale * abs(np.float64(values[i])))
                 left -= p
                 taken += survive * p
@@ -266,7 +275,7 @@ def _draw_chunks(  # noqa: PLR0917 - a loop has no keywords
                     found[at] = i
                     if chance.size:
                         chance[at] = p
-                    u = fraction64(key, sums.size + b * BLOCK + at - before)
+                    u = fraction64(key, fresh + at - before)
                     at += 1
                     if u >= left:  # bounds P(another one) from above
                         break
@@ -274,7 +283,7 @@ def _draw_chunks(  # noqa: PLR0917 - a loop has no keywords
             if factor < 1.0 and at > before:
                 for j in range(before, at):
                     values[found[j]] = _lowered(values[found[j]], factor32)
-                sums[b] = _sum(values, b * BLOCK, end)
+                sums[b] = _sum(values, begin, end)
         if prior.size:
             for j in range(first, at):
                 prior[found[j]] = _lowered(prior[found[j]], factor32)
@@ -283,7 +292,7 @@ def _draw_chunks(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _compact(  # noqa: PLR0917 - a loop has no keywords
+def _compact(
     start: int, stop: int, found: Any, chance: Any, ends: Any, positions: Any, kept: Any
 ) -> None:
     """Bring the chunks' positions (and probabilities) together."""

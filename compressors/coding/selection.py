@@ -346,7 +346,7 @@ def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> Non
 
 
 @inlined
-def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any) -> Any:  # noqa: PLR0917 - a loop has no keywords
+def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any) -> Any:
     """Inside a loop: how many of `part` do not lie in (down, up), their positions in `places`.
 
     `part` has at most `BLOCK` elements, `mask` is scratch of `BLOCK` + 8 bytes and `words` its
@@ -364,9 +364,7 @@ def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any
 
 
 @loop
-def _mark(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, values: Any, up: Any, down: Any, counts: Any, places: Any
-) -> None:
+def _mark(start: int, stop: int, values: Any, up: Any, down: Any, counts: Any, places: Any) -> None:
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     for first in range(start, stop, BLOCK):
@@ -376,7 +374,7 @@ def _mark(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _add_and_mark(  # noqa: PLR0917 - a loop has no keywords
+def _add_and_mark(
     start: int, stop: int, sums: Any, added: Any, up: Any, down: Any, counts: Any, places: Any
 ) -> None:
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
@@ -391,7 +389,7 @@ def _add_and_mark(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _take(  # noqa: PLR0917 - a loop has no keywords
+def _take(
     start: int, stop: int, values: Any, up: Any, down: Any, counts: Any, places: Any,
     offsets: Any, indices: Any, taken: Any, clear: bool, nan: Any,
 ) -> None:  # fmt: skip
@@ -441,7 +439,7 @@ def _find_nan(start: int, stop: int, values: Any, flag: Any) -> None:
 
 
 @loop
-def _histogram(  # noqa: PLR0917 - a loop has no keywords
+def _histogram(
     start: int, stop: int, bits: Any, prefix: Any, above: Any, shift: Any, mask: Any,
     counts: Any, chunk: int,
 ) -> None:  # fmt: skip
@@ -460,7 +458,7 @@ def _histogram(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _count_ranked(start: int, stop: int, bits: Any, limit: Any, above: Any, ties: Any) -> None:  # noqa: PLR0917 - a loop has no keywords
+def _count_ranked(start: int, stop: int, bits: Any, limit: Any, above: Any, ties: Any) -> None:
     """By block: magnitudes above `limit`, and equal to it, as integers."""
     for first in range(start, stop, BLOCK):
         part = bits[first : min(first + BLOCK, stop)]
@@ -474,7 +472,7 @@ def _count_ranked(start: int, stop: int, bits: Any, limit: Any, above: Any, ties
 
 
 @loop
-def _take_ranked(  # noqa: PLR0917 - a loop has no keywords
+def _take_ranked(
     start: int, stop: int, bits: Any, limit: Any, least: Any, ties: Any, offsets: Any, found: Any
 ) -> None:
     """Positions of the magnitudes from `least` (a block's) on, and of the first `ties` equals."""

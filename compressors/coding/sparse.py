@@ -20,7 +20,7 @@ from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
 from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.coding.selection import scatter_add
+from gcsim.compressors.coding.packing import damaged, packed_bytes
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
@@ -35,6 +35,8 @@ _HALF = 1 << 4
 _HALF_MAX = 65504.0
 _LEVELS_INSIDE = 1
 _INDEX_LIMIT = 1 << 31
+_LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 256)], dtype=np.int64)
+"""Of a byte: the place of the lowest bit that is set."""
 
 
 # --- values and indices -----------------------------------------------------------------------
@@ -59,9 +61,14 @@ def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
 
 def pack_sparse(values: Tensor, indices: Tensor, numel: int, coder: Coder) -> Tensor:
     """One frame: `values` `[k]` float32 or float16 at ascending `indices` int64 `[k]`."""
-    body = torch.cat((as_bytes(values), encode_indices(indices, numel, coder)))
+    return pack_coded(values, encode_indices(indices, numel, coder), numel, coder)
+
+
+def pack_coded(values: Tensor, coded: Tensor, numel: int, coder: Coder) -> Tensor:
+    """`pack_sparse` of indices that are coded already: callers can free them first."""
     flags = int(coder) | (_HALF if values.dtype == torch.float16 else 0)
-    return pack_frame(Codec.SPARSE, body, numel=numel, nonzero=indices.numel(), flags=flags)
+    body = torch.cat((as_bytes(values), coded))
+    return pack_frame(Codec.SPARSE, body, numel=numel, nonzero=values.numel(), flags=flags)
 
 
 def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
@@ -78,13 +85,15 @@ def add_message(update: Tensor, layout: BucketLayout, message: Tensor, scale: fl
     """
     for piece, frame in frames_of(message, layout, Codec.SPARSE):
         part = update[piece.offset : piece.offset + piece.numel]
+        values, coded = _values(frame)
         if frame.flags & 0xF == Coder.RAW:
-            values, coded = _values(frame)
             positions = from_bytes(coded, torch.int32, frame.nonzero)
-            _add_at(part, positions, values, scale)
+        elif frame.flags & 0xF == Coder.BITMAP:  # dense: positions would be the largest of all
+            _add_where(part, coded, values, scale)
+            continue
         else:
-            indices, values = unpack_sparse(frame)
-            scatter_add(part, indices, values * scale)
+            positions = decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF)
+        _add_at(part, positions, values, scale)
 
 
 def _values(frame: Frame) -> tuple[Tensor, Tensor]:
@@ -96,7 +105,10 @@ def _values(frame: Frame) -> tuple[Tensor, Tensor]:
 
 
 def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> None:
-    """out[positions] += weight * values, in place; checks that positions ascend below n."""
+    """out[positions] += weight * values, in place; checks that positions ascend below n.
+
+    `positions` is int64 `[k]`, or int32 with the bits of unsigned numbers.
+    """
     bad = np.zeros(1, dtype=np.uint8)
     with written_back(out) as target:
         _add_checked(target, positions, values, weight, bad, out[: values.numel()])
@@ -104,7 +116,7 @@ def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> No
 
 
 @kernel("gather_scatter", updates=("touched",))
-def _add_checked(  # noqa: PLR0917 - a loop has no keywords
+def _add_checked(
     out: NDArray[np.float32],
     positions: Tensor,
     values: Tensor,
@@ -112,8 +124,32 @@ def _add_checked(  # noqa: PLR0917 - a loop has no keywords
     bad: NDArray[np.uint8],
     touched: Tensor,  # as many elements as are read and written, for the meter
 ) -> None:
-    words = array(positions).view(np.uint32)
-    in_parallel(_add_raw, words.size, words, array(values), np.float32(weight), out, bad)
+    places = array(positions)
+    if places.dtype == np.int32:
+        places = places.view(np.uint32)
+    in_parallel(_add_places, places.size, places, array(values), np.float32(weight), out, bad)
+
+
+def _add_where(out: Tensor, bits: Tensor, values: Tensor, weight: float) -> None:
+    """out += weight * values at the bits that are set, in place."""
+    n, k = out.numel(), values.numel()
+    if bits.numel() != packed_bytes(n, 1):
+        raise damaged(f"{bits.numel()} bytes for a bitmap of {n} bits")
+    with written_back(out) as target:
+        found = _add_set(target, bits, values, weight, out[:k])
+    if found != k:
+        raise damaged(f"a bitmap of {n} bits does not have {k} set")
+
+
+@kernel("gather_scatter", updates=("touched",))
+def _add_set(
+    out: NDArray[np.float32],
+    bits: Tensor,
+    values: Tensor,
+    weight: float,
+    touched: Tensor,  # see `_add_checked`
+) -> int:
+    return int(_add_bits(array(bits), array(values), np.float32(weight), out))
 
 
 # --- indices with signs -----------------------------------------------------------------------
@@ -212,11 +248,11 @@ def _demand_ascending(bad: NDArray[np.uint8]) -> None:
 
 
 @loop
-def _add_raw(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, words: Any, values: Any, weight: Any, out: Any, bad: Any
+def _add_places(
+    start: int, stop: int, places: Any, values: Any, weight: Any, out: Any, bad: Any
 ) -> None:
-    last = np.int64(words[start - 1]) if start > 0 else np.int64(-1)
-    part, value = words[start:stop], values[start:stop]
+    last = np.int64(places[start - 1]) if start > 0 else np.int64(-1)
+    part, value = places[start:stop], values[start:stop]
     for i in range(part.size):
         at = np.int64(part[i])
         if at <= last or at >= out.size:
@@ -227,7 +263,24 @@ def _add_raw(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _add_signed(  # noqa: PLR0917 - a loop has no keywords
+def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
+    """The number of bits that are set, or another one than there are values when one is stray."""
+    found = 0
+    stray: int = values.size + 1
+    for byte in range(bits.size):
+        rest = np.int64(bits[byte])
+        while rest:
+            place = 8 * byte + _LOWEST[rest]
+            if place >= out.size or found >= values.size:
+                return stray
+            out[place] += weight * values[found]
+            found += 1
+            rest &= rest - 1
+    return found
+
+
+@loop
+def _add_signed(
     start: int, stop: int, words: Any, positive: Any, negative: Any, out: Any, bad: Any
 ) -> None:
     low = np.uint32(0x7FFFFFFF)
@@ -243,7 +296,7 @@ def _add_signed(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _sign(  # noqa: PLR0917 - a loop has no keywords
+def _sign(
     start: int, stop: int, indices: Any, values: Any, positive: Any, negative: Any,
     memory: Any, words: Any,
 ) -> None:  # fmt: skip

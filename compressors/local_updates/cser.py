@@ -217,7 +217,7 @@ def local_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> T
 
 
 @loop
-def _local_step(  # noqa: PLR0917 - a loop has no keywords
+def _local_step(
     start: int, stop: int, gradient: Any, momentum: Any, error: Any, m: Any, direction: Any
 ) -> None:
     gradient, momentum = gradient[start:stop], momentum[start:stop]

@@ -72,6 +72,9 @@ if TYPE_CHECKING:
 STEPS = 127
 VALUE_BUCKET = 512
 """Kept values that share a norm."""
+_LEVELS = np.arange(256) - STEPS
+_SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
+_CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
 _SIGNS = 1 << 4
 """Flag of a frame: signs and one magnitude."""
 _LARGE = 1 << 26
@@ -247,16 +250,16 @@ def beta(d: int) -> float:
     return min(d / STEPS**2, math.sqrt(d) / STEPS)
 
 
+@kernel("streaming")
 def to_sign_magnitude(codes: Tensor) -> Tensor:
     """Codes q + 127 as bytes with the sign in bit 7 (1 = negative) and |q| below it."""
-    levels = codes.to(torch.int16).sub_(STEPS)
-    return levels.abs().bitwise_or_((levels < 0).to(torch.int16) << 7).to(torch.uint8)
+    return tensor(_SIGN_MAGNITUDE[array(codes)], codes)
 
 
+@kernel("streaming")
 def from_sign_magnitude(stored: Tensor) -> Tensor:
     """Undo `to_sign_magnitude`: uint8 q + 127."""
-    levels = (stored & STEPS).to(torch.int16)
-    return torch.where(stored > STEPS, STEPS - levels, STEPS + levels).to(torch.uint8)
+    return tensor(_CODES[array(stored)], stored)
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
@@ -310,7 +313,7 @@ def last_step(
 
 
 @loop
-def _local_step(  # noqa: PLR0917 - a loop has no keywords
+def _local_step(
     start: int, stop: int, gradient: Any, momentum: Any, applied: Any, m: Any, direction: Any
 ) -> None:
     gradient, momentum = gradient[start:stop], momentum[start:stop]
@@ -323,7 +326,7 @@ def _local_step(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _last_step(  # noqa: PLR0917 - a loop has no keywords
+def _last_step(
     start: int, stop: int, gradient: Any, momentum: Any, applied: Any, error: Any, m: Any,
     taken: Any,
 ) -> None:  # fmt: skip

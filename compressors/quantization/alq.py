@@ -109,7 +109,7 @@ class AdaptiveLevels(Compressor):
     def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
         super().__init__(worker, parameters)
         assert isinstance(parameters, AdaptiveParameters)
-        self._chosen = parameters
+        self.parameters = parameters
         self._levels: dict[int, Levels] = {}
 
     @classmethod
@@ -157,11 +157,11 @@ class AdaptiveLevels(Compressor):
 
     def levels_of(self, bucket: Bucket) -> Levels:
         """The table of a DDP bucket: float32, ascending from -1 to 1."""
-        return self._levels.setdefault(bucket.layout.index, self.initial(self._chosen))
+        return self._levels.setdefault(bucket.layout.index, self.initial(self.parameters))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
-        chosen = self._chosen
+        chosen = self.parameters
         if self.phase(chosen, step) == "update":
             parts = [values for _, values in bucket.layout.views(bucket.gradient)]
             summed = yield AllReduce(tensor=statistics(parts, chosen))

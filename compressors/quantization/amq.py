@@ -86,7 +86,7 @@ class Amq(AdaptiveLevels):
             slopes = slope(model, multipliers, powers, zero=chosen.zero)
             multipliers = np.clip(multipliers - chosen.learning_rate * slopes, _LEAST, _MOST)
         ends = expected_variance(model, multipliers, powers, zero=chosen.zero)
-        best = float(multipliers[int(ends.argmin())])
+        best = float(np.float32(multipliers[int(ends.argmin())]))  # as the next update reads it
         return exponential_levels(chosen.bits, best, zero=chosen.zero)
 
 

@@ -177,7 +177,8 @@ def add_decoded(
     """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
 
     `known` are coherent levels (lower, upper, float32 `[buckets of all tensors]`) and the bucket
-    length; the message then holds no levels. Raises `InputError` when the message is damaged or of another layout.
+    length; the message then holds no levels. Raises `InputError` when the message is damaged or
+    of another layout.
     """
     at = 0
     for piece, frame in frames_of(message, layout, Codec.BINARY):
@@ -227,7 +228,7 @@ def _grain(size: int) -> int:
 
 
 @loop
-def _class_means(  # noqa: PLR0917 - a loop has no keywords
+def _class_means(
     start: int, stop: int, values: Any, size: int, iterations: int, found: Any
 ) -> None:
     for at in range(start, stop, size):
@@ -251,9 +252,7 @@ def _class_means(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _class_sums(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, values: Any, thresholds: Any, size: int, found: Any
-) -> None:
+def _class_sums(start: int, stop: int, values: Any, thresholds: Any, size: int, found: Any) -> None:
     for at in range(start, stop, size):
         bucket = at // size
         part, threshold = values[at : min(at + size, stop)], thresholds[bucket]

@@ -2,9 +2,9 @@
 
 Each tensor is multiplied by a power of two, 2^floor(log2(F / max|g|)) with F the format's largest
 number, which brings its largest element just inside the format's range and costs no rounding,
-and is then rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error 2^-4) or
-E5M2 (F = 57344: 2^-3, but 2^16 times further down). Elements below the format's smallest normal
-number have an absolute error instead: 2^-10 (E4M3) or 2^-17 (E5M2) over the scale.
+and is then rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error below
+2^-4) or E5M2 (F = 57344: below 2^-3, but 2^14 times further down). Elements below the format's
+smallest normal number have an absolute error instead: 2^-10 (E4M3) or 2^-17 (E5M2) over the scale.
 
 How the mean is formed is a choice, because no collective library adds 8-bit floats in float32
 as it goes:

@@ -6,8 +6,8 @@ nearest even, in one pass; the sum runs in 16 bits. The relative error is 2^-11 
 reaches from 2^-25 to 65504, bfloat16 as far as float32.
 
 Divided before the cast, in contrast to PyTorch's hooks (`torch_fp16`, `torch_bf16`): an element is
-rounded once instead of twice when the number of workers is no power of two, survives up to
-65504 N instead of 65504, and it is the same one pass. What underflows is the same in both orders,
+rounded once instead of twice when the number of workers is no power of two, may be above 65504
+as long as the mean is not, and it is the same one pass. What underflows is the same in both orders,
 since float16 must hold the quotient: below 2^-25 N nothing is left. What overflows becomes the
 infinity that training would meet.
 
@@ -56,8 +56,11 @@ class Narrow:
 
     @property
     def rounding(self) -> float:
-        """Most relative error of a number in the normal range: half a unit in the last place."""
-        return 2.0 ** -(self.mantissa + 1)
+        """Most relative error of a number in the normal range.
+
+        Half a unit u = 2^-(mantissa + 1) of a power of two, over the number: u / (1 + u).
+        """
+        return 1 / (2.0 ** (self.mantissa + 1) + 1)
 
     @property
     def smallest_step(self) -> float:
@@ -71,7 +74,9 @@ class Narrow:
         a constant below; never more than the element. Infinite when an element overflows.
         """
         scaled = values.double().abs() * scale
-        if float(scaled.max() if scaled.numel() else 0.0) > self.largest * (1 + self.rounding / 2):
+        if float(scaled.max() if scaled.numel() else 0.0) > self.largest * (
+            1 + 0.5 ** (self.mantissa + 2)
+        ):
             return float("inf")
         least = scaled.clamp(max=self.smallest_step / 2)
         return float(torch.maximum(scaled * self.rounding, least).square().sum()) / scale**2
@@ -159,7 +164,7 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
 
 
 @loop
-def _narrow(  # noqa: PLR0917 - a loop takes plain numbers
+def _narrow(
     start: int,
     stop: int,
     values: Any,

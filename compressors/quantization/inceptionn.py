@@ -194,14 +194,15 @@ def _add_cut(out: Tensor, frame: Frame, weight: float) -> None:
         forms.append(np.frombuffer(body[at : at + width].tobytes(), dtype=dtype))  # aligned
         at += int(width)
     scale8 = np.float32(weight * 0.5 ** (7 + frame.flags // 2))
-    scale16, scale32 = np.float32(weight * 0.5**15), np.float32(weight)
+    # 2^128 is only met where no value takes 32 bits
+    scale16, scale32 = np.float32(weight * 0.5**15), np.float32(min(weight, 3e38))
     scales = np.array([scale8, scale16, scale32])
     with written_back(out) as target:
         in_parallel(_read, n, tags, starts, starts + counts, scales, *forms, target, grain=_BLOCK)
 
 
 @loop
-def _tag(  # noqa: PLR0917 - a loop takes plain arrays
+def _tag(
     start: int, stop: int, values: Any, factor: Any, limits: Any, tags: Any, counts: Any
 ) -> None:
     """Tags, four a byte, and how many values of each form a block has."""
@@ -228,7 +229,7 @@ def _tag(  # noqa: PLR0917 - a loop takes plain arrays
 
 
 @loop
-def _write(  # noqa: PLR0917 - a loop takes plain arrays
+def _write(
     start: int,
     stop: int,
     values: Any,
@@ -312,7 +313,7 @@ def _four(bits: Any) -> Any:
 
 
 @loop
-def _read(  # noqa: PLR0917 - a loop takes plain arrays
+def _read(
     start: int,
     stop: int,
     tags: Any,

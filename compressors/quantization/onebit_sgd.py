@@ -37,6 +37,7 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.binary import (
+    add_and_sum_columns,
     add_columns,
     column_bits,
     column_sums,
@@ -125,17 +126,17 @@ class OneBitSgd(Compressor):
         layout, count = bucket.layout, self.worker.count
         matrices = self._matrices(layout)
         if self.parameters.error_feedback:
-            values = bucket_state(self._error, bucket).add_(bucket.gradient)
+            values, added = bucket_state(self._error, bucket), bucket.gradient
         else:
-            values = bucket.gradient
+            values, added = bucket.gradient, None
         if self.parameters.aggregation == "all_gather":
-            (message,) = self._encode(values, matrices, 1)
+            (message,) = self._encode(values, matrices, 1, added)
             payloads = yield AllGather(payload=message)
             update = torch.zeros_like(bucket.gradient)
             for payload in payloads:
                 add_stripe(payload, layout, matrices, update, (0, 1), weight=1.0 / count)
             return update
-        received = yield AllToAll(payloads=self._encode(values, matrices, count))
+        received = yield AllToAll(payloads=self._encode(values, matrices, count, added))
         own = stripes_of(matrices, count)
         total = self._owned(layout, own, bucket.gradient)
         for payload in received:
@@ -182,17 +183,21 @@ class OneBitSgd(Compressor):
             self._owned_error[layout.index] = like.new_zeros(numel)
         return self._owned_error[layout.index]
 
-    def _encode(self, values: Tensor, matrices: list[Matrix], count: int) -> list[Tensor]:
-        """One message for each of `count` stripes; with error feedback `values` keep what is lost.
+    def _encode(
+        self, values: Tensor, matrices: list[Matrix], count: int, added: Tensor | None = None
+    ) -> list[Tensor]:
+        """One message for each of `count` stripes, of `values`, or of values + `added`.
 
-        `values` is the flat float32 vector that the matrices lie in.
+        Both are flat float32 vectors that the matrices lie in. With error feedback `values`
+        become what the messages do not say.
         """
         frames: list[list[Tensor]] = [[] for _ in range(count)]
         for matrix in matrices:
             part, width = matrix.part(values).view(-1), matrix.cut(count)
             lines = values.new_zeros(3, width * count)  # thresholds, lower, upper levels
             if part.numel():
-                found = column_levels(part, matrix.columns, self.parameters.threshold)
+                more = None if added is None else matrix.part(added).view(-1)
+                found = column_levels(part, matrix.columns, self.parameters.threshold, more)
                 lines[:, : matrix.columns] = torch.stack(found)
             for owner in range(count):
                 stripe = owner * width, width
@@ -249,12 +254,18 @@ def stripes_of(matrices: list[Matrix], count: int) -> list[Matrix]:
 
 
 def column_levels(
-    values: Tensor, columns: int, threshold: Threshold
+    values: Tensor, columns: int, threshold: Threshold, added: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(thresholds, lower, upper levels), float32 `[columns]`, of a float32 `[rows * columns]`."""
+    """(thresholds, lower, upper levels), float32 `[columns]`, of a float32 `[rows * columns]`.
+
+    `added`, of the same shape, is first added to `values`, in place.
+    """
     rows = values.numel() // columns
     centres = values.new_zeros(columns)
-    total, magnitude, count = column_sums(values, centres, columns)
+    if added is None:
+        total, magnitude, count = column_sums(values, centres, columns)
+    else:
+        total, magnitude, count = add_and_sum_columns(values, added, columns)
     if threshold == "zero":
         # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
         highs = torch.where(count > 0, (magnitude + total) / (2 * count), 0.0)

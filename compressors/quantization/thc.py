@@ -70,7 +70,7 @@ _MOST = float(np.finfo(np.float32).max)
 class ThcParameters(CompressorParameters):
     """Hyper-parameters of `Thc`."""
 
-    bits: int = Field(4, ge=1, le=8, description="bits of a code on the way up: 2^bits values")
+    bits: int = Field(4, ge=2, le=8, description="bits of a code on the way up: 2^bits values")
     granularity: int = Field(
         30, ge=1, le=255, description="g: tables hold integers 0 … g (uniform: 2^bits - 1)"
     )
@@ -442,7 +442,7 @@ def _flip(x: Any, first: int, key: Any) -> None:
 
 
 @loop
-def _round_rotated(  # noqa: PLR0917 - a loop has no keywords
+def _round_rotated(
     start: int,
     stop: int,
     held: Any,
@@ -492,7 +492,7 @@ def _round_rotated(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _rotate_back(  # noqa: PLR0917 - a loop has no keywords
+def _rotate_back(
     start: int,
     stop: int,
     out: Any,

@@ -14,6 +14,8 @@ counts the draws of all buckets; here it is drawn from a stream of its own keyed
 bucket, so that nothing depends on the order of buckets. Given the same Q, the results are equal
 to the last bit as far as the matrix products are. And a column of zeros, which the hook divides
 by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it does in both).
+`batched_powerSGD_hook` as shipped in PyTorch 2.13 raises AssertionError, because it hands over
+matrices without a batch dimension; this is what it computes with one.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, PyTorch 2.13; T. Vogels et al.,
 NeurIPS 2019, arXiv:1905.13727.

@@ -219,7 +219,7 @@ class Hashes:
 
 
 @loop
-def _hash(  # noqa: PLR0917 - a loop has no keywords
+def _hash(
     key: Any, first: int, offset: Any, flip: Any, total: Any, columns: Any, signs: Any
 ) -> None:
     """Fill columns (int32) and signs (float32) of the block's elements from number `first` on.
@@ -251,7 +251,7 @@ def sketch(values: Tensor, hashes: Hashes) -> Tensor:
 
 
 @loop
-def _add_rows(  # noqa: PLR0917 - a loop has no keywords
+def _add_rows(
     start: int,
     stop: int,
     values: Any,
@@ -292,7 +292,7 @@ def estimate(table: Tensor, n: int, hashes: Hashes) -> Tensor:
 
 
 @loop
-def _estimate(  # noqa: PLR0917 - a loop has no keywords
+def _estimate(
     start: int,
     stop: int,
     table: Any,
@@ -351,7 +351,7 @@ def _take_off(
 
 
 @loop
-def _clear_cells(  # noqa: PLR0917 - a loop has no keywords
+def _clear_cells(
     indices: Any,
     values: Any,
     table: Any,

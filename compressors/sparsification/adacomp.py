@@ -187,7 +187,7 @@ def _add(
 
 
 @kernel("streaming", updates=("memory",))
-def _take(  # noqa: PLR0917 - a loop has no keywords
+def _take(
     memory: Tensor,
     gradient: Tensor,
     size: int,
@@ -222,7 +222,7 @@ def _add_words(
 
 
 @loop
-def _add_bins(  # noqa: PLR0917 - a loop has no keywords
+def _add_bins(
     start: int, stop: int, memory: Any, gradient: Any, size: int, factor: Any,
     maxima: Any, counts: Any,
 ) -> None:  # fmt: skip
@@ -246,7 +246,7 @@ def _add_bins(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _take_bins(  # noqa: PLR0917 - a loop has no keywords
+def _take_bins(
     start: int, stop: int, memory: Any, gradient: Any, size: int, factor: Any,
     maxima: Any, counts: Any, starts: Any, level: Any, words: Any,
 ) -> None:  # fmt: skip

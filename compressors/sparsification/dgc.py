@@ -255,7 +255,7 @@ class DeepGradientCompression(Compressor):
 
 
 @kernel("streaming", updates=("u", "v"))
-def add_momentum(  # noqa: PLR0917 - a loop has no keywords
+def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
 ) -> Marks:
     """u and v of one step, in place; marks |v| >= threshold in the same pass. float32 `[n]`."""
@@ -277,7 +277,7 @@ def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> 
 
 
 @loop
-def _add_momentum(  # noqa: PLR0917 - a loop has no keywords
+def _add_momentum(
     start: int, stop: int, u: Any, v: Any, gradient: Any, momentum: Any, nesterov: bool,
     up: Any, down: Any, counts: Any, places: Any,
 ) -> None:  # fmt: skip

@@ -215,7 +215,7 @@ def _add_and_count(
 
 
 @loop
-def _add(  # noqa: PLR0917 - a loop has no keywords
+def _add(
     start: int, stop: int, sums: Any, added: Any, up: Any, down: Any, counts: Any, places: Any,
     sides: Any,
 ) -> None:  # fmt: skip
@@ -249,7 +249,7 @@ def _split(values: Any, positive: Any, negative: Any) -> Any:
 
 
 @loop
-def _keep(  # noqa: PLR0917 - a loop has no keywords
+def _keep(
     indices: Any, values: Any, up: Any, down: Any, up_ties: int, down_ties: int,
     found: Any, kept: Any,
 ) -> None:  # fmt: skip

@@ -46,8 +46,11 @@ def scale_for_count(weights: Weights, k: float, rounds: int) -> float:
     return scale
 
 
-def scale_for_variance(weights: Weights, eps: float, energy: float) -> float:
-    """The scale with sum(w^2 / p) = (1 + eps) |w|^2; `energy` is |w|^2 > 0, `eps` > 0."""
+def scale_for_variance(weights: Weights, eps: float) -> float:
+    """The scale with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0; 0 when all weights are zero."""
+    _, _, energy = saturation(weights, _LARGEST)
+    if not energy:
+        return 0.0
     scale = float(weights.sums.sum()) / ((1.0 + eps) * energy)
     saturated = 0
     while True:

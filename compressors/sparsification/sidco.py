@@ -11,10 +11,13 @@ With M > 1 stages the first aims at `first_ratio` only; each of the other M - 1 
 |a| - t of what is above t (exponential; after gamma the generalised Pareto) and moves t so that
 (d / first_ratio)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of stages falls
 by one when more than 1.2 d was sent on average, and rises by one when less than 0.8 d was; it
-starts at 1 and stays within 1 … ceil(log2(1 / d)).
+starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right direction for light tails only
+(normal: .02, .63, 1.13 % for 1, 2, 3 exponential stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19,
+.73 %); `adaptation: searched` turns round whenever the last change made it worse.
 
-Known: the exponential fit is exact on Laplace data, for any number of stages. At d = 1 % two
-exponential stages send 1.15 % of log-normal data. m (32 + bits per index) bits for m elements.
+Known: the exponential fit is exact on Laplace data, for any number of stages. At d = 1 % two stages
+send 1.19 % (exponential) or 1.03 % (generalised Pareto) of N(0, 1) exp(.8 N(0, 1)), 1.15 % and
+0.96 % of exp(N(0, 1)). m (32 + bits per index) bits for m elements.
 Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2 holds for any a.
 
 Readings: the fits do not depend on the scale, so that the published code's division by the norm
@@ -82,6 +85,10 @@ class SidcoParameters(CompressorParameters):
     stages: int | None = Field(
         None, ge=1, le=64, description="M, fits after one another; null: adapted every 5 steps"
     )
+    adaptation: Literal["fixed", "searched"] = Field(
+        "fixed",
+        description="too little sent: one stage more (fixed), or whatever helped last (searched)",
+    )
     first_ratio: Ratio = Field(0.25, description="what the first of several stages aims at")
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
     values: ValueFormat = Field("fp32", description="format of the values on the wire")
@@ -96,6 +103,10 @@ class _Stages:
     sent: float = 0.0
     """Sum over steps of the sent fraction, in units of the target."""
     steps: int = 0
+    last: float | None = None
+    """What was sent in the five steps before, in units of the target."""
+    more: int = 1
+    """The change that is to make it more."""
 
 
 class Sidco(Compressor):
@@ -186,9 +197,12 @@ class Sidco(Compressor):
             return
         mean = state.sent / state.steps
         most = max(1, math.ceil(math.log2(1 / self.parameters.ratio)))
-        change = (mean < 1 - _TOLERANCE) - (mean > 1 + _TOLERANCE)
-        state.count = min(max(state.count + change, 1), most)
-        state.sent, state.steps = 0.0, 0
+        worse = state.last is not None and abs(mean - 1) > abs(state.last - 1)
+        if worse and self.parameters.adaptation == "searched":
+            state.more = -state.more
+        wanted = (mean < 1 - _TOLERANCE) - (mean > 1 + _TOLERANCE)
+        state.count = min(max(state.count + wanted * state.more, 1), most)
+        state.sent, state.steps, state.last = 0.0, 0, mean
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
@@ -310,7 +324,7 @@ def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
 
 
 @summing_loop
-def _add(start: int, stop: int, memory: Any, added: Any, totals: Any, squares: Any) -> None:  # noqa: PLR0917 - a loop has no keywords
+def _add(start: int, stop: int, memory: Any, added: Any, totals: Any, squares: Any) -> None:
     for first in range(start, stop, SUM_BLOCK):
         part = memory[first : min(first + SUM_BLOCK, stop)]
         more = added[first : min(first + SUM_BLOCK, stop)]
@@ -326,7 +340,7 @@ def _add(start: int, stop: int, memory: Any, added: Any, totals: Any, squares: A
 
 
 @summing_loop
-def _sum_excess(  # noqa: PLR0917 - a loop has no keywords
+def _sum_excess(
     start: int, stop: int, values: Any, threshold: Any, counts: Any, totals: Any, squares: Any
 ) -> None:
     for first in range(start, stop, SUM_BLOCK):

@@ -173,7 +173,7 @@ def _add(out: Tensor, packed: Tensor, level: float) -> Tensor:
 
 
 @loop
-def _code(start: int, stop: int, memory: Any, gradient: Any, tau: Any, packed: Any) -> None:  # noqa: PLR0917 - a loop has no keywords
+def _code(start: int, stop: int, memory: Any, gradient: Any, tau: Any, packed: Any) -> None:
     codes = np.zeros(_BLOCK, dtype=np.uint8)
     words = codes.view(np.uint32)
     for first in range(start, stop, _BLOCK):
@@ -191,7 +191,7 @@ def _code(start: int, stop: int, memory: Any, gradient: Any, tau: Any, packed: A
 
 
 @loop
-def _decode(start: int, stop: int, packed: Any, level: Any, out: Any, bad: Any) -> None:  # noqa: PLR0917 - a loop has no keywords
+def _decode(start: int, stop: int, packed: Any, level: Any, out: Any, bad: Any) -> None:
     codes = np.zeros(_BLOCK, dtype=np.uint8)
     words = codes.view(np.uint32)
     wrong = np.uint8(0)

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, encode_indices
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selection import add_and_mark, mark, take
 from gcsim.compressors.coding.sparse import (
@@ -32,7 +32,7 @@ from gcsim.compressors.coding.sparse import (
     add_message,
     energy,
     lost_in_transit,
-    pack_sparse,
+    pack_coded,
     travelling,
 )
 from gcsim.compressors.laws import Laws
@@ -85,23 +85,29 @@ class Threshold(Compressor):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient to the residual and take out what is large: uint8, a frame a tensor."""
-        chosen = self.parameters
-        residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
-        up = just_above(chosen.threshold)
+        residual = None
+        if self.parameters.error_feedback:
+            residual = bucket_state(self.residual, bucket)
         frames = []
         for piece, gradient in bucket.layout.views(bucket.gradient):
-            if residual is None:
-                indices, values = take(gradient, mark(gradient, up))
-                sent = travelling(values, chosen.values)
-            else:
-                memory = residual[piece.offset : piece.offset + piece.numel]
-                indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
-                sent = travelling(values, chosen.values)
-                if sent.dtype != values.dtype:
-                    memory.index_copy_(0, indices, values - sent.float())
-            coder = choose_coder(chosen.indices, piece.numel, indices.numel())
-            frames.append(pack_sparse(sent, indices, piece.numel, coder))
+            part = slice(piece.offset, piece.offset + piece.numel)
+            frames.append(self._frame(gradient, None if residual is None else residual[part]))
         return torch.cat(frames)
+
+    def _frame(self, gradient: Tensor, memory: Tensor | None) -> Tensor:
+        chosen, n = self.parameters, gradient.numel()
+        up = just_above(chosen.threshold)
+        if memory is None:
+            indices, values = take(gradient, mark(gradient, up))
+        else:
+            indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
+        sent = travelling(values, chosen.values)
+        if memory is not None and sent.dtype != values.dtype:
+            memory.index_copy_(0, indices, values - sent.float())
+        coder = choose_coder(chosen.indices, n, indices.numel())
+        coded = encode_indices(indices, n, coder)
+        del indices  # with a low threshold the largest thing in memory
+        return pack_coded(sent, coded, n, coder)
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:

@@ -229,7 +229,7 @@ def write_chosen(chosen: Any, eights: Any, size: int, first: int, found: Any) ->
 
 
 @loop
-def _find_clear(  # noqa: PLR0917 - a loop has no keywords
+def _find_clear(
     start: int,
     stop: int,
     delayed: Any,
@@ -319,7 +319,7 @@ def _take_out(
 
 
 @loop
-def _take_words(  # noqa: PLR0917 - a loop has no keywords
+def _take_words(
     start: int,
     stop: int,
     found: Any,
@@ -353,9 +353,7 @@ def joined(words: NDArray[np.int32], counts: NDArray[np.int64], like: Tensor) ->
 
 
 @loop
-def _join(  # noqa: PLR0917 - a loop has no keywords
-    start: int, stop: int, words: Any, counts: Any, starts: Any, out: Any
-) -> None:
+def _join(start: int, stop: int, words: Any, counts: Any, starts: Any, out: Any) -> None:
     for first in range(start, stop, BLOCK):
         block = first // BLOCK
         source = words[first : first + counts[block]]

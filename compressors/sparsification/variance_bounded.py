@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -44,6 +44,8 @@ from gcsim.compressors.coding.sampling import Weights, draw
 from gcsim.compressors.coding.selection import scatter_add
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, loop
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.sampling_normalisation import (
@@ -111,9 +113,7 @@ class VarianceBounded(Compressor):
         weights = Weights(values.cpu())
         scale, magnitude = multiplier(weights, self.parameters)
         positions, _ = draw(weights, scale, key, expected=round(self.parameters.ratio * n))
-        sent = weights.values[positions]
-        certain = sent.double().abs().mul_(scale) >= 1.0
-        a, b = positions[certain], positions[~certain]
+        (a, certain), (b, others) = split_certain(weights.values, positions, scale)
         coders = [choose_coder(self.parameters.indices, n, part.numel()) for part in (a, b)]
         index_a, index_b = (
             encode_indices(part, n, coder) for part, coder in zip((a, b), coders, strict=True)
@@ -122,8 +122,8 @@ class VarianceBounded(Compressor):
         body = torch.cat(
             (
                 torch.frombuffer(bytearray(head), dtype=torch.uint8),
-                as_bytes(sent[certain]),
-                pack_signs(sent[~certain]),
+                as_bytes(certain),
+                pack_signs(others),
                 index_a,
                 index_b,
             )
@@ -156,12 +156,39 @@ def multiplier(weights: Weights, parameters: VarianceBoundedParameters) -> tuple
         k = max(1.0, parameters.ratio * weights.values.numel())
         scale = scale_for_count(weights, k, parameters.rounds)
     else:
-        energy = float(torch.linalg.vector_norm(weights.values, dtype=torch.float64)) ** 2
-        scale = scale_for_variance(weights, parameters.bound, energy) if energy else 0.0
+        scale = scale_for_variance(weights, parameters.bound)
     if not scale:
         return 0.0, 0.0
     magnitude = min(float(np.float32(min(1.0 / scale, 3e38))), 3e38)
     return (1.0 / magnitude if magnitude else scale), magnitude
+
+
+@kernel("gather_scatter")
+def split_certain(
+    values: Tensor, positions: Tensor, scale: float
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """(positions, values) of A, where scale |v| >= 1, and of B; all on the host."""
+    numbers, places = array(values), array(positions)
+    order, picked = np.empty_like(places), np.empty(places.size, dtype=np.float32)
+    a = _split(numbers, places, float(scale), order, picked)
+    # B was filled from the end
+    parts = (order[:a], picked[:a]), (order[a:][::-1].copy(), picked[a:][::-1].copy())
+    first, second = ((torch.from_numpy(place), torch.from_numpy(value)) for place, value in parts)
+    return first, second
+
+
+@loop
+def _split(values: Any, positions: Any, scale: float, order: Any, picked: Any) -> int:
+    front, back = 0, positions.size - 1
+    for i in range(positions.size):
+        value = values[positions[i]]
+        certain = abs(np.float64(value)) * scale >= 1.0
+        at = front if certain else back
+        order[at] = positions[i]
+        picked[at] = value
+        front += int(certain)
+        back -= int(not certain)
+    return front
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

@@ -150,7 +150,7 @@ def _add_and_send(
 
 
 @loop
-def _send_signs(  # noqa: PLR0917 - a loop has no keywords
+def _send_signs(
     start: int,
     stop: int,
     residual: Any,

@@ -16,10 +16,17 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives import (
+    binomial_tree_allreduce,
+    bruck_allgather,
+    double_tree_allreduce,
+    gather_broadcast_allgather,
+    halving_doubling_allreduce,
     hierarchical,
     pairwise_alltoall,
     parameter_server,
     pipelined_allgatherv,
+    recursive_doubling_allgather,
+    recursive_doubling_allreduce,
     ring_allgather,
     ring_allreduce,
     tree_merge,
@@ -43,9 +50,31 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "hierarchical"): Algorithm(
         title="hierarchical all-reduce", carry_out=hierarchical.carry_out, stages_itself=True
     ),
+    ("all_reduce", "halving_doubling"): Algorithm(
+        title="recursive halving-doubling all-reduce",
+        carry_out=halving_doubling_allreduce.carry_out,
+    ),
+    ("all_reduce", "recursive_doubling"): Algorithm(
+        title="recursive doubling all-reduce", carry_out=recursive_doubling_allreduce.carry_out
+    ),
+    ("all_reduce", "binomial_tree"): Algorithm(
+        title="binomial tree all-reduce", carry_out=binomial_tree_allreduce.carry_out
+    ),
+    ("all_reduce", "double_tree"): Algorithm(
+        title="double binary tree all-reduce", carry_out=double_tree_allreduce.carry_out
+    ),
     ("all_gather", "ring"): Algorithm(title="ring all-gather", carry_out=ring_allgather.carry_out),
     ("all_gather", "pipelined_ring"): Algorithm(
         title="pipelined ring all-gatherv", carry_out=pipelined_allgatherv.carry_out
+    ),
+    ("all_gather", "recursive_doubling"): Algorithm(
+        title="recursive doubling all-gather", carry_out=recursive_doubling_allgather.carry_out
+    ),
+    ("all_gather", "bruck"): Algorithm(
+        title="Bruck's all-gather", carry_out=bruck_allgather.carry_out
+    ),
+    ("all_gather", "gather_broadcast"): Algorithm(
+        title="binomial gather and broadcast", carry_out=gather_broadcast_allgather.carry_out
     ),
     ("push_pull", "parameter_server"): Algorithm(
         title="parameter server", carry_out=parameter_server.carry_out

@@ -6,10 +6,10 @@ step's send has left. A rank's own part stays where it is. Where parts may diffe
 round of 8 bytes a pair precedes them.
 
 A network card carries, at each step, one message of each of its node's devices whose partner is
-on another node: they share it, so that each takes that many times as long.
+on another node: they share it, so that each takes that many times as long (`fabric.py`).
 
-Assumptions: those of `ring.py`; a rank's parts are equal, 1/p of what it hands over, to the byte;
-messages that share a card start together.
+Assumptions: those of `fabric.py`; a rank's parts are equal, 1/p of what it hands over, to the byte,
+the longer first.
 
 Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
 Appl. 19), sec. 4.4.
@@ -21,10 +21,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.ring import check_range
-from gcsim.simulator.collectives.ring_allreduce import chunks
+from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.links import Link
 
 LENGTH_BYTES = 8
@@ -42,39 +41,15 @@ def pairwise_alltoall(
     ranks = len(entry)
     if ranks == 1:
         return entry.copy()
-    devices = ranks // nodes
-    rank = np.arange(ranks, dtype=np.int64)
-    parts = {nbytes: chunks(nbytes, ranks) for nbytes in set(sent)}
-    largest = max(max(sizes) for sizes in parts.values())
-    slowest = max(
-        devices * network.serialization(largest) + network.latency_ps,
-        local.serialization(largest) + local.latency_ps,
-    )
-    check_range(entry, ranks * slowest)
-
-    known: dict[tuple[int, int], Picoseconds] = {}
-
-    def price(nbytes: int, sharing: int) -> Picoseconds:
-        """Time on the node's link (sharing 0) or on a card that `sharing` messages share."""
-        key = nbytes, sharing
-        if key not in known:
-            each = network.serialization(nbytes) if sharing else local.serialization(nbytes)
-            known[key] = max(1, sharing) * each
-        return known[key]
-
-    left = received = entry
+    fabric = Fabric(nodes=nodes, devices=ranks // nodes, cards=[network], buses=[local])
+    fabric.check(entry, ranks, max(sent) + ranks)
+    share, longer = np.divmod(np.array(sent, dtype=np.int64), ranks)
+    rank = fabric.everyone
+    ready = entry
     for step in range(1, ranks):
         partner = (rank + step) % ranks
-        crosses = partner // devices != rank // devices
-        sharing = np.where(crosses, crosses.reshape(nodes, devices).sum(axis=1)[rank // devices], 0)
-        busy = [
-            price(parts[nbytes][to], shared)
-            for nbytes, to, shared in zip(sent, partner.tolist(), sharing.tolist(), strict=True)
-        ]
-        left = np.maximum(left, received) + np.array(busy, dtype=np.int64)
-        latency = np.where(crosses, network.latency_ps, local.latency_ps)
-        received = np.maximum(received, np.roll(left + latency, step))
-    return np.maximum(left, received)
+        ready = fabric.exchange(ready, rank, partner, share + (partner < longer))
+    return ready
 
 
 def carry_out(call: Call) -> Times:

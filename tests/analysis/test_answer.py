@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gcsim.analysis.answer import answer, provenance_notes
-from gcsim.analysis.selection import TIE, best
+from gcsim.analysis.selection import TIE, at_largest, best, error_of
 from gcsim.scenarios.result import Result, Row
 
 
@@ -152,7 +152,7 @@ def test_the_winner_has_the_smallest_error_among_the_nearly_fastest(result: Resu
     found = best(rows)
     fastest = min(row.iteration_s for row in rows)
     near = [row for row in rows if row.iteration_s <= fastest * (1 + TIE)]
-    assert found.row.nmse == min(row.nmse for row in near)
+    assert found.row.nmse == min(error_of(row) for row in near)
     assert {found.row, *found.equals} == set(near)
 
 
@@ -221,3 +221,15 @@ def test_unknown_provenance_is_not_invented(result: Result) -> None:
 def test_a_compute_source_may_be_a_sentence(result: Result) -> None:
     notes = provenance_notes(replace(result, provenance={"compute": "measured by the user"}))
     assert notes[0] == "forward and backward: measured by the user"
+
+
+def test_a_winner_whose_scale_is_the_learning_rates_has_a_cosine_and_no_nmse(
+    result: Result,
+) -> None:
+    winner = best(at_largest(result)).row
+    rows = tuple(
+        replace(row, nmse=None) if row.label == winner.label else row for row in result.rows
+    )
+    said = " ".join(answer(replace(result, rows=rows)))
+    assert "its scale is the learning rate's" in said
+    assert f"cosine similarity {winner.cosine_similarity:.3f}" in said

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from gcsim.analysis.selection import at_largest
-from gcsim.analysis.table import ONE_TABLE, PERIODIC, render
+from gcsim.analysis.table import ONE_TABLE, PERIODIC, SCALE_FREE, footnotes, render
 from gcsim.scenarios.result import Result, Row
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
@@ -129,3 +129,12 @@ def test_labels_with_markup_and_wide_characters_come_through(result: Result) -> 
     assert text.count("压缩器") >= 9
     assert sum(line.count("a" * 10) for line in text.splitlines()) >= 6
     assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_an_update_without_a_scale_has_no_nmse_and_a_note(result: Result) -> None:
+    assert SCALE_FREE not in " ".join(footnotes(result.rows))
+    rows = tuple(replace(r, nmse=None) if r.compressor == "qsgd" else r for r in result.rows)
+    shown = render(replace(result, rows=rows), 120)
+    (line,) = [line for line in shown.splitlines() if "QSGD" in line]
+    assert line.split()[-1] == "-"
+    assert SCALE_FREE in " ".join(shown.split())

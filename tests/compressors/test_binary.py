@@ -14,6 +14,7 @@ from gcsim.compressors.coding.binary import (
     KNOWN_LEVELS,
     SYMMETRIC,
     TWO_LEVELS,
+    add_and_sum_columns,
     add_chosen,
     add_columns,
     bits_above,
@@ -111,6 +112,18 @@ def test_column_sums_are_numpys(rows: int, columns: int, normal: Draw) -> None:
     torch.testing.assert_close(total, distance.sum(0), rtol=1e-12, atol=1e-10)
     torch.testing.assert_close(magnitude, distance.abs().sum(0), rtol=1e-12, atol=1e-12)
     assert torch.equal(count, (distance >= 0).double().sum(0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (2000, 3), (70, 40), (5, 9000), (300_001, 1)]
+)
+def test_adding_and_summing_is_adding_then_summing(rows: int, columns: int, normal: Draw) -> None:
+    values, added = normal(rows * columns), normal(rows * columns, 1)
+    expected = column_sums(values + added, torch.zeros(columns), columns)
+    together = values + added
+    found = add_and_sum_columns(values, added, columns)
+    assert torch.equal(values, together)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("keep_error", [False, True])

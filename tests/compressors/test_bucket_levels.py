@@ -59,9 +59,9 @@ def test_codes_are_those_of_the_definition(n: int, size: int, count: int, normal
     # Element by element: clip, find the gap, go up when u < (v - l_j) / gap.
     values, tables = normal(n), random_tables(-(-n // size), count)
     codes = round_between(values, tables, size=size, key=key())
-    for i, v in enumerate(values.tolist()):
+    for i in range(n):
         table = tables[i // size].tolist()
-        v = min(max(v, table[0]), table[-1])
+        v = min(max(float(values[i]), table[0]), table[-1])
         j = max(k for k in range(count - 1) if table[k] <= v)
         r = split_mix(int(key()), i // 4) >> (16 * (i % 4)) & 0xFFFF
         up = (v - table[j]) / (table[j + 1] - table[j]) > (r + 0.5) / 65536

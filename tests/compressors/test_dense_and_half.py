@@ -1,12 +1,19 @@
-"""The dense all-reduces: float32 is the mean, float16 is PyTorch's communication hook."""
+"""The dense all-reduces: float32 is the mean; 16 bits round each worker's share and each sum."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
+
+from gcsim.compressors.quantization.half import BFLOAT16, FLOAT16, Narrow, narrow
+
+FORMATS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
+NAMES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def test_dense_update_is_the_mean_gradient(team: Any, normal: Callable[..., Tensor]) -> None:
@@ -17,34 +24,80 @@ def test_dense_update_is_the_mean_gradient(team: Any, normal: Callable[..., Tens
     assert workers.sent == [(404,) * 3]  # 32 bits an element, no header: the vector itself
 
 
-def test_half_is_cast_then_divided_then_summed_as_the_ddp_hook_does(
-    team: Any, normal: Callable[..., Tensor]
+def spread(draw: Callable[..., Tensor]) -> Tensor:
+    """Every magnitude that a gradient may have, and the ends of the formats."""
+    magnitudes = 10.0 ** torch.linspace(-44, 38, 20_001, dtype=torch.float64)
+    edges = [0.0, -0.0, 65504, 65519.99, 65520, 2.0**-14, 2.0**-24, 2.0**-25, 3.39e38, 1e-45]
+    ties = [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3 * 2.0**-25]
+    return torch.cat((draw(20_001) * magnitudes, torch.tensor(edges + ties))).float()
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("share", [1, 2, 3, 7])
+def test_a_cast_is_torchs_after_the_scaling(
+    normal: Callable[..., Tensor], dtype: torch.dtype, share: int
+) -> None:
+    # torch's own cast of the float32 product is the oracle, infinities and subnormals included
+    values = spread(normal)
+    values = torch.cat((values, -values, torch.tensor([np.nan, np.inf, -np.inf])))
+    expected = (values * torch.tensor(1 / share)).to(dtype)
+    found = narrow(values, FORMATS[dtype], 1 / share).view(dtype)
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(0.5), expected.nan_to_num(0.5))
+    assert torch.equal(found.signbit()[:-3], expected.signbit()[:-3])  # NaN has no sign
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shares_are_cast_and_summed_in_sixteen_bits(
+    team: Any, normal: Callable[..., Tensor], name: str
 ) -> None:
     gradients = [normal(1000, seed) for seed in range(3)]
-    workers = team("fp16", [(1000,)], workers=3)
-    update = workers.step(gradients)[0]
-    halves = [g.to(torch.float16).div_(3) for g in gradients]  # fp16_compress_hook's two steps
-    assert torch.equal(update, ((halves[0] + halves[1]) + halves[2]).to(torch.float32))
+    workers = team(name, [(990,), (10,)], workers=3)
+    first, second, third = ((g * torch.tensor(1 / 3)).to(NAMES[name]) for g in gradients)
+    for update in workers.step(gradients):
+        assert torch.equal(update, ((first + second) + third).float())
     assert workers.sent == [(2000,) * 3]  # 16 bits an element
 
 
-def test_half_of_one_worker_has_the_relative_error_of_float16(
-    team: Any, normal: Callable[..., Tensor]
+@pytest.mark.parametrize(("name", "bits", "least"), [("fp16", 11, 2.0**-14), ("bf16", 8, 0.0)])
+def test_one_worker_has_the_formats_relative_error(
+    team: Any, normal: Callable[..., Tensor], name: str, bits: int, least: float
 ) -> None:
-    gradient = normal(10_000)
-    update = team("fp16", [(10_000,)], workers=1).step([gradient])[0]
-    normal_range = gradient.abs() > 2.0**-14  # smallest normal float16
-    error = ((update - gradient).abs() / gradient.abs())[normal_range]
-    assert float(error.max()) <= 2.0**-11  # half a unit in the last of 11 places
+    # half a unit in the last of 11 (8) places: 2^-11 (2^-8), nearly reached among 10^5 values
+    gradient = normal(100_000)
+    update = team(name, [(100_000,)], workers=1).step([gradient])[0]
+    error = ((update - gradient).abs() / gradient.abs())[gradient.abs() > least]
+    assert 0.99 * 2.0**-bits < float(error.max()) <= 2.0**-bits
 
 
-def test_half_overflows_at_the_cast_although_the_mean_would_fit(team: Any) -> None:
-    # Cast first: 1e5 is infinite before the division by 2 could bring it below 65504.
-    updates = team("fp16", [(2,)]).step([torch.tensor([1e5, 6e4])] * 2)
-    assert updates[0].tolist() == [float("inf"), 6e4]
+def test_half_keeps_what_is_too_large_for_one_but_not_for_the_mean(team: Any) -> None:
+    # a quarter of 2e5 fits; 49984 and 50016 are float16's neighbours of 5e4, 49984 is even
+    updates = team("fp16", [(2,)], workers=4).step(
+        [torch.tensor([2e5, 1.0])] + 3 * [torch.zeros(2)]
+    )
+    assert updates[0].tolist() == [49984.0, 0.25]
+    assert team("fp16", [(1,)]).step([torch.tensor([1e5])] * 2)[0].tolist() == [float("inf")]
 
 
 def test_half_underflows_at_the_division(team: Any) -> None:
     # 2^-24 is the smallest float16; a quarter of it rounds to zero, so four of them add up to 0.
     updates = team("fp16", [(1,)], workers=4).step([torch.tensor([2.0**-24])] * 4)
     assert updates[0].tolist() == [0.0]
+
+
+def test_brain_float_has_the_range_of_float32(team: Any) -> None:
+    # powers of two are exact; 3.4e38 would round up to 2^128
+    values = torch.tensor([2.0**-126, 2.0**-133, 2.0**127, 1e38])
+    update = team("bf16", [(4,)], workers=1).step([values])[0]
+    assert torch.equal(update[:3], values[:3])
+    assert float(update[3]) == pytest.approx(1e38, rel=2.0**-8)
+
+
+@pytest.mark.parametrize("form", [FLOAT16, BFLOAT16])
+def test_the_error_bound_is_half_a_unit_of_each_element(form: Narrow) -> None:
+    # 1 is in the normal range; 2^(-bias - mantissa) is half the smallest step, by hand
+    tiny = 2.0 ** (-form.bias - form.mantissa)
+    assert form.error_bound(torch.tensor([1.0, 2.0])) == pytest.approx(5 * form.rounding**2)
+    assert form.error_bound(torch.tensor([tiny])) == pytest.approx(tiny**2, abs=0)
+    assert form.error_bound(torch.tensor([])) == 0
+    assert FLOAT16.error_bound(torch.tensor([1e5])) == float("inf")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.random import stream
+from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.sparsification.dgc import sample_stride
 
 
@@ -152,9 +156,126 @@ def test_sample_is_one_percent_but_enough_for_the_ratio() -> None:
 
 
 def test_momentum_is_declared_so_that_updates_are_compared_with_sgd_momentum() -> None:
-    from gcsim.compressors.registry import check_parameters, compressor_class
-
     cls = compressor_class("dgc")
     given = check_parameters("dgc", {"momentum": 0.8, "nesterov": True})
     assert cls.momentum(given) == (0.8, True)
     assert cls.period(given) == cls.window(given) == 1
+
+
+# --- the whole algorithm, in plain Python -------------------------------------------------------
+
+
+def naive_step(
+    u: list[float], v: list[float], gradient: Tensor, start: int, p: dict[str, Any]
+) -> tuple[list[int], list[float]]:
+    """One worker's step as the authors' code has it; u and v are changed."""
+    single = lambda x: float(np.float32(x))  # noqa: E731
+    m, n = single(p["momentum"]), len(u)
+    for i in range(n):
+        g = float(gradient[i])
+        if p["nesterov"]:
+            u[i] = single(single(u[i] + g) * m)
+            v[i] = single(v[i] + single(u[i] + g))
+        else:
+            u[i] = single(single(u[i] * m) + g)
+            v[i] = single(v[i] + u[i])
+    k = max(1, round(n * p["ratio"]))
+    stride = sample_stride(n, p["ratio"], p["sample_ratio"])
+    sample = sorted((abs(x) for x in v[start::stride]), reverse=True)
+    threshold = sample[math.ceil(len(sample) * p["ratio"]) - 1]
+    for attempt in range(11):
+        chosen = [i for i in range(n) if abs(v[i]) >= single(threshold)]
+        if attempt == 10:
+            break
+        if len(chosen) > 1.3 * k:
+            if p["too_many"] == "resample":
+                chosen = sorted(sorted(chosen, key=lambda i: (-abs(v[i]), i))[:k])
+                break
+            threshold *= 1.3
+        elif len(chosen) < 0.8 * k:
+            threshold *= 0.8
+        else:
+            break
+    chosen = chosen[:k]
+    values = [v[i] for i in chosen]
+    for i in chosen:
+        v[i] = 0.0
+        if p["factor_masking"]:
+            u[i] = 0.0
+    return chosen, values
+
+
+@pytest.mark.parametrize("too_many", ["resample", "rescale"])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("factor_masking", [False, True])
+def test_several_steps_are_those_of_the_authors_code(
+    team: Any,
+    normal: Callable[..., Tensor],
+    too_many: str,
+    nesterov: bool,
+    factor_masking: bool,
+) -> None:
+    given = {
+        "ratio": 0.1, "momentum": 0.7, "nesterov": nesterov, "factor_masking": factor_masking,
+        "sample_ratio": 0.02, "too_many": too_many,
+    }  # fmt: skip
+    n, crew = 700, 2
+    stride = sample_stride(n, 0.1, 0.02)
+    assert stride > 1
+    workers = team("dgc", [(n // 10, 10)], workers=crew, seed=5, **given)
+    u = [[0.0] * n for _ in range(crew)]
+    v = [[0.0] * n for _ in range(crew)]
+    for t in range(6):
+        gradients = [normal(n, 10 * t + rank) ** 3 for rank in range(crew)]
+        expected = torch.zeros(n)
+        for rank in range(crew):
+            start = int(stream(5, t, 0, "dgc", rank).integers(stride))
+            chosen, values = naive_step(u[rank], v[rank], gradients[rank], start, given)
+            expected[chosen] += torch.tensor(values) / crew
+        for update in workers.step(gradients, t):
+            torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
+        for rank, worker in enumerate(workers.workers):
+            assert worker.v[0].tolist() == v[rank]
+            assert worker.u[0].tolist() == u[rank]
+
+
+def test_a_raised_threshold_ends_below_the_upper_bound(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    # The sample is as heavy-tailed as the whole, so that without a selection the count still
+    # ends within (0.8 k, 1.3 k), of which the first k are sent.
+    workers = team("dgc", [(400, 500)], workers=1, ratio=0.01, too_many="rescale")
+    for t in range(4):
+        workers.step([normal(200_000, t).exp() ** 2], t)
+        (frame,) = read_frames(workers.listener.received[-1][0])
+        assert 1600 <= frame.nonzero <= 2000
+
+
+def test_the_papers_warm_up_starts_with_a_quarter(team: Any) -> None:
+    # "25, 6.25, 1.5625, 0.4, 0.1 %": the paper's section 3.3
+    workers = team("dgc", [(2, 2)], workers=1, ratio=0.001, warmup="paper", warmup_epochs=4)
+    ratios = [workers.workers[0].ratio(epoch) for epoch in range(6)]
+    assert ratios == [0.25, 0.0625, 0.015625, 0.004, 0.001, 0.001]
+    workers = team("dgc", [(2, 2)], workers=1, ratio=0.05, warmup="paper", warmup_epochs=6)
+    ratios = [workers.workers[0].ratio(epoch) for epoch in range(7)]
+    assert ratios == [0.25, 0.0625, 0.05, 0.05, 0.05, 0.05, 0.05]
+
+
+def test_a_message_of_half_precision_values_takes_48_bits_an_element(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    workers = team("dgc", [(40, 50)], workers=1, ratio=0.01, values="fp16")
+    workers.step([normal(2000)])
+    assert workers.sent[-1] == (HEADER_BYTES + 20 * 6,)
+
+
+def test_masked_momentum_is_not_promised_to_be_conserved() -> None:
+    cls = compressor_class("dgc")
+
+    def conserves(**given: Any) -> bool:
+        return cls.laws(check_parameters("dgc", given)).conserves
+
+    assert not conserves()
+    assert conserves(factor_masking=False)
+    assert conserves(momentum=0.0)
+    assert not conserves(momentum=0.0, clip_norm=1.0)

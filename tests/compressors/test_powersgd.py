@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from gcsim.compressors import check
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.low_rank.powersgd import PowerSgd, PowerSgdParameters
@@ -189,3 +190,137 @@ def test_the_gradient_is_not_modified(bucket_of: BucketOf, exchange: Exchange) -
         before = bucket.gradient.clone()
         exchange(workers(error_feedback=feedback), [bucket])
         assert torch.equal(bucket.gradient, before)
+
+
+# --- the options -----------------------------------------------------------------------------
+
+
+def orthonormal(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of the same columns' span; P Q^T depends on nothing else."""
+    return np.linalg.qr(matrix)[0]
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+@pytest.mark.parametrize("feedback", [False, True])
+def test_every_step_is_that_of_the_algorithm(
+    alternate: bool, feedback: bool, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    # Independent float64 loop over Algorithms 1 and 2, from the first step's Q on.
+    count, rank = 3, 2
+    group = workers(count, rank=rank, alternate=alternate, error_feedback=feedback)
+    errors = [np.zeros((30, 20)) for _ in range(count)]
+    p = q = np.zeros(0)
+    for step in range(7):
+        buckets = [bucket_of(normal(30, 20, seed=9 * step + s), normal(7)) for s in range(count)]
+        given = [b.gradient[:600].double().numpy().reshape(30, 20) for b in buckets]
+        held = [g + e for g, e in zip(given, errors, strict=True)]
+        centre = np.mean(held, axis=0)
+        updates = exchange(group, buckets, step)
+        if step == 0:  # what Q was is told by the worker's stream only: its span, by the update
+            update = updates[0][:600].double().numpy().reshape(30, 20)
+            rows = np.linalg.svd(update)[2][:rank].T
+            if alternate:  # the update is M Q Q^T
+                p, q = centre @ rows, rows
+            else:  # the update is P P^T M
+                p = np.linalg.svd(update)[0][:, :rank]
+                q = centre.T @ p
+        elif not alternate:
+            p = orthonormal(centre @ q)
+            q = centre.T @ p
+        elif step % 2:
+            p = orthonormal(p)
+            q = centre.T @ p
+        else:
+            q = orthonormal(q)
+            p = centre @ q
+        expected = p @ q.T
+        for update_ in updates:
+            found = update_[:600].double().numpy().reshape(30, 20)
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+        errors = [h - expected if feedback else 0 * h for h in held]
+
+
+def test_alternating_sends_one_factor_a_step(bucket_of: BucketOf, exchange: Exchange) -> None:
+    tensors = [normal(64, 3, 4, 4), normal(64), normal(100, 50)]
+    group = workers(2, rank=2, alternate=True)
+    sent = []
+    for step in range(4):
+        meter = Meter(2)
+        exchange(group, [bucket_of(*tensors)] * 2, step, meter)
+        sent.append([record.sent for record in meter.collectives])
+    left, right = 4 * (64 + 2 * (64 + 100)), 4 * (64 + 2 * (48 + 50))
+    assert sent == [[(left,) * 2], [(right,) * 2]] * 2
+    parameters = group[0].parameters
+    assert PowerSgd.period(parameters) == 2
+    assert [PowerSgd.phase(parameters, t) for t in range(3)] == ["P", "Q", "P"]
+
+
+def test_alternating_converges_to_the_best_approximation_too(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    # As above, by half a subspace iteration a step.
+    left, right = torch.linalg.qr(normal(40, 40)).Q, torch.linalg.qr(normal(32, 32, seed=1)).Q
+    values = 0.7 ** torch.arange(32.0)
+    bucket = bucket_of(left[:, :32] * values @ right.T)
+    group = workers(rank=4, alternate=True, error_feedback=False)
+    for step in range(40):
+        update = exchange(group, [bucket], step)[0]
+    error = float((update - bucket.gradient).square().sum())
+    assert error == pytest.approx(float(values[4:].square().sum()), rel=1e-3)
+
+
+def test_fc6_of_alexnet_takes_these_bits(bucket_of: BucketOf) -> None:
+    # 4096 x 9216 at rank 4: 32 r (a + b) / (a b) = .0451 bits an element, alternating .0226.
+    for alternate, expected in ((False, 0.0451), (True, 0.0226)):
+        (worker,) = workers(rank=4, alternate=alternate)
+        (matrix,), others = worker.split(bucket_of(torch.zeros(4096, 9216)).layout)
+        assert not others
+        bits = 32 * 4 * (matrix.rows + matrix.columns) / (4096 * 9216)
+        assert bits / (1 + alternate) == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+def test_a_bucket_as_one_square_matrix(
+    feedback: bool, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    # 1000 elements fill 32 x 32 with 24 zeros; a bucket whose square has rank 2 is exact.
+    square = (normal(32, 2) @ normal(2, 32, seed=1)).reshape(-1)
+    flat = square.clone()
+    flat[1000:] = 0
+    group = workers(2, rank=4, batched=True, error_feedback=feedback)
+    meter = Meter(2)
+    buckets = [bucket_of(flat[:600].view(20, 30), flat[600:1000])] * 2
+    updates = exchange(group, buckets, 0, meter)
+    assert [record.sent for record in meter.collectives] == [(4 * 4 * 32,) * 2] * 2
+    assert updates[0].shape == (1000,)
+    # zeroing the end of one row adds one to the rank: 3 <= 4
+    torch.testing.assert_close(updates[0], flat[:1000], rtol=1e-3, atol=1e-3)
+
+
+def test_a_bucket_too_small_for_a_square_is_dense(bucket_of: BucketOf, exchange: Exchange) -> None:
+    # 2 * 5 * 2 * 2 = 40 >= 25
+    buckets = [bucket_of(normal(25, seed=s)) for s in range(2)]
+    (update, _) = exchange(workers(2, rank=2, batched=True), buckets)
+    torch.testing.assert_close(update, mean(buckets))
+
+
+def test_a_projection_never_adds_energy(bucket_of: BucketOf, exchange: Exchange) -> None:
+    # The error is what lies outside of the subspace: |M|^2 - |P^T M|^2, so energies add up.
+    for options in ({}, {"alternate": True}, {"batched": True}):
+        bucket = bucket_of(normal(60, 50))
+        (update,) = exchange(workers(rank=3, **options), [bucket])
+        energy, error = bucket.gradient.square().sum(), (update - bucket.gradient).square().sum()
+        assert float(update.square().sum() + error) == pytest.approx(float(energy), rel=1e-4)
+        bound = PowerSgd.laws(workers(rank=3, **options)[0].parameters).error_bound
+        assert bound is not None
+        assert float(error) <= bound(bucket.gradient)
+
+
+@pytest.mark.parametrize("options", [
+    {"alternate": True, "rank": 1},
+    {"batched": True, "rank": 2},
+    {"alternate": True, "batched": True, "warm_start": False, "start": 3},
+    {"error_feedback": False},
+])  # fmt: skip
+def test_options_pass_all_checks(options: dict[str, Any]) -> None:
+    check("powersgd", options)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.index_coding import Coder
+from gcsim.compressors.coding.sparse import add_message, pack_coded, pack_sparse
 from gcsim.errors import InputError
 
 
@@ -109,9 +111,76 @@ def test_a_message_of_another_tensor_is_refused(team: Any, normal: Callable[...,
     sender.step([normal(100)])
     message = sender.listener.received[0][0]
     assert [frame.nonzero for frame in read_frames(message)] == [1]
-    from gcsim.compressors.coding.sparse import add_message
-
     with pytest.raises(InputError, match="t0 has 101 elements, its frame 100"):
         add_message(torch.zeros(101), receiver.layout, message, 1.0)
     with pytest.raises(InputError, match="ends before"):
         add_message(torch.zeros(101), receiver.layout, message[:0], 1.0)
+
+
+@pytest.mark.parametrize("values", ["fp32", "fp16"])
+def test_several_steps_are_those_of_the_definition(
+    team: Any, normal: Callable[..., Tensor], values: str
+) -> None:
+    # sorting by falling magnitude and rising index, in plain Python
+    n, k, crew = 200, 10, 3
+    workers = team("topk", [(n,)], workers=crew, ratio=k / n, values=values)
+    errors = [torch.zeros(n) for _ in range(crew)]
+    for t in range(6):
+        gradients = [(4 * normal(n, 9 * t + rank)).round() / 4 for rank in range(crew)]  # ties
+        expected = torch.zeros(n)
+        for error, gradient in zip(errors, gradients, strict=True):
+            error.add_(gradient)
+            magnitudes = error.abs().tolist()
+            for i in sorted(range(n), key=lambda i: (-magnitudes[i], i))[:k]:
+                sent = error[i].half().float() if values == "fp16" else error[i].clone()
+                expected[i] += sent / crew
+                error[i] -= sent
+        for update in workers.step(gradients, t):
+            torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
+        for worker, error in zip(workers.workers, errors, strict=True):
+            assert torch.equal(worker.residual[0], error)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0])
+def test_the_error_bound_is_met_with_equality_by_equal_magnitudes(team: Any, ratio: float) -> None:
+    # k of n equal elements leave (1 - k / n) of the energy: Definition 2.1 of Stich et al. is tight
+    gradient = torch.ones(1000) * torch.tensor([1.0, -1.0]).repeat(500)
+    crew = team("topk", [(1000,)], workers=1, ratio=ratio)
+    update = crew.step([gradient])[0]
+    parameters = crew.workers[0].parameters
+    bound = type(crew.workers[0]).laws(parameters).error_bound
+    assert float((update - gradient).square().sum()) == pytest.approx(bound(gradient), abs=1e-9)
+
+
+@pytest.mark.parametrize("indices", ["raw", "bitmap", "packed", "rice"])
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+def test_a_damaged_payload_is_refused(
+    team: Any, normal: Callable[..., Tensor], indices: str, where: str
+) -> None:
+    crew = team("topk", [(500,)], workers=1, ratio=0.1, indices=indices)
+    crew.step([normal(500)])
+    message = crew.listener.received[-1][0].clone()
+    place = {"first": 0, "middle": message.numel() // 2, "last": message.numel() - 1}[where]
+    message[place] ^= 0x41
+    with pytest.raises(InputError):
+        add_message(torch.zeros(500), crew.layout, message, 1.0)
+
+
+@pytest.mark.parametrize("positions", [[0, 3, 3], [5, 4, 6], [0, 1, 10]])
+def test_positions_that_do_not_ascend_below_n_are_refused(
+    layout_of: Callable[..., Any], positions: list[int]
+) -> None:
+    message = pack_sparse(torch.ones(3), torch.tensor(positions), 10, Coder.RAW)
+    with pytest.raises(InputError, match="do not ascend"):
+        add_message(torch.zeros(10), layout_of(10), message, 1.0)
+
+
+@pytest.mark.parametrize(("bits", "k"), [([0b101, 0], 1), ([0b101, 0], 3), ([1, 0b1000], 2)])
+def test_a_bitmap_of_another_number_of_bits_is_refused(
+    layout_of: Callable[..., Any], bits: list[int], k: int
+) -> None:
+    # 10 elements: bit 3 of the second byte is the twelfth
+    coded = torch.tensor(bits, dtype=torch.uint8)
+    message = pack_coded(torch.ones(k), coded, 10, Coder.BITMAP)
+    with pytest.raises(InputError, match="bitmap"):
+        add_message(torch.zeros(10), layout_of(10), message, 1.0)

@@ -56,7 +56,7 @@ class Bucket:
 
     def gradients(self) -> list[Tensor]:
         sizes = [torch.Size(shape).numel() for shape in self._shapes]
-        parts = self._flat.split(sizes)
+        parts = torch.split(self._flat, sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
@@ -87,8 +87,9 @@ def recorded_draws() -> Iterator[list[Tensor]]:
 
 @contextmanager
 def nested_gather_results() -> Iterator[None]:
-    """all_gather's future with the list of lists that the quantisation hooks expect."""
-    gather = dist.all_gather
+    """all_gather's future with all ranks' tensors as first element, as these hooks expect."""
+    module: Any = dist
+    gather = module.all_gather
 
     class Done:
         def __init__(self, tensors: list[Tensor]) -> None:
@@ -96,25 +97,42 @@ def nested_gather_results() -> Iterator[None]:
 
         def get_future(self) -> torch.futures.Future[Any]:
             future: torch.futures.Future[Any] = torch.futures.Future()
-            future.set_result([self.tensors])
+            future.set_result([torch.stack(self.tensors)])
             return future
 
     def repaired(tensors: list[Tensor], own: Tensor, group: Any, async_op: bool) -> Done:
         gather(tensors, own, group=group)
         return Done(tensors)
 
-    quantization_hooks.dist.all_gather = repaired
+    module.all_gather = repaired
     try:
         yield
     finally:
-        quantization_hooks.dist.all_gather = gather
+        module.all_gather = gather
+
+
+@contextmanager
+def matrices_without_batch() -> Iterator[None]:
+    """_orthogonalize for the two dimensions that the batched hook gives it, too."""
+    module: Any = powerSGD_hook
+    orthogonalise = module._orthogonalize
+
+    def repaired(matrices: Tensor, epsilon: float = 0) -> None:
+        orthogonalise(matrices if matrices.dim() == 3 else matrices[None], epsilon)
+
+    module._orthogonalize = repaired
+    try:
+        yield
+    finally:
+        module._orthogonalize = orthogonalise
 
 
 def post_local(job: dict[str, Any], rank: int) -> list[Tensor]:
     """The parameters after each step of SGD with momentum under the hook and the averager."""
     parameter = torch.nn.Parameter(torch.zeros_like(job["gradients"][0][rank]))
     optimiser = torch.optim.SGD([parameter], lr=LEARNING_RATE, momentum=0.9)
-    state = post_localSGD_hook.PostLocalSGDState(
+    module: Any = post_localSGD_hook
+    state = module.PostLocalSGDState(
         process_group=None, subgroup=None, start_localSGD_iter=START,
         post_local_gradient_allreduce=False,
     )  # fmt: skip
@@ -135,7 +153,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(store, 2),
+        init_method=f"file://{store}",
         rank=rank,
         world_size=2,
         timeout=timedelta(seconds=30),
@@ -151,7 +169,7 @@ def main() -> None:
             state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=START, **options)  # type: ignore[arg-type]
             found[name] = run(powerSGD_hook.powerSGD_hook, state, job, rank)
         found[f"{name} draws"] = draws
-    with recorded_draws() as draws:
+    with recorded_draws() as draws, matrices_without_batch():
         state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=START)
         found["batched"] = run(powerSGD_hook.batched_powerSGD_hook, state, job, rank)
     found["batched draws"] = draws

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    Cluster,
+    Collectives,
+)
 from gcsim.simulator.collectives.dispatch import (
     ALGORITHMS,
     Algorithm,
@@ -177,8 +182,8 @@ def test_every_line_of_the_table_can_be_chosen() -> None:
     reached = {
         algorithm_of(record, cluster(2, all_reduce=r, all_gather=g)).title
         for record in (reduce(4), gather(4), push(4, 4), to_all(4), merge(4, 4))
-        for r in ("ring", "hierarchical")
-        for g in ("ring", "pipelined_ring")
+        for r in get_args(AllReduceAlgorithm)
+        for g in get_args(AllGatherAlgorithm)
     }
     assert reached == {algorithm.title for algorithm in ALGORITHMS.values()}
 

@@ -9,8 +9,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.laws import Laws, Replicas
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
@@ -129,8 +130,21 @@ def test_a_trace_may_be_longer_than_a_period_that_must_be_short() -> None:
         steps_to_run(subject("qsparse_local_sgd", interval=1000), 4)
 
 
+ABOUT = About(
+    title="Toy",
+    family="dense",
+    collective="all-reduce",
+    bits="32",
+    unbiased=False,
+    state="none",
+    paper="none",
+)
+
+
 class Halving(Compressor):
     """Delivers half of the mean gradient: NMSE 1/4 and cosine 1, exactly."""
+
+    about = ABOUT
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         reply: torch.Tensor = yield AllReduce(tensor=bucket.gradient.clone())
@@ -146,6 +160,8 @@ def test_nmse_and_cosine_of_half_the_gradient_are_a_quarter_and_one() -> None:
 
 class MomentumSgd(Compressor):
     """Dense momentum, as an algorithm that folds it in would do without compressing."""
+
+    about = ABOUT
 
     def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
         super().__init__(worker, parameters)
@@ -167,6 +183,40 @@ def test_a_method_with_its_own_momentum_is_compared_with_dense_momentum() -> Non
     chosen = Subject(kind="momentum", compressor=MomentumSgd, parameters=CompressorParameters())
     profile = measure([chosen], Fixed(), LAYOUTS, workers=2, seed=0, provenance={})[0]
     assert profile.quality.nmse < 1e-12
+
+
+class OneForAll(Compressor):
+    """Worker 0 applies the mean gradient N times over, the others nothing; nothing is sent."""
+
+    about = ABOUT
+    replicas: Replicas = "differ"
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws(replicas=cls.replicas)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        reply: torch.Tensor = yield AllReduce(tensor=bucket.gradient.clone())
+        return reply * (1.0 if self.worker.rank == 0 else 0.0)
+
+
+class Together(OneForAll):
+    replicas: Replicas = "meet"
+
+
+def test_replicas_that_stay_apart_are_judged_one_by_one() -> None:
+    # With 2 workers: |2 g - g|^2 and |0 - g|^2 are both |g|^2, their mean replica is exact.
+    profiles = measure(
+        [
+            Subject(kind="apart", compressor=OneForAll, parameters=CompressorParameters()),
+            Subject(kind="together", compressor=Together, parameters=CompressorParameters()),
+        ],
+        Fixed(), LAYOUTS, workers=2, seed=0, provenance={},
+    )  # fmt: skip
+    assert profiles[0].quality.nmse == pytest.approx(1.0, rel=1e-6)
+    # law of cosines from the mean lengths: (2 + 1 - 1) / 2 over sqrt(2 * 1)
+    assert profiles[0].quality.cosine_similarity == pytest.approx(0.5**0.5, rel=1e-6)
+    assert profiles[1].quality.nmse < 1e-12
 
 
 def test_more_workers_than_the_trace_holds_are_refused() -> None:
@@ -239,6 +289,8 @@ def test_the_cache_key_depends_on_every_fact() -> None:
 def test_gradient_quality_of_opposite_updates_is_finite() -> None:
     class Nothing(Compressor):
         """Delivers zeros: NMSE 1, cosine 0."""
+
+        about = ABOUT
 
         def exchange(self, bucket: Bucket, step: int) -> Exchange:
             yield AllReduce(tensor=torch.zeros(1))

@@ -1,0 +1,314 @@
+"""Which elements of a tensor does a CE-SGD worker send next? Selection, rewards and speculation.
+
+One pass rewards or draws V, ages everybody and notes, of each block, what lies outside of V:
+elements unsent for too long, the lowest M of the others, and how many have it. These numbers
+divide the speculative elements among the blocks (a multivariate hypergeometric draw, so that every
+set of ties is as likely), and each block then finds its share by trying places. When fewer
+elements have the lowest M than are wanted, a selection among all finds the level.
+
+See `ce_sgd.py` for the method and its source.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcsim.compressors.coding.bitmap import BLOCK
+from gcsim.compressors.coding.packing import packed_bytes
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array, in_parallel, loop, written_back
+from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.random import bits64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    Counts = NDArray[np.int64]
+
+_NEVER = np.int32(2**31 - 1)
+_AGED = -1
+"""The level of elements unsent for too long: before all values of M."""
+_TRIES = 64
+"""Places that are tried together, so that their memory is fetched together."""
+_REWARD, _KEEP, _DRAW, _START = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Found:
+    """Of each block: int64 `[ceil(n / BLOCK)]`."""
+
+    chosen: Counts
+    """Elements in V."""
+    aged: Counts
+    """Elements outside of V that were not sent for too long."""
+    lowest: Counts
+    """The smallest M of the other elements outside of V."""
+    ties: Counts
+    """How many have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Plan:
+    """Which elements outside of V travel: all below a level of M, and some at it."""
+
+    level: int
+    below: Counts
+    """Elements below the level, by block."""
+    ties: Counts
+    """Elements at the level, by block."""
+    drawn: Counts
+    """How many of these travel, by block."""
+
+
+class Selection:
+    """One tensor's state on one worker."""
+
+    def __init__(self, like: Tensor, start_density: float, unsent_limit: int) -> None:
+        n = like.numel()
+        self.start_density, self.unsent_limit = start_density, unsent_limit
+        self.chosen = like.new_zeros(packed_bytes(n, 1), dtype=torch.uint8)
+        """V: one bit an element, `[ceil(n / 8)]`."""
+        self.rewards = torch.zeros_like(like, dtype=torch.int32)
+        """M `[n]`."""
+        self.age = torch.zeros_like(like, dtype=torch.uint8)
+        """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
+        self.starts: Counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
+        """See `bit_starts`, of V."""
+        self._highest = 0
+        self._begun = False
+
+    def renew(
+        self, improved: bool | None, wanted: int, key: np.uint64, draws: np.random.Generator
+    ) -> tuple[bool, Tensor]:
+        """Reward V when the last step improved, else draw another; V stays for None.
+
+        Returns (whether V is new, speculative indices: int32 ascending, as many as wanted or as
+        are outside of V).
+        """
+        mode = _START if not (self._begun and self._highest) else _DRAW
+        if self._begun and improved is not False:
+            mode = _REWARD if improved else _KEEP
+        self._begun = True
+        found = self._select(mode, key)
+        self.starts[1:] = np.cumsum(found.chosen)
+        plan = self._plan(found, wanted, draws)
+        return mode in {_DRAW, _START}, self._speculate(plan, key)
+
+    def _select(self, mode: int, key: np.uint64) -> _Found:
+        if mode in {_DRAW, _START}:
+            count_random(self.age.numel(), 16)
+        threshold = self._highest if mode == _DRAW else math.ceil(self.start_density * 65536)
+        counts = _choose(
+            self.chosen, self.rewards, self.age, (mode, threshold, self.unsent_limit), key
+        )
+        self._highest = int(counts[4].max(initial=self._highest))
+        return _Found(chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3])
+
+    def _plan(self, found: _Found, wanted: int, draws: np.random.Generator) -> _Plan:
+        wanted = min(wanted, self.age.numel() - int(found.chosen.sum()))
+        lowest = int(found.lowest.min(initial=int(_NEVER)))
+        at_lowest = np.where(found.lowest == lowest, found.ties, 0)
+        aged = int(found.aged.sum())
+        if aged >= wanted:
+            level, below, ties = _AGED, np.zeros_like(found.aged), found.aged
+        elif aged + int(at_lowest.sum()) >= wanted:
+            level, below, ties = lowest, found.aged, at_lowest
+        else:
+            level, below, ties = _level_of(self.rewards, self.age, self.unsent_limit, wanted)
+        missing = wanted - int(below.sum())
+        drawn = np.zeros_like(below)
+        if missing:
+            drawn = draws.multivariate_hypergeometric(ties, missing, method="marginals")
+        return _Plan(level=level, below=below, ties=ties, drawn=drawn)
+
+    def _speculate(self, plan: _Plan, key: np.uint64) -> Tensor:
+        sizes = plan.below + plan.drawn
+        indices = torch.empty(int(sizes.sum()), dtype=torch.int32)
+        if not indices.numel():
+            return indices
+        with written_back(self.age) as age:
+            _find(indices, array(self.rewards), age, plan, (key, self.unsent_limit))
+        return indices.to(self.age.device)
+
+
+# --- one pass over everybody -------------------------------------------------------------------
+
+
+@kernel("streaming", updates=("chosen", "rewards", "age"))
+def _choose(
+    chosen: Tensor, rewards: Tensor, age: Tensor, settings: tuple[int, int, int], key: np.uint64
+) -> NDArray[np.int64]:
+    """A step of V, M and the ages, in place; five numbers a block: see `_Found`, and max M."""
+    n = rewards.numel()
+    mode, threshold, limit = settings
+    counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
+    with written_back(chosen) as bits, written_back(rewards) as m, written_back(age) as ages:
+        in_parallel(
+            _choose_blocks, n, mode, bits, m, ages, key, np.int64(threshold), np.uint8(limit),
+            counts, grain=BLOCK,
+        )  # fmt: skip
+    return counts
+
+
+@loop
+def _choose_blocks(
+    start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, key: Any,
+    threshold: Any, limit: Any, counts: Any,
+) -> None:  # fmt: skip
+    chosen = np.zeros(BLOCK, dtype=np.uint8)
+    words = np.empty(BLOCK // 4, dtype=np.uint64)
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        last = min(first + BLOCK, stop)
+        m, age = rewards[first:last], ages[first:last]
+        bits = selection[first // 8 : (last + 7) // 8]
+        if mode >= _DRAW:
+            for j in range((m.size + 3) // 4):
+                words[j] = bits64(key, first // 4 + j)
+            _draw(words.view(np.uint16), m, mode == _DRAW, threshold, chosen)
+            for b in range(bits.size):
+                byte = np.uint8(0)
+                for j in range(8):
+                    byte |= chosen[8 * b + j] << np.uint8(j)
+                bits[b] = byte
+        else:
+            for b in range(bits.size):
+                for j in range(8):
+                    chosen[8 * b + j] = (bits[b] >> np.uint8(j)) & np.uint8(1)
+        if mode == _REWARD:
+            top = np.int32(0)
+            for i in range(m.size):
+                m[i] += np.int32(chosen[i])
+                top = max(top, m[i])
+            counts[4, block] = top
+        _look_outside(chosen, m, age, limit, counts[:, block])
+
+
+@loop
+def _draw(random: Any, m: Any, weighted: bool, threshold: Any, chosen: Any) -> None:
+    """1 with probability M / threshold, or threshold / 65536; zeros behind the last element."""
+    chosen[m.size :] = 0
+    if weighted:
+        for i in range(m.size):  # r / 65536 < M / max M, in whole numbers
+            chosen[i] = np.int64(random[i]) * threshold < np.int64(m[i]) << np.int64(16)
+    else:
+        for i in range(m.size):
+            chosen[i] = np.int64(random[i]) < threshold
+
+
+@loop
+def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> None:
+    """Everybody outside of V becomes a step older; the first four of the block's numbers."""
+    free = np.empty(BLOCK, dtype=np.int32)
+    held = np.int32(0)
+    aged = np.int32(0)
+    lowest = _NEVER
+    for i in range(m.size):
+        inside = chosen[i] != 0
+        late = (not inside) & (age[i] >= limit)
+        older = age[i] + np.uint8(age[i] < np.uint8(255))
+        age[i] = np.uint8(0) if inside else older
+        held += np.int32(inside)
+        aged += np.int32(late)
+        free[i] = _NEVER if inside | late else m[i]
+        lowest = min(lowest, free[i])
+    ties = np.int32(0)
+    for i in range(m.size):
+        ties += np.int32(free[i] == lowest)
+    numbers[0] = held
+    numbers[1] = aged
+    numbers[2] = lowest
+    numbers[3] = ties if lowest < _NEVER else np.int32(0)
+
+
+# --- speculative elements ----------------------------------------------------------------------
+
+
+@kernel("selection")
+def _level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[int, Counts, Counts]:
+    """The level of the wanted-th element outside of V: (level, numbers below, numbers at it).
+
+    The slow way, for when fewer than wanted have the lowest M: about 3 n words of memory.
+    """
+    ages = array(age)
+    levels = np.where(ages > limit, np.int32(_AGED), array(rewards))
+    levels[ages == 0] = _NEVER
+    level = int(np.partition(levels, wanted - 1)[wanted - 1])
+    firsts = np.arange(0, levels.size, BLOCK)
+    below = np.add.reduceat(levels < level, firsts, dtype=np.int64)
+    return level, below, np.add.reduceat(levels == level, firsts, dtype=np.int64)
+
+
+@kernel("gather_scatter")
+def _find(
+    indices: Tensor,
+    rewards: NDArray[np.int32],
+    age: NDArray[np.uint8],
+    plan: _Plan,
+    draw: tuple[np.uint64, int],
+) -> None:
+    """Write the plan's elements and set their age to 0; arrays, of which little is touched."""
+    sizes = plan.below + plan.drawn
+    key, limit = draw
+    in_parallel(
+        _find_blocks, age.size, rewards, age, np.int64(plan.level), np.uint8(limit), plan.below,
+        plan.ties, plan.drawn, np.cumsum(sizes) - sizes, ~key, array(indices), grain=BLOCK,
+    )  # fmt: skip
+
+
+@loop
+def _level(age: Any, reward: Any, limit: Any) -> Any:
+    """Of an element outside of V; of another one, after all levels."""
+    level = np.int64(_AGED) if age > limit else np.int64(reward)
+    return level if age > 0 else np.int64(_NEVER)
+
+
+@loop
+def _find_blocks(
+    start: int, stop: int, rewards: Any, ages: Any, level: Any, limit: Any, below: Any, ties: Any,
+    drawn: Any, starts: Any, key: Any, indices: Any,
+) -> None:  # fmt: skip
+    """Each block's share; a random subset of the ties by trying places until there are enough.
+
+    A subset of more than half of the ties is all of them less some: at most .7 tries an element.
+    """
+    marks = np.zeros(BLOCK, dtype=np.uint8)
+    eights = marks.view(np.uint64)
+    places = np.empty(_TRIES, dtype=np.int64)
+    fits = np.empty(_TRIES, dtype=np.bool_)
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        last = min(first + BLOCK, stop)
+        m, age = rewards[first:last], ages[first:last]
+        most = 2 * drawn[block] > ties[block]
+        if below[block] > 0 or most:
+            for i in range(m.size):
+                found = _level(age[i], m[i], limit)
+                marks[i] = (found < level) | (most & (found == level))
+        changes = ties[block] - drawn[block] if most else drawn[block]
+        number = block << 40
+        while changes > 0:
+            for j in range(_TRIES):
+                hashed = bits64(key, number + j) >> np.uint64(32)
+                places[j] = (hashed * np.uint64(m.size)) >> np.uint64(32)
+            for j in range(_TRIES):
+                fits[j] = _level(age[places[j]], m[places[j]], limit) == level
+            for j in range(_TRIES):
+                if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
+                    marks[places[j]] = not most
+                    changes -= 1
+            number += _TRIES
+        at = starts[block]
+        for j in range((m.size + 7) // 8):
+            if eights[j]:
+                for i in range(8 * j, 8 * j + 8):
+                    if marks[i]:
+                        indices[at] = first + i
+                        age[i] = 0
+                        at += 1
+                eights[j] = 0

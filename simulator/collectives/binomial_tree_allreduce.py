@@ -1,0 +1,76 @@
+"""How long do a reduction to rank 0 and a broadcast from it take, along binomial trees?
+
+Reduction, round j: each rank r with r mod 2^(j+1) = 2^j sends its vector to rank r - 2^j, which
+adds it. Broadcast: the same tree the other way, the largest subtree first; a rank sends to its
+children one after the other. Any number of ranks.
+
+With p = 2^k, equal links and entries the last rank leaves after 2 k (alpha + n beta) + k n gamma.
+
+    ready[r] = max(ready[r], ready[child] + serialisation + latency) + reduction
+
+Assumptions: those of `fabric.py`; the vector is not cut into pieces; children are taken in a fixed
+order, nearest first, also when one farther away is early.
+
+Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2 and
+4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.fabric import Fabric, Ranks
+from gcsim.simulator.collectives.ring import NO_COST
+
+
+def binomial_reduce(
+    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
+) -> Times:
+    """Exit times `[p]` of a reduction to rank 0: a rank leaves when its vector has left it."""
+    distances = tree_distances(len(entry))
+    fabric.check(entry, len(distances), len(distances) * nbytes, gamma)
+    ready = entry
+    for distance in distances:
+        senders = children(len(entry), distance)
+        ready = fabric.exchange(ready, senders, senders - distance, nbytes, gamma)
+    return ready
+
+
+def binomial_broadcast(entry: Times, nbytes: int, fabric: Fabric) -> Times:
+    """Exit times `[p]` of a broadcast from rank 0: a rank leaves when its last copy has left it."""
+    distances = tree_distances(len(entry))
+    fabric.check(entry, len(distances), len(distances) * nbytes)
+    ready = entry
+    for distance in reversed(distances):
+        receivers = children(len(entry), distance)
+        ready = fabric.exchange(ready, receivers - distance, receivers, nbytes)
+    return ready
+
+
+def binomial_tree_allreduce(
+    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte. p = 1 costs nothing.
+    """
+    return binomial_broadcast(binomial_reduce(entry, nbytes, fabric, gamma=gamma), nbytes, fabric)
+
+
+def tree_distances(ranks: int) -> list[int]:
+    """Between a child and its parent, in the order of the reduction."""
+    return [1 << round_ for round_ in range((ranks - 1).bit_length())]
+
+
+def children(ranks: int, distance: int) -> Ranks:
+    """The ranks whose parent is so far away."""
+    return np.arange(distance, ranks, 2 * distance, dtype=np.int64)
+
+
+def carry_out(call: Call) -> Times:
+    """Over all devices, ranks counted node by node."""
+    return binomial_tree_allreduce(call.entry, call.nbytes, Fabric.of(call.cluster))

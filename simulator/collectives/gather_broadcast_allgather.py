@@ -1,0 +1,54 @@
+"""How long does an all-gather take that gathers at rank 0 and broadcasts from there?
+
+Gather, round j: each rank r with r mod 2^(j+1) = 2^j sends the blocks of its subtree, those of
+ranks r to r + 2^j - 1, to rank r - 2^j. Then all blocks are broadcast along the same tree
+(`binomial_tree_allreduce.py`). What a library without an all-gather of its own does; the root's
+card carries all n bytes log2 p times.
+
+With p = 2^k, equal links, blocks and entries the last rank leaves after
+2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.
+
+Assumptions: those of `fabric.py`; sizes are known; blocks are not cut into pieces; an empty block
+still costs a message's latency.
+
+Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2;
+Open MPI's coll_basic_allgather.c has the two parts, the gather there linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.binomial_tree_allreduce import (
+    binomial_broadcast,
+    children,
+    tree_distances,
+)
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.fabric import Fabric
+
+
+def gather_broadcast_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r's block. p = 1 costs nothing.
+    """
+    ranks = len(entry)
+    total = sum(sizes)
+    distances = tree_distances(ranks)
+    fabric.check(entry, len(distances), len(distances) * total)
+    ends = np.cumsum([0, *sizes], dtype=np.int64)
+    ready = entry
+    for distance in distances:
+        senders = children(ranks, distance)
+        subtree = ends[np.minimum(senders + distance, ranks)] - ends[senders]
+        ready = fabric.exchange(ready, senders, senders - distance, subtree)
+    return binomial_broadcast(ready, total, fabric)
+
+
+def carry_out(call: Call) -> Times:
+    """Over all devices, ranks counted node by node."""
+    return gather_broadcast_allgather(call.entry, call.sent, Fabric.of(call.cluster))
