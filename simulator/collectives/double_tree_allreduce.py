@@ -1,10 +1,8 @@
 """How long does the all-reduce over two binary trees take, pipelined in pieces?
 
 Half of the vector is reduced to the root of each tree and broadcast from there. Nearly every node
-has children in one tree only, so that both trees together load every card evenly: two halves up,
-two halves down. The trees are NCCL's: in the first, node v with lowest set bit b hangs below
-(v ^ b) | 2b, or v ^ b where that is no node; the second is its mirror image for an even number of
-nodes, else the first shifted by one. The devices of a node are a chain below its first one.
+has children in one tree only (`double_tree.py`), so that the two together load every card evenly:
+two halves up, two halves down.
 
 A half is cut into pieces. A rank passes a piece up when it has added those of all its children, in
 order, and starts to pass pieces down when all its own have left it in both trees. Messages that a
@@ -14,14 +12,14 @@ piece, and equal links and entries, the time is at most
 
     2 n beta + 2 H (alpha + 2 m beta)
 
-Assumptions: those of `fabric.py` and, that a share is fixed for the way up and for the way down: a
-tree that waits leaves its share of a card unused. NCCL lets the first pieces go down while the last
-go up; a card then carries four messages at half the speed instead of two, twice, which costs the
-same in bytes. A rank adds a piece of all its children at once, `gamma` seconds a byte each, while
-others are under way.
+Assumptions: those of `fabric.py`. A share is fixed for the way up and for the way down: a tree that
+waits leaves its share of a card unused. Up before down is NCCL's `runTreeUpDown`; its
+`runTreeSplit` lets the first pieces go down while the last go up, where with twice as many
+messages on a card, each half as fast, the bytes take the same time. A rank adds a piece of all its
+children at once, `gamma` seconds a byte and child, while others are under way.
 
 Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
-full bandwidth broadcast, reduction and scan"; NCCL, src/graph/trees.cc and connect.cc.
+full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.double_tree import Tree, trees_of_ranks
 from gcsim.simulator.collectives.fabric import Fabric, Ranks
 from gcsim.simulator.collectives.pieces import Queues, Stream
 from gcsim.simulator.collectives.ring import NO_COST
@@ -58,7 +56,7 @@ def double_tree_allreduce(
     """
     if len(entry) == 1:
         return entry.copy()
-    trees = _trees(fabric.nodes, fabric.devices)
+    trees = trees_of_ranks(fabric.nodes, fabric.devices)
     halves = chunks(nbytes, 2, element)
     cuts = [_Cut.of(half, max(element, piece - piece % element)) for half in halves]
     hops = sum(len(tree.levels) for tree in trees)
@@ -70,50 +68,6 @@ def double_tree_allreduce(
     ways = [_Way(*parts, gamma) for parts in zip(trees, cuts, up, down, strict=True)]
     left = np.maximum(*(way.reduce(entry) for way in ways))
     return np.maximum(*(way.broadcast(left) for way in ways))
-
-
-def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
-    """The parent of each node in each tree; a root is its own."""
-    node = np.arange(nodes, dtype=np.int64)
-    lowest = node & -node
-    above = (node ^ lowest) | (2 * lowest)
-    first = np.where(above < nodes, above, node ^ lowest)
-    if nodes % 2:
-        return first, (np.roll(first, 1) + 1) % nodes
-    return first, nodes - 1 - first[::-1]
-
-
-class Tree:
-    """One tree of ranks: nodes joined by their first devices, a chain inside each."""
-
-    def __init__(self, parent: Ranks, devices: int) -> None:
-        """`parent` by node."""
-        ranks = np.arange(len(parent) * devices, dtype=np.int64)
-        above = np.repeat(parent, devices) * devices
-        self.parent = np.where(ranks % devices == 0, above, ranks - 1)
-        self.below = np.flatnonzero(self.parent != ranks)
-        """All ranks but the root."""
-        self.root = np.flatnonzero(self.parent == ranks)
-        self.children = np.bincount(self.parent[self.below], minlength=len(ranks))
-        depth = np.zeros(len(ranks), dtype=np.int64)
-        ancestor = self.parent
-        while (ancestor != self.root).any():
-            depth += ancestor != self.root
-            ancestor = self.parent[ancestor]
-        # The nearest to the root first, siblings apart.
-        by_parent = self.below[np.argsort(self.parent[self.below], kind="stable")]
-        eldest = (np.cumsum(self.children) - self.children)[self.parent[by_parent]]
-        sibling = np.arange(len(by_parent), dtype=np.int64) - eldest
-        key = depth[by_parent] * len(ranks) + sibling
-        order = np.argsort(key, kind="stable")
-        places = np.flatnonzero(np.diff(key[order])) + 1
-        self.levels: list[Ranks] = np.split(by_parent[order], places)
-        """All ranks but the root, each after its parent; no two of an array are siblings."""
-
-
-@lru_cache(maxsize=16)
-def _trees(nodes: int, devices: int) -> list[Tree]:
-    return [Tree(parent, devices) for parent in double_tree(nodes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ def scaled(values: NDArray[np.int64], over: NDArray[Any] | int, under: NDArray[A
     if values.size == 0:
         return values
     numerator, denominator = int(np.max(over)), int(np.max(under))
-    if numerator * int(values.max()) >= _LARGEST or 2 * denominator >= _LARGEST:
+    if max(numerator * max(1, int(values.max())), 2 * denominator) >= _LARGEST:
         values = values.astype(object)  # Python's integers have no limit
     product = values * over
     whole = product if denominator == 1 else product // under

@@ -7,7 +7,7 @@ sending all that it holds. Nearest partners exchange most, so that with 2^i devi
 largest messages stay inside the nodes.
 
 With p = 2^k, equal links, chunks and entries: 2 k alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma.
-Otherwise two messages of the whole vector more, the first with its reduction.
+Otherwise at most two messages of the whole vector more, the first with its reduction.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's half) + reduction
 

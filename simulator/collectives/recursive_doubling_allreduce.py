@@ -3,8 +3,8 @@
 In round j, ranks of the core (`folding.py`) whose numbers differ in bit j exchange their whole
 vectors and reduce. Few rounds and many bytes: the choice for short vectors.
 
-With p = 2^k, equal links and entries: k (alpha + n beta + n gamma). Otherwise one message before,
-with its reduction, and one after.
+With p = 2^k, equal links and entries: k (alpha + n beta + n gamma). Otherwise at most one message
+before, with its reduction, and one after.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's vector) + reduction
 
