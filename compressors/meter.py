@@ -79,18 +79,19 @@ def segment() -> Iterator[Recorder]:
 
 
 def kernel(
-    kind: KernelClass, *, updates: tuple[str, ...] = ()
+    kind: KernelClass, *, updates: tuple[str, ...] = (), resident: tuple[str, ...] = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`.
 
     Its tensor operands are read once, its tensor results written once, and the operands named in
-    `updates` are written too; torch kernels that it runs inside are not counted again. What it
-    draws at random it says itself (`count_random`).
+    `updates` are written too. Those named in `resident` cost nothing: a kernel that is fused over
+    its calls keeps them in registers. Torch kernels that it runs inside are not counted again.
+    What it draws at random it says itself (`count_random`).
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        if unknown := set(updates) - set(signature.parameters):
+        if unknown := {*updates, *resident} - set(signature.parameters):
             raise TypeError(f"{function.__name__} has no parameters {sorted(unknown)}")
 
         @functools.wraps(function)
@@ -103,11 +104,9 @@ def kernel(
                 result = function(*args, **kwargs)
             finally:
                 recorder.paused = False
-            operands = [*_tensors(args), *_tensors(kwargs.values())]
-            results = list(_tensors([result]))
-            if updates:
-                given = signature.bind(*args, **kwargs).arguments
-                results += _tensors([given.get(name) for name in updates])
+            given = signature.bind(*args, **kwargs).arguments
+            operands = list(_tensors(v for name, v in given.items() if name not in resident))
+            results = [*_tensors([result]), *_tensors(given.get(name) for name in updates)]
             recorder.add(
                 KernelCost(
                     kind=kind,

@@ -98,9 +98,7 @@ def _search(
                 if factor:
                     _clip_rows(rows, factor)
                 at = (first if length == size else first + whole) // size
-                found = tables[at : at + rows.shape[0]]
-                search(rows, found)
-                found[np.isnan(rows[:, -1])] = np.nan  # sorting puts it last; not to be hidden
+                search(rows, tables[at : at + rows.shape[0]])
 
 
 @summing_loop

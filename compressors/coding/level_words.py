@@ -257,7 +257,7 @@ def _reading_table(steps: int, table: Any) -> None:
 
 
 @loop
-def _read_dense(packed: Any, steps: int, table: Any, codes: Any) -> int:
+def _read_dense(packed: Any, steps: int, table: Any, codes: Any) -> Any:
     """Position behind the last word, -1 for a level above s or a word that does not end."""
     limit = 8 * packed.size
     position: Any = 0

@@ -8,9 +8,10 @@ prod(1 - p_j) is accumulated over its elements; the first i with U < F is the fi
 after it the same goes on with a fresh uniform. That is the exact distribution, up to the 53 bits
 of a uniform: n/16 uniforms and one for each element taken.
 
-Subset of exactly k out of n: uniform positions are marked in a bitmap until k different ones are
-(of the complement, when k > n/2); scanning the bitmap gives them in ascending order. No position
-is preferred, so all subsets are equally likely (up to 2^-32): k (1 + k/2n) numbers of 64 bits.
+Subset of exactly k out of n: the numbers that fall in segments of 2^20 are drawn first (they are
+hypergeometric). In a segment, uniform positions are marked in a bitmap until enough different ones
+are (of the complement, above one half); scanning the bitmap gives them in ascending order. No
+position is preferred (up to 2^-24), so all subsets are equally likely: O(k) numbers of 64 bits.
 
 Every number is numbered by its block (or draw), so the result does not depend on the threads.
 

@@ -130,12 +130,17 @@ def scatter_add(update: Tensor, indices: Tensor, values: Tensor) -> None:
     update.index_add_(0, indices, values)
 
 
-def strided_sample(start: int, stride: int, values: Tensor, *added: Tensor) -> Tensor:
-    """|values + added …| of the elements start, start + stride, …: float32 `[about n / stride]`."""
-    total = values[start::stride]
-    for other in added:
-        total = total + other[start::stride]
-    return total.abs()
+def strided_sample(start: int, stride: int, *terms: Tensor) -> Tensor:
+    """The sum of the terms at start, start + stride, …: float32 `[about n / stride]`."""
+    return _sum([term[start::stride] for term in terms])
+
+
+@kernel("gather_scatter")
+def _sum(terms: list[Tensor]) -> Tensor:
+    # numpy: a sample is too short for torch's threads
+    with np.errstate(over="ignore"):
+        total = sum((array(term) for term in terms[1:]), start=array(terms[0]).copy())
+    return tensor(total, terms[0])
 
 
 # --- the k largest ----------------------------------------------------------------------------

@@ -271,9 +271,9 @@ def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: fl
     _decode(out, bits, scales, length, weight, add=True)
 
 
-@kernel("streaming")
+@kernel("streaming", updates=("out",))
 def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """`add_signs` to zeros, whatever `out` holds before."""
+    """`add_signs` to zeros, whatever `out` holds before; priced like it, as one of N payloads."""
     _decode(out, bits, scales, length, weight, add=False)
 
 
@@ -337,10 +337,10 @@ def check_bits(bits: Tensor, n: int) -> None:
 def no_votes(n: int, voters: int, like: Tensor) -> Tensor:
     """Counts of zero: uint8 `[planes, ceil(n / 8)]` that hold up to `voters` votes an element."""
     planes = voters.bit_length()
-    return torch.zeros((planes, packed_bytes(n, 1)), dtype=torch.uint8, device=like.device)
+    return tensor(np.zeros((planes, packed_bytes(n, 1)), dtype=np.uint8), like)
 
 
-@kernel("streaming", updates=("counts",))
+@kernel("streaming", resident=("counts",))
 def add_votes(counts: Tensor, bits: Tensor) -> None:
     """Count each bit that is set, in place. `bits` is uint8 `[ceil(n / 8)]`.
 
@@ -365,7 +365,7 @@ def _voting(start: int, stop: int, bits: Any, planes: Any) -> None:
                 carry[i] &= before
 
 
-@kernel("streaming")
+@kernel("streaming", resident=("counts",))
 def more_than(counts: Tensor, threshold: int) -> Tensor:
     """Bits of the elements with more votes than `threshold` (>= 0): uint8 `[ceil(n / 8)]`."""
     planes = array(counts)

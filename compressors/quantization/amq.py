@@ -1,9 +1,8 @@
 """AMQ: what if the ratio of exponentially spaced levels follows the gradient's distribution?
 
-Elements travel as in NUQSGD, rounded at random to the levels ±1, ±p, …, ±p^m (and 0 with `zero`)
-times their bucket's norm. The multiplier p is fitted anew every `update_every` steps to the
-distribution F of the normalised elements, modelled as in ALQ, by gradient descent on the expected
-variance; with A the distribution of |r| and the levels ±p^m next to each other,
+The table of `adaptive_levels.py` is ±1, ±p, …, ±p^m (and 0 with `zero`); its multiplier p is
+fitted by gradient descent on the expected variance of rounding at random. With A the distribution
+of |r|, and the levels ±p^m next to each other,
 
     Psi(p)  = sum_{j<m} integral_{p^{j+1}}^{p^j} (p^j - r) (r - p^{j+1}) dA
               + integral_0^{p^m} (p^{2m} - r^2) dA,
@@ -14,9 +13,9 @@ With zero the last terms are integral_0^{p^m} (p^m - r) r dA and m p^{m-1} integ
 `epochs` steps of length `learning_rate` are made from .1, .2, …, .9 and from the present p; the
 best end is kept. m = 2^(bits-1) - 1, with zero 2^(bits-1) - 2.
 
-Unbiased whatever p is. State: one table for each DDP bucket, p = 1/2 before the update at step 0.
+p = 1/2 before the first fit at step 0.
 
-Assumes as ALQ does how workers agree on the statistics. A multiplier is kept within .01 … .99.
+Assumes that a multiplier is kept within .01 … .99.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
 arXiv:2010.12460, section 3 and appendix; code: Tabrizian/learning-to-quantize (nuq/quantize.py).
@@ -31,11 +30,12 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.coding.tables import exponential_levels
-from gcsim.compressors.quantization.alq import AdaptiveLevels, AdaptiveParameters, Histogram
+from gcsim.compressors.coding.truncated_normals import Histogram
+from gcsim.compressors.quantization.adaptive_levels import AdaptiveLevels, AdaptiveParameters
 
 if TYPE_CHECKING:
     from gcsim.compressors.coding.tables import Levels
-    from gcsim.compressors.quantization.alq import Numbers
+    from gcsim.compressors.coding.truncated_normals import Numbers
 
 _STARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST, _MOST = 0.01, 0.99

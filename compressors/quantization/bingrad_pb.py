@@ -166,5 +166,5 @@ def _sum_from(block: Any, bound: Any) -> Any:
     total = np.float32(0)
     for i in range(block.size):
         magnitude = abs(block[i])
-        total += np.float32(0) if magnitude < bound else magnitude  # NaN is not to be hidden
+        total += magnitude if magnitude >= bound else np.float32(0)
     return total

@@ -14,7 +14,7 @@ Assumes the middle of each interval as its value; public codes differ there (som
 value for 1, or cut the topmost decade unevenly). Ties go to the larger magnitude.
 
 Source: T. Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016,
-arXiv:1511.04561, section 2.1 (dynamic tree quantization).
+arXiv:1511.04561 (dynamic tree quantization).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Assumes that casts saturate. Scales are limited to 2^126: a tensor whose largest
 2^-117 is not stretched over the whole range.
 
 Source: P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433; H. Peng
-et al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313, section 2.1 (shared
+et al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (shared
 scale; its factor mu against overflow of the sum is not needed where averages are rounded).
 """
 

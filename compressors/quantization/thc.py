@@ -21,7 +21,7 @@ Assumes the transform in parts, as the authors' code has it: `stages` butterflie
 powers of two, so that nothing is padded. A worker's own rounding is independent of the others'.
 
 Source: M. Li et al., "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic
-Compression", NSDI 2024, arXiv:2302.08545, Algorithms 1 to 3.
+Compression", NSDI 2024, arXiv:2302.08545; transform in parts as in the authors' BytePS_THC.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.packing import pack_bits, unpack_bits
+from gcsim.compressors.coding.rotated import LARGEST, rotate_back, round_rotated
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import (
@@ -49,11 +50,10 @@ from gcsim.compressors.loops import (
     loop,
     partial_sums,
     summing_loop,
-    tensor,
     written_back,
 )
-from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.random import bits64, random_key
+from gcsim.compressors.meter import kernel
+from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.errors import InputError
 
@@ -61,10 +61,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-LANES = 32
-"""Distance of the elements of a transform: so many transforms go side by side."""
 _ANSWER = 128  # added to the flags of what the server returns
-_MOST = float(np.finfo(np.float32).max)
 
 
 class ThcParameters(CompressorParameters):
@@ -288,84 +285,7 @@ def add_and_measure(held: Tensor, gradient: Tensor) -> float:
     sums = partial_sums(gradient.numel())
     with written_back(held) as target:
         in_parallel(_add_and_square, target.size, target, array(gradient), sums)
-    return min(math.sqrt(float(sums.sum())), _MOST)
-
-
-@kernel("streaming", updates=("held",))
-def round_rotated(
-    held: Tensor,
-    *,
-    most: float,
-    table: NDArray[np.uint8],
-    grid: int,
-    stages: int,
-    signs: np.uint64,
-    rounding: np.uint64,
-) -> Tensor:
-    """Codes of a rotated vector: uint8 `[n]`; `held` (float32 `[n]`) keeps what they lose.
-
-    Parameters
-    ----------
-    held : rotated, rounded and reduced by what the codes stand for, in place
-    most : M, half the range in which values are represented
-    table : the integers of the codes, 0 … grid
-    signs, rounding : random keys, the first the same on all workers
-    """
-    n = held.numel()
-    count_random(n, 16)
-    count_random(n, 1)
-    codes = np.empty(n, dtype=np.uint8)
-    # between two integers of the table, the code is a linear function of t
-    index = np.searchsorted(table, np.arange(grid + 1), side="right") - 1
-    index = np.minimum(index, len(table) - 2)
-    slopes = 1 / (table[index + 1].astype(np.float64) - table[index])
-    lines = np.stack((slopes, index - slopes * table[index])).astype(np.float32)
-    scale = min(grid / (2 * most), _MOST) if most > 0 else 0.0
-    numbers = np.array([scale, grid / 2, grid, len(table) - 1], dtype=np.float32)
-    values = ((2 * most / grid) * table - most).astype(np.float32)
-    with written_back(held) as target:
-        for first, stop, size in _pieces(n, stages):
-            in_parallel(
-                _round_rotated,
-                stop - first,
-                target[first:stop],
-                codes[first:stop],
-                np.int64(first),
-                np.int64(size),
-                np.int64(_lanes(size, stages)),
-                lines,
-                values,
-                numbers,
-                signs,
-                rounding,
-                grain=size,
-            )
-    return tensor(codes, held)
-
-
-@kernel("streaming", updates=("out",))
-def rotate_back(
-    out: Tensor, sums: Tensor, *, step: float, most: float, stages: int, signs: np.uint64
-) -> None:
-    """out = the inverse transform of step * sums - most; float32 `[n]`, integers `[n]`."""
-    n = out.numel()
-    count_random(n, 1)
-    integers = array(sums)
-    with written_back(out) as target:
-        for first, stop, size in _pieces(n, stages):
-            in_parallel(
-                _rotate_back,
-                stop - first,
-                target[first:stop],
-                integers[first:stop],
-                np.int64(first),
-                np.int64(size),
-                np.int64(_lanes(size, stages)),
-                np.float32(step),
-                np.float32(most),
-                signs,
-                grain=size,
-            )
+    return min(math.sqrt(float(sums.sum())), LARGEST)
 
 
 @kernel("streaming", updates=("total",))
@@ -373,21 +293,6 @@ def add_integers(total: Tensor, codes: Tensor, table: NDArray[np.uint8]) -> None
     """total += table[codes], in place: integers `[n]`, uint8 `[n]`."""
     with written_back(total) as target:
         in_parallel(_add_integers, target.size, target, array(codes), table)
-
-
-def _pieces(n: int, stages: int) -> Iterable[tuple[int, int, int]]:
-    """(first, stop, size): ranges to be transformed in parts of `size` elements, a power of two."""
-    size, first = LANES << stages, 0
-    while first < n:
-        whole = (n - first) // size * size
-        if whole:
-            yield first, first + whole, size
-        first += whole
-        size //= 2
-
-
-def _lanes(size: int, stages: int) -> int:
-    return max(1, size >> stages)
 
 
 @summing_loop
@@ -401,116 +306,6 @@ def _add_and_square(start: int, stop: int, held: Any, gradient: Any, sums: Any) 
             block[i] = value
             total += np.float64(value) * np.float64(value)
         sums[first // SUM_BLOCK] = total
-
-
-@loop
-def _hadamard(x: Any, distance: int) -> None:
-    """In place: butterflies over `distance`, twice that, … up to half of x; two at a time."""
-    size = x.size
-    while 4 * distance <= size:
-        for base in range(0, size, 4 * distance):
-            a, b = x[base : base + distance], x[base + distance : base + 2 * distance]
-            c = x[base + 2 * distance : base + 3 * distance]
-            d = x[base + 3 * distance : base + 4 * distance]
-            for i in range(a.size):
-                p, q, r, s = a[i] + b[i], a[i] - b[i], c[i] + d[i], c[i] - d[i]
-                a[i], b[i], c[i], d[i] = p + r, q + s, p - r, q - s
-        distance *= 4
-    if 2 * distance <= size:
-        a, b = x[:distance], x[distance:]
-        for i in range(a.size):
-            a[i], b[i] = a[i] + b[i], a[i] - b[i]
-
-
-@loop
-def _flip(x: Any, first: int, key: Any) -> None:
-    """Change the sign of every element whose random bit (number `first` on) is set."""
-    words = x.view(np.uint32)
-    if words.size < 64:
-        for i in range(words.size):
-            bits = bits64(key, (first + i) >> 6) >> np.uint64((first + i) & 63)
-            words[i] ^= np.uint32(bits & np.uint64(1)) << np.uint32(31)
-        return
-    for part in range(words.size // 64):
-        own = words[64 * part : 64 * part + 64]
-        bits = bits64(key, (first >> 6) + part)
-        low, high = np.uint32(bits & np.uint64(0xFFFFFFFF)), np.uint32(bits >> np.uint64(32))
-        for i in range(32):
-            own[i] ^= np.uint32(np.uint32(low << np.uint32(31 - i)) & np.uint32(0x80000000))
-        for i in range(32):
-            own[32 + i] ^= np.uint32(np.uint32(high << np.uint32(31 - i)) & np.uint32(0x80000000))
-
-
-@loop
-def _round_rotated(
-    start: int,
-    stop: int,
-    held: Any,
-    codes: Any,
-    first: int,
-    size: int,
-    lanes: int,
-    lines: Any,
-    values: Any,
-    numbers: Any,
-    signs: Any,
-    rounding: Any,
-) -> None:
-    scale, middle, grid, last = numbers
-    slopes, offsets = lines[0], lines[1]
-    root = np.float32(1 / np.sqrt(size / lanes))
-    words = np.empty(size // 4 + 1, dtype=np.uint64)
-    random = words.view(np.uint16)
-    t = np.empty(size, dtype=np.float32)
-    code = np.empty(size, dtype=np.int32)
-    # Look-ups have loops of their own: what surrounds them is vectorised.
-    for begin in range(start, stop, size):
-        x, own = held[begin : begin + size], codes[begin : begin + size]
-        for j in range(words.size):
-            words[j] = bits64(rounding, (first + begin) // 4 + j)
-        shift = (first + begin) % 4  # not zero only in parts of one or two elements
-        drawn = random[shift : shift + size]
-        _flip(x, first + begin, signs)
-        _hadamard(x, lanes)
-        for i in range(x.size):
-            place = x[i] * (root * scale) + middle
-            place = place if place > np.float32(0) else np.float32(0)  # NaN too
-            t[i] = place if place < grid else grid
-        for i in range(t.size):
-            k = np.uint32(np.int32(t[i]))
-            t[i] = t[i] * slopes[k] + offsets[k]
-        for i in range(x.size):
-            fraction = (np.float32(drawn[i]) + np.float32(0.5)) * np.float32(2.0**-16)
-            code[i] = np.int32(min(t[i] + fraction, last))
-        for i in range(t.size):
-            t[i] = values[np.uint32(code[i])]
-        for i in range(x.size):
-            x[i] = (x[i] * root - t[i]) * root
-            own[i] = code[i]
-        _hadamard(x, lanes)
-        _flip(x, first + begin, signs)
-
-
-@loop
-def _rotate_back(
-    start: int,
-    stop: int,
-    out: Any,
-    sums: Any,
-    first: int,
-    size: int,
-    lanes: int,
-    step: Any,
-    most: Any,
-    signs: Any,
-) -> None:
-    root = np.float32(1 / np.sqrt(size / lanes))
-    for begin in range(start, stop, size):
-        x, own = out[begin : begin + size], sums[begin : begin + size]
-        for i in range(x.size):
-            x[i] = (np.float32(own[i]) * step - most) * root
-        _hadamard(x, lanes)
-        _flip(x, first + begin, signs)
 
 
 @loop

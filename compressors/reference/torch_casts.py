@@ -7,7 +7,7 @@ could have saved it, and a quotient that is no 16-bit number is rounded a second
 `bf16` divide first.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook and
-bf16_compress_hook, PyTorch 2.13 (the same since 1.8).
+bf16_compress_hook, PyTorch 2.13.
 """
 
 from __future__ import annotations

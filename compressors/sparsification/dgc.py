@@ -60,7 +60,7 @@ from gcsim.compressors.coding.sparse import (
 )
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.loops import array, in_parallel, loop, written_back
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
@@ -268,12 +268,14 @@ def add_momentum(
     return marks
 
 
+@kernel("gather_scatter")
 def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
     """What `add_momentum` will make of parts of (u, v, gradient), for these elements only."""
-    u, v, gradient = parts
-    if nesterov:
-        return v + ((u + gradient).mul_(momentum) + gradient)
-    return v + (u * momentum).add_(gradient)
+    u, v, gradient = (array(part) for part in parts)  # numpy: too short for torch's threads
+    m = np.float32(momentum)
+    with np.errstate(over="ignore", under="ignore"):
+        step = (u + gradient) * m + gradient if nesterov else u * m + gradient
+        return tensor(v + step, parts[0])
 
 
 @loop

@@ -37,6 +37,7 @@ from gcsim.compressors.coding.selection import (
     mark,
     mark_block,
     new_marks,
+    strided_sample,
     take,
 )
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
@@ -139,8 +140,9 @@ def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple
     return _largest_of_each_sign(indices, values, wanted)
 
 
+@kernel("reduction")
 def _enough(values: Tensor, wanted: list[int]) -> bool:
-    positive = int((values > 0).sum())
+    positive = int((array(values) > 0).sum())
     return positive >= wanted[0] and values.numel() - positive >= wanted[1]
 
 
@@ -168,16 +170,15 @@ def _limit(magnitudes: NDArray[np.float32], k: int) -> tuple[np.float32, int]:
     return limit, k - int((magnitudes > limit).sum())
 
 
+@kernel("reduction")
 def _means(values: Tensor) -> tuple[float, float]:
     """Mean of the positive and of the negative values, as float32; 0 of none."""
-    total, size = (
-        float(values.sum(dtype=torch.float64)),
-        float(values.abs().sum(dtype=torch.float64)),
-    )
-    positive = int((values > 0).sum())
-    negative = values.numel() - positive
-    levels = ((size + total) / 2 / max(1, positive), (total - size) / 2 / max(1, negative))
-    return float(np.float32(levels[0])), float(np.float32(levels[1]))
+    data = array(values)
+    levels = []
+    for side in (data > 0, data < 0):
+        total = data.sum(dtype=np.float64, where=side)
+        levels.append(float(np.float32(total / max(1, int(side.sum())))))
+    return levels[0], levels[1]
 
 
 def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float, float]:
@@ -189,12 +190,13 @@ def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float,
     stride = min(_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
     if n < _SAMPLED or stride < 3:
         return _ANYTHING, -_ANYTHING
-    sample = memory[::stride] + gradient[::stride]
+    sample = array(strided_sample(0, stride, memory, gradient))
     found = []
     for side in (sample[sample > 0], sample[sample < 0]):
-        expected = side.numel() * proportion
+        expected = side.size * proportion
         rank = int(expected + 6 * expected**0.5) + 1
-        found.append(kth_magnitude(side, rank) if rank <= side.numel() else _ANYTHING)
+        enough = rank <= side.size
+        found.append(kth_magnitude(torch.from_numpy(side), rank) if enough else _ANYTHING)
     return found[0], -found[1]
 
 

@@ -24,7 +24,7 @@ def naive_step(r: Tensor, g: Tensor, size: int, factor: float) -> tuple[Tensor, 
         part = total[first : first + size]
         top = float(part.abs().max())
         maxima.append(top)
-        soft = part + np.float32(factor - 1) * g[first : first + size]
+        soft = part + (factor - 1) * g[first : first + size]
         here = [
             first + i
             for i in range(part.numel())

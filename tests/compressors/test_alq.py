@@ -16,15 +16,9 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.tables import exponential_levels, table_error
-from gcsim.compressors.quantization.alq import (
-    Alq,
-    AlqParameters,
-    Histogram,
-    coordinate_descent,
-    in_common,
-    separate,
-    statistics,
-)
+from gcsim.compressors.coding.truncated_normals import Histogram, coordinate_descent, separate
+from gcsim.compressors.quantization.adaptive_levels import in_common, statistics
+from gcsim.compressors.quantization.alq import Alq, AlqParameters
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.errors import InputError
 
@@ -36,8 +30,12 @@ SINGLE = np.array([[0.01, 0.05, 1.0]])
 MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
 
 
+def parameters_of(**given: Any) -> AlqParameters:
+    return AlqParameters(**given)
+
+
 def workers(count: int, **parameters: Any) -> list[Alq]:
-    chosen = AlqParameters(**parameters)
+    chosen = parameters_of(**parameters)
     return [Alq(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
@@ -145,7 +143,7 @@ def test_no_sweep_makes_the_expected_variance_larger(
 def test_tables_ascend_from_minus_one_to_one_and_beat_the_first_table(
     symmetric: bool, bits: int
 ) -> None:
-    chosen = AlqParameters(bits=bits, symmetric=symmetric)
+    chosen = parameters_of(bits=bits, symmetric=symmetric)
     first = Alq.initial(chosen)
     levels = Alq.fitted(chosen, MIXTURE, first)
     assert levels.dtype == np.float32
@@ -165,7 +163,7 @@ def test_gaussian_gradients_are_rounded_better_than_by_exponential_levels(normal
     # = (1 / 6) 6 sqrt(3) pi / m^2 = 5.44 / m^2: .028 at m = 14, were no level spent on the tails.
     values = normal(1024 * 300, seed=3)
     energy = float(values.double().square().sum())
-    chosen = AlqParameters()
+    chosen = parameters_of()
     levels = Alq.fitted(chosen, in_common(statistics([values], chosen)), Alq.initial(chosen))
     fitted = table_error(values, levels, size=1024, norm="l2") / energy
     exponential = exponential_levels(4, 0.5, zero=True)
@@ -180,7 +178,7 @@ def naive_statistics(
     """By bucket: (norm, mean, within sum of squares, unbiased variance, length) of v / norm."""
     found = []
     for values in parts:
-        for part in values.double().split(size) if values.numel() else ():
+        for part in torch.split(values.double(), size) if values.numel() else ():
             norm = float(part.norm())
             if norm:
                 r = (part / norm).numpy()
@@ -192,20 +190,20 @@ def naive_statistics(
 def test_statistics_are_those_of_the_normalised_buckets(normal: Draw) -> None:
     parts = [normal(250) + 0.3, torch.zeros(120), normal(0), 5 * normal(1), 2 * normal(101, 4)]
     found = naive_statistics(parts, 100)
-    single = statistics(parts, AlqParameters(bucket=100, distribution="single"))
+    single = statistics(parts, parameters_of(bucket=100, distribution="single"))
     n = sum(row[4] for row in found)
     assert single.dtype == torch.float64
     assert single.tolist() == [
         [n, pytest.approx(sum(r[1] * r[4] for r in found)), pytest.approx(sum(r[2] for r in found))]
     ]
-    mixture = statistics(parts, AlqParameters(bucket=100, components=4))
+    mixture = statistics(parts, parameters_of(bucket=100, components=4))
     for row, known in zip(mixture.tolist(), sorted(found, reverse=True), strict=False):
         norm, mean, _, variance, _ = known
         expected = (norm, norm * mean, norm * variance)
         assert row == pytest.approx(expected, rel=1e-5, abs=1e-7)
     # as many rows as buckets, all-zero ones too: the same on every worker
-    assert statistics(parts, AlqParameters(bucket=100)).shape == (3 + 2 + 0 + 1 + 2, 3)
-    assert statistics([torch.zeros(0)], AlqParameters()).shape == (0, 3)
+    assert statistics(parts, parameters_of(bucket=100)).shape == (3 + 2 + 0 + 1 + 2, 3)
+    assert statistics([torch.zeros(0)], parameters_of()).shape == (0, 3)
 
 
 def test_workers_agree_on_the_average_of_their_statistics(
@@ -275,10 +273,10 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
     bucket = bucket_of(values)
     updates = []
     for seed in range(draws):
-        alone = Alq(Worker(rank=0, count=1, seed=seed), AlqParameters(bucket=512, **parameters))
+        alone = Alq(Worker(rank=0, count=1, seed=seed), parameters_of(bucket=512, **parameters))
         updates.append(exchange([alone], [bucket])[0].double())
     errors = torch.stack(updates) - values.double()
-    laws = Alq.laws(AlqParameters(bucket=512, **parameters))
+    laws = Alq.laws(parameters_of(bucket=512, **parameters))
     assert laws.unbiased
     assert laws.error_bound is not None
     expected = laws.error_bound(values)

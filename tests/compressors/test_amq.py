@@ -14,7 +14,8 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.tables import exponential_levels
-from gcsim.compressors.quantization.alq import Histogram, in_common, statistics
+from gcsim.compressors.coding.truncated_normals import Histogram
+from gcsim.compressors.quantization.adaptive_levels import in_common, statistics
 from gcsim.compressors.quantization.amq import (
     Amq,
     AmqParameters,
@@ -33,8 +34,12 @@ MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
 WIDE = np.array([[0.0, 0.5, 1.0]])
 
 
+def parameters_of(**given: Any) -> AmqParameters:
+    return AmqParameters(**given)
+
+
 def workers(count: int, **parameters: Any) -> list[Amq]:
-    chosen = AmqParameters(**parameters)
+    chosen = parameters_of(**parameters)
     return [Amq(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
@@ -42,7 +47,7 @@ def workers(count: int, **parameters: Any) -> list[Amq]:
 @pytest.mark.parametrize("bits", [2, 3, 4, 6])
 def test_the_expected_variance_is_that_of_the_table(zero: bool, bits: int) -> None:
     # The same Psi as of any table, by the distribution of r instead of |r|.
-    chosen = AmqParameters(bits=bits, zero=zero)
+    chosen = parameters_of(bits=bits, zero=zero)
     powers = powers_of(chosen)
     folded, whole = Histogram(MIXTURE, folded=True), Histogram(MIXTURE, folded=False)
     multipliers = np.array([0.2, 0.5, 0.9])
@@ -71,7 +76,7 @@ def test_the_slope_is_that_of_the_expected_variance(
 @pytest.mark.parametrize("zero", [True, False])
 @pytest.mark.parametrize("bits", [3, 4])
 def test_the_fitted_multiplier_beats_the_starts_and_the_present_one(zero: bool, bits: int) -> None:
-    chosen = AmqParameters(bits=bits, zero=zero)
+    chosen = parameters_of(bits=bits, zero=zero)
     model = Histogram(WIDE, folded=True)
     levels = Amq.fitted(chosen, WIDE, Amq.initial(chosen))
     fitted = np.array([float(levels[-2])])
@@ -89,7 +94,7 @@ def test_the_fitted_multiplier_beats_the_starts_and_the_present_one(zero: bool, 
 
 
 def test_long_descent_ends_at_the_minimum_of_a_scan() -> None:
-    chosen = AmqParameters(bits=3, epochs=3000, learning_rate=1.0)
+    chosen = parameters_of(bits=3, epochs=3000, learning_rate=1.0)
     model, scan = Histogram(WIDE, folded=True), np.linspace(0.02, 0.98, 481)
     least = expected_variance(model, scan, powers_of(chosen), zero=False).min()
     fitted = np.array([float(Amq.fitted(chosen, WIDE, Amq.initial(chosen))[-2])])
@@ -98,7 +103,7 @@ def test_long_descent_ends_at_the_minimum_of_a_scan() -> None:
 
 
 def test_two_bits_with_zero_have_no_multiplier() -> None:
-    chosen = AmqParameters(bits=2, zero=True)
+    chosen = parameters_of(bits=2, zero=True)
     assert Amq.fitted(chosen, MIXTURE, Amq.initial(chosen)).tolist() == [-1.0, 0.0, 1.0]
 
 
@@ -136,7 +141,7 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
     zero: bool, normal: Draw, bucket_of: BucketOf, exchange: Exchange
 ) -> None:
     values, draws = normal(1300, seed=2), 300
-    bucket, chosen = bucket_of(values), AmqParameters(bucket=512, zero=zero)
+    bucket, chosen = bucket_of(values), parameters_of(bucket=512, zero=zero)
     updates = [
         exchange([Amq(Worker(rank=0, count=1, seed=seed), chosen)], [bucket])[0].double()
         for seed in range(draws)

@@ -188,15 +188,6 @@ def test_the_last_bucket_of_a_tensor_may_be_shorter(layout_of: Callable[..., Buc
     assert bucket_lengths(layout_of(10, 8, 0, 3), 4).tolist() == [4, 4, 2, 4, 4, 3]
 
 
-def test_a_gradient_that_is_not_a_number_is_not_hidden(team: Any, normal: Draw) -> None:
-    crew = team("bingrad_b", [(100,)], workers=2, bucket=50)
-    gradients = [normal(100, rank) for rank in range(2)]
-    gradients[1][17] = torch.nan
-    update = crew.step(gradients)[0]
-    assert bool(update[:50].isnan().all())
-    assert bool(update[50:].isfinite().all())
-
-
 def test_damage_is_refused(team: Any, normal: Draw) -> None:
     crew = team("bingrad_b", [(20,)], workers=1)
     crew.step([normal(20)])

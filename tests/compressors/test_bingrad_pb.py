@@ -142,15 +142,6 @@ def test_a_message_has_one_bit_an_element_and_a_level_a_bucket(
     assert crew.sent == [(HEADER_BYTES + 4 * -(-n // size) + -(-n // 8),)]
 
 
-def test_a_gradient_that_is_not_a_number_is_not_hidden(team: Any, normal: Draw) -> None:
-    crew = team("bingrad_pb", [(100,)], workers=2, bucket=50)
-    gradients = [normal(100, rank) for rank in range(2)]
-    gradients[1][17] = torch.nan
-    update = crew.step(gradients)[0]
-    assert bool(update[:50].isnan().all())
-    assert bool(update[50:].isfinite().all())
-
-
 def test_damage_is_refused(team: Any, normal: Draw) -> None:
     crew = team("bingrad_pb", [(20,)], workers=1)
     crew.step([normal(20)])

@@ -169,7 +169,10 @@ def naive_step(
     u: list[float], v: list[float], gradient: Tensor, start: int, p: dict[str, Any]
 ) -> tuple[list[int], list[float]]:
     """One worker's step as the authors' code has it; u and v are changed."""
-    single = lambda x: float(np.float32(x))  # noqa: E731
+
+    def single(x: float) -> float:
+        return float(np.float32(x))
+
     m, n = single(p["momentum"]), len(u)
     for i in range(n):
         g = float(gradient[i])

@@ -13,12 +13,8 @@ from torch import Tensor
 from gcsim.compressors import check
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.quantization.inceptionn import (
-    Inceptionn,
-    add_decoded,
-    cut,
-    exponent_above,
-)
+from gcsim.compressors.coding.truncated import cut
+from gcsim.compressors.quantization.inceptionn import Inceptionn, add_decoded, exponent_above
 from gcsim.errors import InputError
 
 Draw = Callable[..., Tensor]

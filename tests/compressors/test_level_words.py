@@ -116,12 +116,11 @@ def test_damaged_words_are_refused_or_decode_to_levels() -> None:
     for trial in range(400):
         steps = int(generator.integers(1, 128))
         body = torch.from_numpy(generator.integers(0, 256, trial % 40, dtype=np.uint8))
-        for decode in (
-            lambda body, steps: decode_dense(body, 30, steps),
-            lambda body, steps: decode_sparse(body, 30, 4, steps),
-        ):
+        for dense in (True, False):
             try:
-                codes = decode(body, steps)
+                codes = (
+                    decode_dense(body, 30, steps) if dense else decode_sparse(body, 30, 4, steps)
+                )
             except InputError:
                 refused += 1
             else:

@@ -32,8 +32,12 @@ Draw = Callable[..., torch.Tensor]
 KEY = random_key(1, 2, 3, "test", 4)
 
 
+def parameters_of(**given: Any) -> NaturalParameters:
+    return NaturalParameters(**given)
+
+
 def workers(count: int, **parameters: Any) -> list[Natural]:
-    chosen = NaturalParameters(**parameters)
+    chosen = parameters_of(**parameters)
     return [Natural(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
@@ -128,7 +132,7 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(normal: Draw) -> No
             for draw in range(draws)
         ]
     )
-    laws = Natural.laws(NaturalParameters())
+    laws = Natural.laws(parameters_of())
     assert laws.unbiased
     assert laws.error_is_exact
     assert laws.error_bound is not None
@@ -137,7 +141,7 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(normal: Draw) -> No
     assert abs(float(totals.mean()) - expected) <= 5 * float(totals.std()) / math.sqrt(draws)
     # |mean error|^2: a thousand terms, its own relative deviation is about 5 to 10 %
     assert float(errors.mean(0).square().sum()) == pytest.approx(expected / draws, rel=0.35)
-    assert not Natural.laws(NaturalParameters(bits=8)).unbiased
+    assert not Natural.laws(parameters_of(bits=8)).unbiased
 
 
 def test_the_error_is_at_most_an_eighth_and_known_for_gaussians(normal: Draw) -> None:

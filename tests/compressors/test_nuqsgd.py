@@ -23,8 +23,12 @@ Exchange = Callable[..., list[torch.Tensor]]
 Draw = Callable[..., torch.Tensor]
 
 
+def parameters_of(**given: Any) -> NuqsgdParameters:
+    return NuqsgdParameters(**given)
+
+
 def workers(count: int, **parameters: Any) -> list[Nuqsgd]:
-    chosen = NuqsgdParameters(**parameters)
+    chosen = parameters_of(**parameters)
     return [Nuqsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
@@ -121,7 +125,7 @@ def test_long_buckets_are_rounded_better_than_by_even_levels(normal: Draw) -> No
     # powers of 1/2 the relative variance of an element between two powers is at most 1/8.
     values = normal(1024 * 200, seed=6)
     energy = float(values.double().square().sum())
-    laws = Nuqsgd.laws(NuqsgdParameters())
+    laws = Nuqsgd.laws(parameters_of())
     assert laws.error_bound is not None
     relative = laws.error_bound(values) / energy
     smallest = 2.0**-6  # of 15 levels; below it r is 0 or 2^-6

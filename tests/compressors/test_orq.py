@@ -233,15 +233,6 @@ def test_the_laws_hold(parameters: dict[str, Any], team: Any, normal: Draw) -> N
     assert biased is not laws.unbiased
 
 
-def test_a_gradient_that_is_not_a_number_is_not_hidden(team: Any, normal: Draw) -> None:
-    crew = team("orq", [(100,)], workers=2, bucket=50)
-    gradients = [normal(100, rank) for rank in range(2)]
-    gradients[1][17] = torch.nan
-    update = crew.step(gradients)[0]
-    assert bool(update[:50].isnan().all())
-    assert bool(update[50:].isfinite().all())
-
-
 def test_damage_is_refused(team: Any, normal: Draw) -> None:
     crew = team("orq", [(100,)], workers=1)
     crew.step([normal(100)])

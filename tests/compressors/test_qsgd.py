@@ -36,8 +36,12 @@ Draw = Callable[..., torch.Tensor]
 CODINGS: list[Coding] = ["fixed", "digits", "elias_dense", "elias_sparse"]
 
 
+def parameters_of(**given: Any) -> QsgdParameters:
+    return QsgdParameters(**given)
+
+
 def workers(count: int, **parameters: Any) -> list[Qsgd]:
-    chosen = QsgdParameters(**parameters)
+    chosen = parameters_of(**parameters)
     return [Qsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
@@ -271,14 +275,14 @@ def test_the_bound_of_the_laws_is_the_formula_bucket_by_bucket(
 ) -> None:
     values = normal(250)
     expected = 0.0
-    for part in values.double().split(bucket or 250):
+    for part in torch.split(values.double(), bucket or 250):
         d = part.numel()
         if norm == "max":
             expected += d * float(part.abs().max()) ** 2 / (4 * 9)
         else:
             expected += min(d / 9, math.sqrt(d) / 3) * float(part.square().sum())
     assert error_bound(values, 3, bucket, norm) == pytest.approx(expected)
-    laws = Qsgd.laws(QsgdParameters(steps=3, norm=norm, bucket=bucket))
+    laws = Qsgd.laws(parameters_of(steps=3, norm=norm, bucket=bucket))
     assert laws.unbiased
     assert laws.error_bound is not None
     assert laws.error_bound(values) == pytest.approx(expected)

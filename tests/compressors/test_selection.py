@@ -108,7 +108,7 @@ def test_what_is_marked_is_what_lies_outside(
     # the densities run from all over one in eight (a block's notes overflow) to none
     values = normal(n, n)
     down = -up / 2
-    outside = ((values >= up) | (values <= np.float32(down))).nonzero().view(-1)
+    outside: Tensor = ((values >= up) | (values <= float(np.float32(down)))).nonzero().view(-1)
     marks = mark(values, up, down)
     assert marks.total == outside.numel()
     indices, found = take(values, marks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_the_mean_is_right_and_the_variance_is_the_formula(name: str, normal: Dr
 def test_the_variance_is_that_of_a_loop_over_elements(normal: Draw) -> None:
     values, levels = normal(300, seed=4), TABLES["random 16"]
     total = 0.0
-    for part in values.double().split(128):
+    for part in torch.split(values.double(), 128):
         norm = float(part.square().sum().sqrt())
         for r in (part / norm).tolist():
             low = max(level for level in levels.tolist() if level <= r)
@@ -210,9 +211,10 @@ def test_a_message_of_other_parameters_or_damage_is_refused(
         add_decoded(damaged, bucket.layout, torch.zeros(250), 1.0, levels, bits=bits, size=size)
 
     decode(sent)
-    for arguments in ((sent, 3), (sent, 4, 99), (sent, 4, None), (cut,), (sent[:-1],)):
+    wrong: list[Any] = [(sent, 3), (sent, 4, 99), (sent, 4, None), (cut,), (sent[:-1],)]
+    for arguments in wrong:
         with pytest.raises(InputError):
-            decode(*arguments)  # type: ignore[arg-type]  # the wrong ones are on purpose
+            decode(*arguments)
     for position in range(0, sent.numel(), 5):
         damaged = sent.clone()
         damaged[position] ^= 0x10

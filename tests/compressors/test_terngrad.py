@@ -32,8 +32,12 @@ Draw = Callable[..., torch.Tensor]
 Update = Callable[..., torch.Tensor]
 
 
+def parameters_of(**given: Any) -> TernGradParameters:
+    return TernGradParameters(**given)
+
+
 def workers(count: int, **parameters: Any) -> list[TernGrad]:
-    chosen = TernGradParameters(**parameters)
+    chosen = parameters_of(**parameters)
     return [TernGrad(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
@@ -128,10 +132,13 @@ def test_the_message_has_the_length_of_the_formula(
 
 def test_clipping_bounds_the_scalar_by_c_population_deviations() -> None:
     values = torch.tensor([0.0] * 99 + [10.0])  # by hand: variance 100 / 100 - 0.1^2 = .99
-    bound = pytest.approx(2.5 * math.sqrt(0.99), rel=1e-6)
-    assert bound_and_scalar(values, 2.5) == (bound, bound)
-    assert bound_and_scalar(values, 20.0) == (pytest.approx(20 * math.sqrt(0.99)), 10.0)
+    sigma = math.sqrt(0.99)
+    assert bound_and_scalar(values, 2.5) == pytest.approx((2.5 * sigma, 2.5 * sigma), rel=1e-6)
+    assert bound_and_scalar(values, 20.0) == pytest.approx((20 * sigma, 10.0), rel=1e-6)
     assert bound_and_scalar(values, None) == (math.inf, 10.0)
+    # the code's scalar: the bound, though no element reaches it
+    assert bound_and_scalar(values, 20.0, "clip") == pytest.approx((20 * sigma,) * 2, rel=1e-6)
+    assert bound_and_scalar(values, None, "clip") == (math.inf, 10.0)
 
 
 @pytest.mark.parametrize("values", [[-0.3], [2.0, 2.0, 2.0], [1e-30, -1e-30]])
@@ -286,7 +293,7 @@ def test_int8_holds_the_sums_of_127_workers(bucket_of: BucketOf, exchange: Excha
 
 def test_a_sum_of_digits_of_own_scalars_is_refused() -> None:
     with pytest.raises(ValidationError, match="shared"):
-        TernGradParameters(packing="all_reduce", shared=False)
+        parameters_of(packing="all_reduce", shared=False)
 
 
 @pytest.mark.parametrize("clip", [2.5, None])
@@ -295,7 +302,7 @@ def test_the_error_of_the_laws_holds_clipping_and_rounding(
     clip: float | None, scalar: Scalar, normal: Draw, alone: Update
 ) -> None:
     values, draws = normal(400, seed=4), 300
-    laws = TernGrad.laws(TernGradParameters(clip=clip, scalar=scalar))
+    laws = TernGrad.laws(parameters_of(clip=clip, scalar=scalar))
     assert laws.unbiased == (clip is None)
     assert laws.error_is_exact
     assert laws.error_bound is not None
@@ -315,7 +322,7 @@ def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Dra
     # are compared with what that says: s E|v| / E v^2 - 1, E|v| = sqrt(2 / pi) e^.32,
     # E v^2 = e^1.28 for the second.
     def relative(values: torch.Tensor, clip: float | None) -> float:
-        laws = TernGrad.laws(TernGradParameters(clip=clip))
+        laws = TernGrad.laws(parameters_of(clip=clip))
         assert laws.error_bound is not None
         return laws.error_bound(values) / float(values.double().square().sum())
 
@@ -337,7 +344,7 @@ def test_deviation_is_about_the_mean_and_zero_only_without_spread(normal: Draw) 
     largest, spread = magnitude_and_spread(values)
     assert largest == float(values.abs().max())
     assert spread == pytest.approx(float(values.double().std(correction=0)), rel=1e-9)
-    assert magnitude_and_spread(torch.full((9999,), 0.1)) == (pytest.approx(0.1), 0.0)
+    assert magnitude_and_spread(torch.full((9999,), 0.125)) == (0.125, 0.0)
     assert magnitude_and_spread(torch.zeros(0)) == (0.0, 0.0)
     assert magnitude_and_spread(torch.tensor([-3.0])) == (3.0, 0.0)
 

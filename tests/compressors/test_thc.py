@@ -17,14 +17,8 @@ from torch import Tensor
 from gcsim.compressors import check
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.packing import unpack_bits
-from gcsim.compressors.quantization.thc import (
-    LANES,
-    Thc,
-    ThcParameters,
-    lookup_table,
-    rotate_back,
-    sum_dtype,
-)
+from gcsim.compressors.coding.rotated import LANES, rotate_back
+from gcsim.compressors.quantization.thc import Thc, ThcParameters, lookup_table, sum_dtype
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError

@@ -1,0 +1,164 @@
+"""Where do the levels of random rounding belong, when elements are truncated normals?
+
+A model F of normalised elements r in [-1, 1] is a mixture of normals that are truncated there. It
+is kept as a histogram, which makes all integrals sums, as the code published with ALQ does (Faghri
+et al. 2020, arXiv:2010.12460); here of 4096 cells that are the shorter the nearer zero.
+
+Rounding r at random to its neighbours among ascending levels l_j has the expected variance
+
+    Psi = sum_j integral_{l_j}^{l_{j+1}} (l_{j+1} - r) (r - l_j) dF,
+
+and with its neighbours a and b held, a level is best at
+
+    F^-1(F(b) - integral_a^b (r - a) / (b - a) dF).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcsim.compressors.loops import loop
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+_CELLS = 4096
+_FIRST_CELL = 1e-6
+"""Length of the histogram's shortest cell, next to zero."""
+_LEAST_SIGMA = 1e-6
+_NO_MASS = 1e-13
+"""Of the neighbourhood of a level that is left where it is."""
+_MARGIN = 1e-6
+"""Of the distance between its neighbours, that a level keeps from either."""
+
+
+class Histogram:
+    """A mixture of normals that are truncated to [-1, 1], as constant density in cells.
+
+    `components` are rows of mean, sigma and weight. With `folded`, of |r| on [0, 1].
+    """
+
+    def __init__(self, components: Numbers, *, folded: bool) -> None:
+        right = np.concatenate(([0.0], np.geomspace(_FIRST_CELL, 1.0, _CELLS)))
+        means, sigmas, weights = components.T
+        masses = _masses(right, means, sigmas) @ weights
+        left = _masses(right, -means, sigmas) @ weights
+        if folded:
+            self.edges, masses = right, masses + left
+        else:
+            self.edges = np.concatenate((-right[:0:-1], right))
+            masses = np.concatenate((left[::-1], masses))
+        masses = masses / masses.sum()
+        low, high = self.edges[:-1], self.edges[1:]
+        self.density = masses / (high - low)
+        moments = np.stack(
+            (masses, masses * (low + high) / 2, masses * (low**2 + low * high + high**2) / 3)
+        )
+        # By edge: integral of dF, r dF and r^2 dF from there to 1.
+        above = np.zeros((3, self.edges.size))
+        above[:, :-1] = moments[:, ::-1].cumsum(axis=1)[:, ::-1]
+        self.masses_above, self.means_above, self.squares_above = above
+
+    def tails(self, x: Any) -> tuple[Any, Any, Any]:
+        """Integrals of dF, r dF and r^2 dF from x to 1; x a number or an array in the range."""
+        cell = np.clip(np.searchsorted(self.edges, x, side="right") - 1, 0, self.edges.size - 2)
+        high, density = self.edges[cell + 1], self.density[cell]
+        return (
+            self.masses_above[cell + 1] + density * (high - x),
+            self.means_above[cell + 1] + density * (high**2 - x**2) / 2,
+            self.squares_above[cell + 1] + density * (high**3 - x**3) / 3,
+        )
+
+    def variance(self, levels: Numbers) -> float:
+        """Psi: the expected variance of rounding at random to ascending levels."""
+        low, high = levels[:-1], levels[1:]
+        zeroth, first, second = (-np.diff(tail) for tail in self.tails(levels))
+        return float(((low + high) * first - low * high * zeroth - second).sum())
+
+    def quantiles(self, shares: Numbers) -> Numbers:
+        """x with F(x) = share; the range's ends for 0 and 1."""
+        found = np.interp(1.0 - shares, self.masses_above[::-1], self.edges[::-1])
+        found[0], found[-1] = self.edges[0], self.edges[-1]
+        return found
+
+
+def separate(levels: Numbers) -> Numbers:
+    """The levels a little apart, if any coincide: the gaps are at least 1e-6 of the range."""
+    levels = levels.copy()
+    least = _MARGIN * (levels[-1] - levels[0])
+    for j in range(1, levels.size - 1):
+        levels[j] = max(levels[j], levels[j - 1] + least)
+    for j in range(levels.size - 2, 0, -1):
+        levels[j] = min(levels[j], levels[j + 1] - least)
+    return levels
+
+
+def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Numbers:
+    """Levels after `sweeps` passes of the closed form over all but the first and the last."""
+    found = levels.copy()
+    _descend(found, sweeps, model.edges, model.masses_above, model.means_above, model.density)
+    return found
+
+
+@loop
+def _descend(
+    levels: Any, sweeps: int, edges: Any, masses_above: Any, means_above: Any, density: Any
+) -> None:
+    for _ in range(sweeps):
+        for j in range(1, levels.size - 1):
+            a, b = levels[j - 1], levels[j + 1]
+            low, high = _cell(edges, a), _cell(edges, b)
+            mass = masses_above[low + 1] + density[low] * (edges[low + 1] - a)
+            above_b = masses_above[high + 1] + density[high] * (edges[high + 1] - b)
+            mean = means_above[low + 1] + density[low] * (edges[low + 1] ** 2 - a**2) / 2
+            mean -= means_above[high + 1] + density[high] * (edges[high + 1] ** 2 - b**2) / 2
+            mass -= above_b
+            if mass <= _NO_MASS:
+                continue  # nothing is there: all places are equal
+            share = (mean - a * mass) / (b - a)  # F(b) - F(l)
+            place = _place(edges, masses_above, density, above_b + share)
+            margin = _MARGIN * (b - a)
+            levels[j] = min(max(place, a + margin), b - margin)
+
+
+@loop
+def _cell(edges: Any, x: float) -> int:
+    """The last cell that does not begin above x."""
+    low, high = 0, edges.size - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if edges[middle] <= x:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@loop
+def _place(edges: Any, masses_above: Any, density: Any, mass: float) -> Any:
+    """Where so much mass is above; exact, as it is linear inside of a cell."""
+    low, high = 0, edges.size - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if masses_above[middle] >= mass:
+            low = middle
+        else:
+            high = middle
+    if density[low] <= 0:
+        return edges[high]
+    return edges[high] - (mass - masses_above[high]) / density[low]
+
+
+def _masses(edges: Numbers, means: Numbers, sigmas: Numbers) -> Numbers:
+    """Probability of each cell under each truncated normal: `[cells, components]`."""
+    from scipy.special import ndtr  # type: ignore[import-untyped]  # scipy has no annotations
+
+    sigmas = np.maximum(sigmas, _LEAST_SIGMA)
+    above = ndtr((means - edges[:, None]) / sigmas)  # P(r > edge), exact where it is small
+    inside = ndtr((1 - means) / sigmas) - ndtr((-1 - means) / sigmas)
+    masses: Numbers = (above[:-1] - above[1:]) / inside
+    return masses

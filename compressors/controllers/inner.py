@@ -1,0 +1,173 @@
+"""What does a controller need? A compressor of its own for each tensor, whose settings may change.
+
+The inner compressors see buckets of one tensor; their exchanges are fused, so that a bucket still
+costs the collectives of one. Inner compressors must keep replicas identical (controllers decide
+from updates, alike on all workers), need no second moments, and follow a schedule that does not
+depend on the setting.
+
+When a setting changes, the inner object gets the new `parameters` and, with them, whatever a fresh
+object has otherwise under these (tables, thresholds); all other state is kept. PowerSGD's factors
+P and Q have `rank` columns and are dropped: the next step starts from a random Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.controllers.fusing import fused
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.requests import Exchange
+from gcsim.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FACTORS = ("_query", "_left")
+"""PowerSGD's state that has as many columns as `rank`."""
+
+
+def inner_parameters(name: str, given: Mapping[str, Any], place: str) -> CompressorParameters:
+    """Checked parameters of an inner compressor.
+
+    Raises `InputError` whose places begin with `place`, the controller's parameter.
+    """
+    cls = _class_of(name)
+    try:
+        return checked_parameters(name, cls, given)
+    except InputError as error:
+        raise InputError(
+            [
+                replace(problem, place=f"{place}.{problem.place}".rstrip("."))
+                for problem in error.problems
+            ]
+        ) from error
+
+
+def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None:
+    """Raise `InputError` when a controller cannot run the named compressor in these settings.
+
+    `settings` are by the names that errors give them; the first counts for schedules.
+    """
+    cls = _class_of(name)
+    problem = ""
+    if cls.about.family == "controller":
+        problem = "is a controller itself"
+    elif cls.requires:
+        problem = f"needs {', '.join(sorted(cls.requires))}"
+    elif any(cls.laws(p).replicas != "identical" for p in settings.values()):
+        problem = "lets the workers' models differ between its steps"
+    if problem:
+        raise InputError(Problem(message=f"{name} cannot be controlled: it {problem}"))
+    (first, *_), rest = settings, list(settings)[1:]
+    for other in rest:
+        for what in ("period", "settled", "momentum"):
+            one, two = (getattr(cls, what)(settings[key]) for key in (first, other))
+            if one != two:
+                raise InputError(
+                    Problem(message=f"{name}: {what} is {one} with {first}, {two} with {other}")
+                )
+
+
+def _class_of(name: str) -> type[Compressor]:
+    try:
+        return compressor_class(name)
+    except InputError as error:
+        raise InputError(
+            [replace(problem, place="compressor") for problem in error.problems]
+        ) from error
+
+
+def combined_laws(name: str, settings: list[CompressorParameters]) -> Laws:
+    """What holds whichever of the settings is in force; bounds are those of the first."""
+    each = [compressor_class(name).laws(setting) for setting in settings]
+    return replace(
+        each[0],
+        unbiased=all(laws.unbiased for laws in each),
+        conserves=all(laws.conserves for laws in each),
+        exact=all(laws.exact for laws in each),
+        scale_free=any(laws.scale_free for laws in each),
+    )
+
+
+class PerTensor(Compressor):
+    """A compressor that runs another one for each tensor, with settings of its own."""
+
+    def __init__(self, worker: Worker, name: str, first: CompressorParameters) -> None:
+        super().__init__(worker, first)
+        self._class, self._first = _class_of(name), first
+        self.inner: dict[int, Compressor] = {}
+        """By tensor."""
+
+    def member(self, piece: TensorSlice) -> Compressor:
+        """The tensor's own compressor; it begins with the first setting."""
+        if piece.index not in self.inner:
+            self.inner[piece.index] = self._class(self.worker, self._first)
+        return self.inner[piece.index]
+
+    def exchange_tensors(self, bucket: Bucket, step: int) -> Exchange:
+        """Each tensor's exchange, fused; the update of the bucket, float32 `[n]`."""
+        pieces = bucket.layout.slices
+        updates = yield from fused(
+            [self.member(piece).exchange(alone(bucket, piece), step) for piece in pieces]
+        )
+        update = torch.empty_like(bucket.gradient)
+        for piece, part in zip(pieces, updates, strict=True):
+            update[piece.offset : piece.offset + piece.numel] = part
+        return update
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`."""
+        total = torch.zeros_like(bucket.gradient)
+        for piece in bucket.layout.slices:
+            held = self.member(piece).owed(alone(bucket, piece))
+            if held is None:
+                return None
+            total[piece.offset : piece.offset + piece.numel] = held
+        return total
+
+    def set_parameters(self, piece: TensorSlice, parameters: CompressorParameters) -> None:
+        """Give a tensor's compressor other parameters; see the module's text for its state."""
+        member: Any = self.member(piece)
+        if member.parameters == parameters:
+            return
+        before = self._class(self.worker, member.parameters)
+        after = self._class(self.worker, parameters)
+        for key, value in vars(after).items():
+            if not _same(getattr(before, key), value):
+                setattr(member, key, value)
+        for key in _FACTORS:
+            getattr(member, key, {}).clear()
+
+
+def alone(bucket: Bucket, piece: TensorSlice) -> Bucket:
+    """A bucket of one of a bucket's tensors; its index is the tensor's."""
+    layout = BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
+    gradient = bucket.gradient[piece.offset : piece.offset + piece.numel]
+    return Bucket(layout=layout, gradient=gradient)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two fresh objects' attributes are equal, arrays and nested objects included."""
+    if type(a) is not type(b):
+        same = False
+    elif isinstance(a, torch.Tensor):
+        same = a.shape == b.shape and torch.equal(a, b)
+    elif isinstance(a, np.ndarray):
+        same = np.array_equal(a, b)
+    elif isinstance(a, dict):
+        same = a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    elif isinstance(a, list | tuple):
+        same = len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    elif hasattr(a, "__dict__") and not isinstance(a, CompressorParameters | type):
+        same = _same(vars(a), vars(b))
+    else:
+        same = a == b
+    return bool(same)
