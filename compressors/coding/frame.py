@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,9 @@ class Codec(IntEnum):
     SKETCH = 21
     PAIRS = 22  # gTop-k, Ok-Topk: indices and values
     AFFINE = 23  # PyTorch's 8-bit hooks
+    QSGD_DIGITS = 24  # QSGD's levels as digits, and as Elias codes
+    QSGD_ELIAS_DENSE = 25
+    QSGD_ELIAS_SPARSE = 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,14 +100,17 @@ def pack_frame(
     return torch.cat((head, body))
 
 
-def read_frames(message: Tensor, *, expected: int | None = None) -> Iterator[Frame]:
+def read_frames(
+    message: Tensor, *, expected: int | Collection[int] | None = None
+) -> Iterator[Frame]:
     """The frames of a message (uint8, one dimension), in order.
 
-    With `expected`, every frame must be of that codec. Raises `InputError` for a message that
-    is cut off, of another codec, or contradicts itself.
+    With `expected`, every frame must be of that codec, or one of those. Raises `InputError` for a
+    message that is cut off, of another codec, changed on the way, or contradicts itself.
     """
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
+    allowed = (expected,) if isinstance(expected, int) else expected
     total = message.numel()
     at = 0
     number = 0
@@ -118,9 +124,10 @@ def read_frames(message: Tensor, *, expected: int | None = None) -> Iterator[Fra
         codec, flags, params, numel, nonzero, length = _FIELDS.unpack(fields)
         place = f"frame {number} at byte {at}"
         at += HEADER_BYTES
-        if expected is not None and codec != expected:
-            raise InputError(f"{place}: codec {codec}, expected {int(expected)}")
-        if expected is None and codec not in Codec._value2member_map_:
+        if allowed is not None and codec not in allowed:
+            wanted = " or ".join(str(int(one)) for one in allowed)
+            raise InputError(f"{place}: codec {codec}, expected {wanted}")
+        if allowed is None and codec not in Codec._value2member_map_:
             raise InputError(f"{place}: unknown codec {codec}")
         if nonzero > numel:
             raise InputError(f"{place}: {nonzero} of {numel} elements are said to travel")

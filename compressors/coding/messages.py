@@ -7,7 +7,7 @@ is a damaged or misrouted message (`InputError`), never a wrong number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def frames_of(
-    message: Tensor, layout: BucketLayout, codec: int
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int]
 ) -> Iterator[tuple[TensorSlice, Frame]]:
     """Each tensor of the layout with its frame.
 

@@ -37,7 +37,7 @@ def merged_pairs(
 
 
 @loop
-def _merge(ia: Any, va: Any, ib: Any, vb: Any, indices: Any, values: Any) -> int:  # noqa: PLR0917
+def _merge(ia: Any, va: Any, ib: Any, vb: Any, indices: Any, values: Any) -> int:
     a = b = used = 0
     while a < ia.size or b < ib.size:
         if b == ib.size or (a < ia.size and ia[a] < ib[b]):

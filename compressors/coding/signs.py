@@ -157,7 +157,7 @@ def _code(
 
 
 @loop
-def _coding(  # noqa: PLR0917 - a loop has no keywords
+def _coding(
     start: int,
     stop: int,
     g: Any,
@@ -200,9 +200,7 @@ def _coding(  # noqa: PLR0917 - a loop has no keywords
 
 
 @loop
-def _mix(  # noqa: PLR0917 - a loop has no keywords
-    x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool
-) -> None:
+def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool) -> None:
     if keep:
         for i in range(x.size):
             fresh = m * u[i] + c * x[i]
@@ -293,7 +291,7 @@ def _decode(
 
 
 @loop
-def _decoding(  # noqa: PLR0917 - a loop has no keywords
+def _decoding(
     start: int, stop: int, bits: Any, factors: Any, length: int, out: Any, add: bool
 ) -> None:
     flags = np.empty(SUM_BLOCK, dtype=np.uint8)

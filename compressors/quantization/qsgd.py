@@ -67,9 +67,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Coding = Literal["fixed", "digits", "elias_dense", "elias_sparse"]
-_CODINGS: tuple[Coding, ...] = ("fixed", "digits", "elias_dense", "elias_sparse")
-_SIZE_BITS = 14
-"""A frame's `params`: bucket length (0: one bucket), and above it the number of the coding."""
+_CODECS: dict[Coding, Codec] = {
+    "fixed": Codec.QSGD,
+    "digits": Codec.QSGD_DIGITS,
+    "elias_dense": Codec.QSGD_ELIAS_DENSE,
+    "elias_sparse": Codec.QSGD_ELIAS_SPARSE,
+}
+_CODINGS = {int(codec): coding for coding, codec in _CODECS.items()}
+MAX_BUCKET = 65535
+"""A frame's `params` is the bucket's length; 0 for one bucket a tensor."""
 
 
 class QsgdParameters(CompressorParameters):
@@ -84,7 +90,7 @@ class QsgdParameters(CompressorParameters):
     bucket: int | None = Field(
         512,
         ge=1,
-        lt=1 << _SIZE_BITS,
+        le=MAX_BUCKET,
         description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
     )
     norm: Norm = Field("max", description="a bucket's norm: its maximum |v|, or l2 (the paper's)")
@@ -160,12 +166,12 @@ class Qsgd(Compressor):
             coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
             frames.append(
                 pack_frame(
-                    Codec.QSGD,
+                    _CODECS[chosen.coding],
                     torch.cat((as_bytes(norms), coded)),
                     numel=piece.numel,
                     nonzero=nonzero,
                     flags=chosen.steps,
-                    params=(chosen.bucket or 0) | _CODINGS.index(chosen.coding) << _SIZE_BITS,
+                    params=chosen.bucket or 0,
                 )
             )
         return torch.cat(frames)
@@ -190,10 +196,10 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    for piece, frame in frames_of(message, layout, Codec.QSGD):
+    for piece, frame in frames_of(message, layout, _CODINGS):
         n, steps = piece.numel, frame.flags
-        size = frame.params % (1 << _SIZE_BITS) or max(1, n)
-        coding = _CODINGS[frame.params >> _SIZE_BITS]
+        size = frame.params or max(1, n)
+        coding = _CODINGS[frame.codec]
         if not 1 <= steps <= MAX_STEPS:
             raise InputError(f"damaged payload: {steps} steps")
         head_bytes = 4 * bucket_count(n, size)

@@ -220,7 +220,7 @@ def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
 
 
 @loop
-def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: Any) -> None:  # noqa: PLR0917 - a loop has no keywords
+def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: Any) -> None:
     counts, update = counts[start:stop], update[start:stop]
     for i in range(counts.size):
         other = tie if counts[i] == half else np.float32(1)

@@ -23,12 +23,56 @@ def body_of(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.uint8)
 
 
-def test_the_header_is_the_sixteen_bytes_of_the_specification() -> None:
+def test_the_header_is_twenty_bytes_of_which_the_last_four_are_the_checksum() -> None:
     # codec u8, flags u8, params u16, numel u32, nonzero u32, body bytes u32, little endian
     frame = pack_frame(3, body_of(9, 8), numel=70000, nonzero=5, flags=0x12, params=0x0304)
-    assert HEADER_BYTES == 16
-    fields = [[3, 0x12, 0x04, 0x03], [0x70, 0x11, 1, 0], [5, 0, 0, 0], [2, 0, 0, 0], [9, 8]]
-    assert frame.tolist() == [byte for field in fields for byte in field]
+    assert HEADER_BYTES == 20
+    fields = [[3, 0x12, 0x04, 0x03], [0x70, 0x11, 1, 0], [5, 0, 0, 0], [2, 0, 0, 0]]
+    assert frame[:16].tolist() == [byte for field in fields for byte in field]
+    assert frame[20:].tolist() == [9, 8]
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 1000, 131_072, 300_001])
+def test_any_changed_bit_is_noticed(length: int) -> None:
+    body = torch.randint(
+        0, 256, (length,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
+    message = pack_frame(1, body, numel=2**31, nonzero=5)
+    (frame,) = read_frames(message)
+    assert torch.equal(frame.body, body)
+    places = {*range(HEADER_BYTES), HEADER_BYTES + length // 2, HEADER_BYTES + length - 1}
+    for place in places:
+        for bit in range(8):
+            damaged = message.clone()
+            damaged[place] ^= 1 << bit
+            with pytest.raises(InputError):
+                list(read_frames(damaged))
+
+
+def test_words_that_change_places_are_noticed() -> None:
+    body = torch.arange(64, dtype=torch.uint8)
+    message = pack_frame(1, body, numel=64, nonzero=64)
+    damaged = message.clone()
+    damaged[HEADER_BYTES : HEADER_BYTES + 16] = message[HEADER_BYTES : HEADER_BYTES + 16].roll(8)
+    with pytest.raises(InputError, match="the checksum does not match"):
+        list(read_frames(damaged))
+
+
+def test_the_checksum_does_not_depend_on_threads_or_alignment() -> None:
+    body = torch.randint(
+        0, 256, (1_000_003,), generator=torch.Generator().manual_seed(2), dtype=torch.uint8
+    )
+    before = torch.get_num_threads()
+    try:
+        messages = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            messages.append(pack_frame(1, body, numel=1_000_003, nonzero=0))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(message, messages[0]) for message in messages)
+    shifted = torch.cat((torch.zeros(3, dtype=torch.uint8), messages[0]))[3:]
+    assert torch.equal(next(read_frames(shifted)).body, body)
 
 
 @given(
@@ -65,7 +109,7 @@ def test_a_message_cut_anywhere_is_refused_with_the_place() -> None:
     for cut in range(1, whole.numel()):
         if cut == whole.numel() // 2:
             continue  # exactly one whole frame
-        with pytest.raises(InputError, match=r"frame [01] at byte (0|19): .*left"):
+        with pytest.raises(InputError, match=r"frame [01] at byte (0|23): .*left"):
             list(read_frames(whole[:cut]))
 
 

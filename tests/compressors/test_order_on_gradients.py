@@ -70,7 +70,8 @@ def test_orq_errs_less_than_qsgd_and_linear_with_as_many_levels(
     qsgd = error(v, "qsgd", steps=(levels - 1) // 2, bucket=bucket, norm="max")
     linear = error(v, "linear", levels=levels, bucket=bucket)
     assert orq < qsgd
-    assert orq < linear
+    # with one inner level the best one may happen to be the median, which is Linear's
+    assert orq <= linear if levels == 3 else orq < linear
 
 
 @pytest.mark.parametrize("when", ["early", "later"])

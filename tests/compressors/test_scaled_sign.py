@@ -55,7 +55,7 @@ def owing(worker: ScaledSign, bucket: Bucket) -> torch.Tensor:
 @pytest.mark.parametrize("aggregation", ["all_gather", "push_pull"])
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
-def test_updates_follow_the_algorithm_step_by_step(  # noqa: PLR0917 - parameters and fixtures
+def test_updates_follow_the_algorithm_step_by_step(
     cls: type[ScaledSign],
     count: int,
     aggregation: str,

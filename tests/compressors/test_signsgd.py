@@ -58,7 +58,7 @@ def majority(vectors: list[torch.Tensor], tie: str) -> torch.Tensor:
     ],
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_the_update_is_the_majority_of_the_signs(  # noqa: PLR0917 - parameters and fixtures
+def test_the_update_is_the_majority_of_the_signs(
     count: int, tie: str, aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
     layout, group = layout_of(*SIZES), workers(count, aggregation=aggregation, tie=tie)

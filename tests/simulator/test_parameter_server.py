@@ -99,7 +99,7 @@ class Network:
                 yield self.change
 
 
-def oracle(  # noqa: PLR0917 - the kernel's parameters
+def oracle(
     entry: Sequence[int],
     pushed: Sequence[int],
     pulled: int,
@@ -186,7 +186,7 @@ def test_kernel_is_the_simulation_of_every_flow(
         assert run(*case) == oracle(*case)
 
 
-def run(  # noqa: PLR0917 - the kernel's parameters
+def run(
     entry: Sequence[int],
     pushed: Sequence[int],
     pulled: int,
