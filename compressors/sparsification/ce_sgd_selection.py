@@ -63,6 +63,8 @@ class _Plan:
     """Elements at the level, by block."""
     drawn: Counts
     """How many of these travel, by block."""
+    marked: bool
+    """Whether the ties are those that `_choose` has marked."""
 
 
 class Selection:
@@ -79,6 +81,8 @@ class Selection:
         """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
         self.starts: Counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
         """See `bit_starts`, of V."""
+        self._near = torch.zeros_like(self.chosen)
+        """One bit an element: outside of V, and of its block's lowest M."""
         self._highest = 0
         self._begun = False
 
@@ -104,7 +108,12 @@ class Selection:
             count_random(self.age.numel(), 16)
         threshold = self._highest if mode == _DRAW else math.ceil(self.start_density * 65536)
         counts = _choose(
-            self.chosen, self.rewards, self.age, (mode, threshold, self.unsent_limit), key
+            self.chosen,
+            self.rewards,
+            self.age,
+            self._near,
+            (mode, threshold, self.unsent_limit),
+            key,
         )
         self._highest = int(counts[4].max(initial=self._highest))
         return _Found(chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3])
@@ -120,11 +129,12 @@ class Selection:
             level, below, ties = lowest, found.aged, at_lowest
         else:
             level, below, ties = _level_of(self.rewards, self.age, self.unsent_limit, wanted)
+        marked = ties is at_lowest
         missing = wanted - int(below.sum())
         drawn = np.zeros_like(below)
         if missing:
             drawn = draws.multivariate_hypergeometric(ties, missing, method="marginals")
-        return _Plan(level=level, below=below, ties=ties, drawn=drawn)
+        return _Plan(level=level, below=below, ties=ties, drawn=drawn, marked=marked)
 
     def _speculate(self, plan: _Plan, key: np.uint64) -> Tensor:
         sizes = plan.below + plan.drawn
@@ -132,33 +142,44 @@ class Selection:
         if not indices.numel():
             return indices
         with written_back(self.age) as age:
-            _find(indices, array(self.rewards), age, plan, (key, self.unsent_limit))
+            near = array(self._near)
+            _find(indices, (array(self.rewards), age, near), plan, (key, self.unsent_limit))
         return indices.to(self.age.device)
 
 
 # --- one pass over everybody -------------------------------------------------------------------
 
 
-@kernel("streaming", updates=("chosen", "rewards", "age"))
+@kernel("streaming", updates=("chosen", "rewards", "age", "near"))
 def _choose(
-    chosen: Tensor, rewards: Tensor, age: Tensor, settings: tuple[int, int, int], key: np.uint64
+    chosen: Tensor,
+    rewards: Tensor,
+    age: Tensor,
+    near: Tensor,
+    settings: tuple[int, int, int],
+    key: np.uint64,
 ) -> NDArray[np.int64]:
     """A step of V, M and the ages, in place; five numbers a block: see `_Found`, and max M."""
     n = rewards.numel()
     mode, threshold, limit = settings
     counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
-    with written_back(chosen) as bits, written_back(rewards) as m, written_back(age) as ages:
+    with (
+        written_back(chosen) as bits,
+        written_back(rewards) as m,
+        written_back(age) as ages,
+        written_back(near) as lowest,
+    ):
         in_parallel(
-            _choose_blocks, n, mode, bits, m, ages, key, np.int64(threshold), np.uint8(limit),
-            counts, grain=BLOCK,
+            _choose_blocks, n, mode, bits, m, ages, lowest, key, np.int64(threshold),
+            np.uint8(limit), counts, grain=BLOCK,
         )  # fmt: skip
     return counts
 
 
 @loop
 def _choose_blocks(
-    start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, key: Any,
-    threshold: Any, limit: Any, counts: Any,
+    start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
+    key: Any, threshold: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     words = np.empty(BLOCK // 4, dtype=np.uint64)
@@ -171,11 +192,7 @@ def _choose_blocks(
             for j in range((m.size + 3) // 4):
                 words[j] = bits64(key, first // 4 + j)
             _draw(words.view(np.uint16), m, mode == _DRAW, threshold, chosen)
-            for b in range(bits.size):
-                byte = np.uint8(0)
-                for j in range(8):
-                    byte |= chosen[8 * b + j] << np.uint8(j)
-                bits[b] = byte
+            _pack(chosen.view(np.uint64), bits)
         else:
             for b in range(bits.size):
                 for j in range(8):
@@ -187,6 +204,14 @@ def _choose_blocks(
                 top = max(top, m[i])
             counts[4, block] = top
         _look_outside(chosen, m, age, limit, counts[:, block])
+        _pack(chosen.view(np.uint64), nears[first // 8 : (last + 7) // 8])
+
+
+@loop
+def _pack(flags: Any, bits: Any) -> None:
+    """Eight bytes of 0 or 1 (in a word) become a byte: byte j is moved to bit 56 + j."""
+    for b in range(bits.size):
+        bits[b] = (flags[b] * np.uint64(0x0102040810204080)) >> np.uint64(56)
 
 
 @loop
@@ -203,7 +228,10 @@ def _draw(random: Any, m: Any, weighted: bool, threshold: Any, chosen: Any) -> N
 
 @loop
 def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> None:
-    """Everybody outside of V becomes a step older; the first four of the block's numbers."""
+    """Everybody outside of V becomes a step older; the first four of the block's numbers.
+
+    `chosen` is V; afterwards it marks what is outside of V and has the lowest M.
+    """
     free = np.empty(BLOCK, dtype=np.int32)
     held = np.int32(0)
     aged = np.int32(0)
@@ -218,8 +246,10 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
         free[i] = _NEVER if inside | late else m[i]
         lowest = min(lowest, free[i])
     ties = np.int32(0)
+    chosen[m.size :] = 0
     for i in range(m.size):
-        ties += np.int32(free[i] == lowest)
+        chosen[i] = free[i] == lowest
+        ties += np.int32(chosen[i])
     numbers[0] = held
     numbers[1] = aged
     numbers[2] = lowest
@@ -247,17 +277,18 @@ def _level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[in
 @kernel("gather_scatter")
 def _find(
     indices: Tensor,
-    rewards: NDArray[np.int32],
-    age: NDArray[np.uint8],
+    state: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.uint8]],
     plan: _Plan,
     draw: tuple[np.uint64, int],
 ) -> None:
     """Write the plan's elements and set their age to 0; arrays, of which little is touched."""
     sizes = plan.below + plan.drawn
     key, limit = draw
+    rewards, age, near = state
     in_parallel(
-        _find_blocks, age.size, rewards, age, np.int64(plan.level), np.uint8(limit), plan.below,
-        plan.ties, plan.drawn, np.cumsum(sizes) - sizes, ~key, array(indices), grain=BLOCK,
+        _find_blocks, age.size, rewards, age, near, plan.marked, np.int64(plan.level),
+        np.uint8(limit), plan.below, plan.ties, plan.drawn, np.cumsum(sizes) - sizes, ~key,
+        array(indices), grain=BLOCK,
     )  # fmt: skip
 
 
@@ -270,8 +301,8 @@ def _level(age: Any, reward: Any, limit: Any) -> Any:
 
 @loop
 def _find_blocks(
-    start: int, stop: int, rewards: Any, ages: Any, level: Any, limit: Any, below: Any, ties: Any,
-    drawn: Any, starts: Any, key: Any, indices: Any,
+    start: int, stop: int, rewards: Any, ages: Any, nears: Any, marked: bool, level: Any,
+    limit: Any, below: Any, ties: Any, drawn: Any, starts: Any, key: Any, indices: Any,
 ) -> None:  # fmt: skip
     """Each block's share; a random subset of the ties by trying places until there are enough.
 
@@ -279,8 +310,6 @@ def _find_blocks(
     """
     marks = np.zeros(BLOCK, dtype=np.uint8)
     eights = marks.view(np.uint64)
-    places = np.empty(_TRIES, dtype=np.int64)
-    fits = np.empty(_TRIES, dtype=np.bool_)
     for first in range(start, stop, BLOCK):
         block = first // BLOCK
         last = min(first + BLOCK, stop)
@@ -291,18 +320,17 @@ def _find_blocks(
                 found = _level(age[i], m[i], limit)
                 marks[i] = (found < level) | (most & (found == level))
         changes = ties[block] - drawn[block] if most else drawn[block]
-        number = block << 40
-        while changes > 0:
-            for j in range(_TRIES):
-                hashed = bits64(key, number + j) >> np.uint64(32)
-                places[j] = (hashed * np.uint64(m.size)) >> np.uint64(32)
-            for j in range(_TRIES):
-                fits[j] = _level(age[places[j]], m[places[j]], limit) == level
-            for j in range(_TRIES):
-                if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
-                    marks[places[j]] = not most
-                    changes -= 1
-            number += _TRIES
+        _change_marks(
+            marks,
+            most,
+            changes,
+            m,
+            age,
+            nears[first // 8 :],
+            (marked, level, limit),
+            key,
+            block << 40,
+        )
         at = starts[block]
         for j in range((m.size + 7) // 8):
             if eights[j]:
@@ -312,3 +340,31 @@ def _find_blocks(
                         age[i] = 0
                         at += 1
                 eights[j] = 0
+
+
+@loop
+def _change_marks(
+    marks: Any, most: Any, changes: Any, m: Any, age: Any, near: Any, tie: Any, key: Any,
+    number: Any,
+) -> None:  # fmt: skip
+    """Turn as many random ties from `most` to the opposite: a uniformly random subset.
+
+    `tie` says what a tie is: (whether `near` has a bit for each, else their level, age limit).
+    """
+    marked, level, limit = tie
+    places = np.empty(_TRIES, dtype=np.int64)
+    fits = np.empty(_TRIES, dtype=np.bool_)
+    while changes > 0:
+        for j in range(_TRIES):
+            hashed = bits64(key, number + j) >> np.uint64(32)
+            places[j] = (hashed * np.uint64(m.size)) >> np.uint64(32)
+        for j in range(_TRIES):
+            if marked:  # one bit to look at instead of five bytes
+                fits[j] = (near[places[j] >> 3] >> np.uint8(places[j] & 7)) & np.uint8(1)
+            else:
+                fits[j] = _level(age[places[j]], m[places[j]], limit) == level
+        for j in range(_TRIES):
+            if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
+                marks[places[j]] = not most
+                changes -= 1
+        number += _TRIES

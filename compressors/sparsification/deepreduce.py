@@ -53,6 +53,7 @@ from gcsim.compressors.coding.index_coding import (
 )
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.packing import damaged
+from gcsim.compressors.coding.sampling import distinct_positions
 from gcsim.compressors.coding.selection import (
     add_and_take_largest,
     count_kept,
@@ -62,7 +63,7 @@ from gcsim.compressors.coding.selection import (
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, tensor
-from gcsim.compressors.random import distinct_indices, random_key, stream
+from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class DeepReduce(Compressor):
         if self.parameters.policy == "leftmost":
             return positives[:k]
         generator = stream(self.worker.seed, step, piece.index, "policy")
-        dropped = distinct_indices(generator, positives.numel(), positives.numel() - k)
+        dropped = distinct_positions(generator, positives.numel(), positives.numel() - k)
         return tensor(np.delete(array(positives), array(dropped)), positives)
 
     def _decode(self, piece: TensorSlice, frame: Frame, step: int) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.index_coding import Coder, IndexCoding, choose_coder
+from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selection import add_and_take_largest, count_kept, take_largest
 from gcsim.compressors.coding.sparse import (
@@ -92,7 +92,7 @@ class TopK(Compressor):
         for piece, gradient in bucket.layout.views(bucket.gradient):
             k = count_kept(piece.numel, chosen.ratio)
             coder = choose_coder(chosen.indices, piece.numel, k)
-            fixed_length = fixed_length and coder is not Coder.RICE
+            fixed_length = fixed_length and coder.fixed_length
             if residual is None:
                 indices, values = take_largest(gradient, k, clear=False)
                 sent = travelling(values, chosen.values)

@@ -45,9 +45,12 @@ published implementations need to encode 61 M elements, two threads to one threa
 without packing what they send (GRACE fd3a7f4, DGC 24673d4, SIDCo 197f3c3, FetchSGD's csh, epfml's
 PowerSGD f07be92, PyTorch 2.13; measured on a machine of the same kind with a warm allocator).
 
-| method | step | bits/element | encode 1 M | 10 M | 61 M | 61 M, 1 thread | decode 1 M | 10 M | 61 M | 61 M, 1 thread | public code |
-|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|
 """
+
+COLUMNS = (
+    "method", "step", "bits/element", "encode 1 M", "10 M", "61 M", "61 M, 1 thread",
+    "decode 1 M", "10 M", "61 M", "61 M, 1 thread", "public code",
+)  # fmt: skip
 
 
 def page(measured: dict[str, Any]) -> str:
@@ -71,7 +74,10 @@ def page(measured: dict[str, Any]) -> str:
             cpu=machine["cpu"].get("brand_raw", machine["machine"]),
             threads=2,
             python=machine["python_version"],
-        ).rstrip("\n")
+        ).rstrip("\n"),
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "|".join(["---", "---", *["--:"] * 9, "---"]) + "|",
     ]
     million = 1_000_000
     columns = [(million, 2), (10 * million, 2), (61 * million, 2), (61 * million, 1)]

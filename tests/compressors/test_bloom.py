@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.bloom import BloomSize, bloom_filter, bloom_positives, bloom_size
-from gcsim.compressors.random import distinct_indices, random_key, stream
+from gcsim.compressors.coding.sampling import distinct_positions
+from gcsim.compressors.random import random_key, stream
 from gcsim.errors import InputError
 
 
 def positions(n: int, k: int, seed: int = 0) -> Tensor:
-    return distinct_indices(stream(seed, 0, 0, "test"), n, k)
+    return distinct_positions(stream(seed, 0, 0, "test"), n, k)
 
 
 def key(seed: int = 0) -> np.uint64:

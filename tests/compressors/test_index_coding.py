@@ -21,14 +21,15 @@ from gcsim.compressors.coding.index_coding import (
     rice_parameter,
     unpack_fixed,
 )
-from gcsim.compressors.random import distinct_indices, stream
+from gcsim.compressors.coding.sampling import distinct_positions
+from gcsim.compressors.random import stream
 from gcsim.errors import InputError, InternalError
 
 CODERS = pytest.mark.parametrize("coder", list(Coder), ids=lambda c: c.name.lower())
 
 
 def positions(n: int, k: int, seed: int = 0) -> Tensor:
-    return distinct_indices(stream(seed, 0, 0, "test"), n, k)
+    return distinct_positions(stream(seed, 0, 0, "test"), n, k)
 
 
 @settings(deadline=None)  # the first call compiles
