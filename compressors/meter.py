@@ -129,6 +129,12 @@ def count_random(elements: int, bits: int) -> None:
         _active[-1].add(KernelCost(kind="random", launches=0, elements=elements, nbytes=nbytes))
 
 
+def count_bytes(kind: KernelClass, nbytes: int) -> None:
+    """Count bytes that a kernel moves of an operand that is `resident` for the most part."""
+    if _active:
+        _active[-1].add(KernelCost(kind=kind, launches=0, elements=0, nbytes=nbytes))
+
+
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:
     """Count nothing of what the decorated function does: checks that a deployment leaves out."""
 

@@ -61,6 +61,12 @@ _FREE = frozenset(
 _OVERWRITE = frozenset({"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_"})
 """Write their first operand without reading it."""
 
+_LIKE = frozenset(
+    {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like",
+     "randn_like"}
+)  # fmt: skip
+"""Take shape, type and device from their first operand, and read nothing of it."""
+
 _INDEXED_READ = frozenset({"index", "index_select", "gather", "take", "embedding"})
 _INDEXED_WRITE = frozenset(
     {"index_put_", "index_put", "_index_put_impl_", "scatter_", "scatter_add_", "index_add_",
@@ -109,7 +115,7 @@ def kernel_cost(
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     if not func._schema.is_mutable and _is_view(operands, results):
         return None
-    if name in _OVERWRITE:
+    if name in _OVERWRITE or name in _LIKE:
         operands = operands[1:]
     accumulates = bool(kwargs.get("accumulate", len(args) > 3 and args[3] is True))
     nbytes = _bytes_moved(name, operands, results, accumulates=accumulates)

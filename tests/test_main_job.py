@@ -1,4 +1,5 @@
-"""The main job as a newcomer runs it, whole: AlexNet, twelve compressors, six cluster sizes."""
+"""The main job as a newcomer runs it, whole: AlexNet, twelve compressors, six cluster sizes; and
+every compressor on a small model."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gcsim.compressors.registry import REGISTRY
 
 pytestmark = pytest.mark.long
 
@@ -74,3 +78,26 @@ def test_dense_at_32_nodes_is_the_ring_by_hand(results: dict[str, Any]) -> None:
 
 def test_it_stays_within_six_gibibytes(results: dict[str, Any]) -> None:
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 6 * 2**30
+
+
+def test_every_compressor_runs_end_to_end(tmp_path: Path) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "gcsim", "run", "compressor_zoo", "--json", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    rows = json.loads(shown.stdout)["rows"]
+    assert {row["compressor"] for row in rows} == set(REGISTRY)
+    for row in rows:
+        assert row["iteration_s"] > 0
+        assert row["wire_bytes_per_worker"] > 0
+        if row["nmse"] is not None:
+            assert row["nmse"] >= 0
+    exact = {row["compressor"]: row["nmse"] for row in rows}
+    assert exact["none"] == 0
+    assert exact["omnireduce"] < 1e-12  # lossless

@@ -26,7 +26,7 @@ from gcsim.compressors.coding.messages import split_body
 from gcsim.compressors.coding.packing import packed_bytes
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
-from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.meter import count_bytes, count_random, kernel
 from gcsim.compressors.random import bits64
 from gcsim.errors import InputError
 
@@ -177,7 +177,7 @@ def _widening(columns: int) -> int:
     return max(1, 512 // columns)
 
 
-@kernel("streaming", updates=("values",))
+@kernel("streaming", resident=("values",))  # of which it touches a stripe
 def column_bits(
     values: Tensor,
     columns: int,
@@ -202,13 +202,14 @@ def column_bits(
     width = stripe[1]
     rows = values.numel() // columns
     bits = np.empty(packed_bytes(rows * width, 1), dtype=np.uint8)
+    count_bytes("streaming", 4 * rows * width * (2 if keep_error else 1))
     with written_back(values) as data:
         wide, lines = _lines(columns, stripe, levels)
         in_parallel(_column_bits, rows * width, data, *wide, *lines, keep_error, bits)
     return tensor(bits, values)
 
 
-@kernel("streaming", updates=("out",))
+@kernel("streaming", resident=("out",))
 def add_columns(
     out: Tensor,
     columns: int,
@@ -223,6 +224,7 @@ def add_columns(
     `out` is float32 `[rows * columns]`, `levels` the lower and upper ones; see `column_bits`.
     """
     rows = out.numel() // columns
+    count_bytes("streaming", 8 * rows * stripe[1])
     with written_back(out) as sums:
         wide, lines = _lines(columns, stripe, levels)
         in_parallel(

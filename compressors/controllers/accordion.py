@@ -17,8 +17,8 @@ as critical. With 390 steps, 50,000 samples are 128 a step over all workers.
 State: the inner compressor's; in a measured epoch, n floats more.
 
 Source: S. Agarwal, H. Wang, K. Lee, S. Venkataraman, D. Papailiopoulos, "Accordion: Adaptive
-Gradient Communication via Critical Learning Regime Identification", MLSys 2021, arXiv:2010.16248,
-Algorithm 1; ranks 2 and 1 as there for PowerSGD.
+Gradient Communication via Critical Learning Regime Identification", MLSys 2021, arXiv:2010.16248;
+ranks 2 and 1 as there for PowerSGD.
 """
 
 from __future__ import annotations

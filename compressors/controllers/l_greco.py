@@ -23,7 +23,7 @@ State: the inner compressor's; on worker 0, n floats during the last `over` step
 A decision holds two tables of `buckets` numbers a tensor.
 
 Source: M. Alimohammadi, I. Markov, E. Frantar, D. Alistarh, "L-GreCo: Layerwise-Adaptive Gradient
-Compression for Efficient and Accurate Deep Learning", MLSys 2024, arXiv:2210.17357, Algorithm 1.
+Compression for Efficient and Accurate Deep Learning", MLSys 2024, arXiv:2210.17357.
 """
 
 from __future__ import annotations

@@ -13,14 +13,14 @@ The table is one for the whole bucket, as is k = max(1, round(n ratio)); by defa
 k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 million parameters.
 
 Readings: the learning rate is the optimiser's, that is 1 in the error's sum. Algorithm 1 takes
-S(update) off S_e (`after: subtract`); section 5 and the published code zero the cells, and the
-code zeroes those of the momentum too (`momentum_masking`). Hashes are computed inside the loops
+S(update) off S_e (`after: subtract`); the published code zeroes the cells, and those of
+the momentum too (`momentum_masking`). Hashes are computed inside the loops
 from a key of seed, bucket and row (a table of them would take 5 n words); with `blocks` above 1
 they repeat every n / blocks elements, each block with an offset and a sign of its own, as in the
 published CSVec, whose stored hashes that makes affordable.
 
-Biased. The median is at least one of the row's estimates off by what collides: an element is
-within about 3 |g| / sqrt(c) of its estimate. Nothing is promised of |Q(g) - g|.
+Biased by the selection. In each row an estimate is off by what collides, a deviation of about
+|g| / sqrt(c); the median of the rows is off by less. Nothing is promised of |Q(g) - g|.
 
 Cost: r random accesses an element to encode and to decode, into tables that are larger than a
 processor's near cache: about 1 ns each.
@@ -29,7 +29,7 @@ Memory: two partial tables beside the message (so that threads do not share cell
 number) and n floats of estimates: .75 n, then n with the defaults.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
-Sketching", ICML 2020, arXiv:2007.07682, Algorithm 1 and section 5; count sketch: M. Charikar,
+Sketching", ICML 2020, arXiv:2007.07682, Algorithm 1; count sketch: M. Charikar,
 K. Chen, M. Farach-Colton, ICALP 2002.
 """
 
@@ -256,16 +256,9 @@ def sketch(values: Tensor, hashes: Hashes) -> Tensor:
 
 @loop
 def _add_rows(
-    start: int,
-    stop: int,
-    values: Any,
-    partial: Any,
-    keys: Any,
-    offsets: Any,
-    flips: Any,
-    length: int,
-    total: Any,
-) -> None:
+    start: int, stop: int, values: Any, partial: Any, keys: Any, offsets: Any, flips: Any,
+    length: int, total: Any,
+) -> None:  # fmt: skip
     n = values.size
     columns, signs = np.empty(_CHUNK, dtype=np.int32), np.empty(_CHUNK, dtype=np.float32)
     for unit in range(start // max(1, n), stop // max(1, n)):
@@ -297,16 +290,9 @@ def estimate(table: Tensor, n: int, hashes: Hashes) -> Tensor:
 
 @loop
 def _estimate(
-    start: int,
-    stop: int,
-    table: Any,
-    out: Any,
-    keys: Any,
-    offsets: Any,
-    flips: Any,
-    length: int,
-    total: Any,
-) -> None:
+    start: int, stop: int, table: Any, out: Any, keys: Any, offsets: Any, flips: Any,
+    length: int, total: Any,
+) -> None:  # fmt: skip
     rows = keys.size
     columns, signs = np.empty(_CHUNK, dtype=np.int32), np.empty(_CHUNK, dtype=np.float32)
     seen = np.empty((rows, _CHUNK), dtype=np.float32)
@@ -343,29 +329,18 @@ def _sort_columns(values: Any, count: int) -> None:
 
 @kernel("gather_scatter")
 def _take_off(
-    indices: Tensor,
-    values: Tensor,
-    table: NDArray[np.float32],
-    hashes: Hashes,
-    *,
+    indices: Tensor, values: Tensor, table: NDArray[np.float32], hashes: Hashes, *,
     subtract: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Zero the cells of the indices (int32), or subtract the values' sketch, in place."""
     _clear_cells(array(indices), array(values), table, subtract, *hashes.for_loops)
 
 
 @loop
 def _clear_cells(
-    indices: Any,
-    values: Any,
-    table: Any,
-    subtract: bool,
-    keys: Any,
-    offsets: Any,
-    flips: Any,
-    length: int,
-    total: Any,
-) -> None:
+    indices: Any, values: Any, table: Any, subtract: bool, keys: Any, offsets: Any, flips: Any,
+    length: int, total: Any,
+) -> None:  # fmt: skip
     column, sign = np.empty(1, dtype=np.int32), np.empty(1, dtype=np.float32)
     for row in range(keys.size):
         cells = table[row]

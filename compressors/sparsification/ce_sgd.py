@@ -31,8 +31,8 @@ Readings where the paper is open or slips:
 * How many elements are speculative, and when, is not said: 1 % at each step.
 * What is not sent is lost (`residual` keeps it for the next step).
 
-State beside V (n bits): M (int32), age (one byte), last update (n floats) with feedback "descent";
-the server's V of each worker. Memory of a step: below 3 n floats.
+State beside V and marks (n bits each): M (int32), age (one byte), last update (n floats) with
+feedback "descent"; the server's V of each worker. Memory of a step: below 3 n floats.
 
 Source: Z. Tao, Q. Xia, Q. Li, S. Cheng, "CE-SGD: Communication-Efficient Distributed Machine
 Learning", Algorithm 2, Definitions 1-3, Eq. 8.

@@ -152,13 +152,9 @@ class Selection:
 
 @kernel("streaming", updates=("chosen", "rewards", "age", "near"))
 def _choose(
-    chosen: Tensor,
-    rewards: Tensor,
-    age: Tensor,
-    near: Tensor,
-    settings: tuple[int, int, int],
+    chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, settings: tuple[int, int, int],
     key: np.uint64,
-) -> NDArray[np.int64]:
+) -> NDArray[np.int64]:  # fmt: skip
     """A step of V, M and the ages, in place; five numbers a block: see `_Found`, and max M."""
     n = rewards.numel()
     mode, threshold, limit = settings

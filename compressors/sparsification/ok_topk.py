@@ -19,7 +19,8 @@ With balanced regions a worker handles less than 6 k words a step, whatever N: 2
 all-to-all and the gathering, N/N of the rest. Indices are 32-bit integers (the published code
 keeps them in a float32 buffer, exact only below 2^24 elements a region).
 
-Biased; error with one worker at most (1 - k/n) |v|^2 where a step sets its thresholds.
+Biased; error with one worker at most (1 - k/n) |v|^2 where a step sets its thresholds. Memory
+beside the residual: 16 bytes for each element that passes, here and on its way.
 
 Source: S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP
 2022, arXiv:2201.07598, Algorithms 1 and 2; the steps 32 and 64 and the factors are those of the

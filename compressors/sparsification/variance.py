@@ -50,7 +50,7 @@ from gcsim.compressors.coding.messages import bucket_state, frames_of, split_bod
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
+from gcsim.compressors.loops import array, in_parallel, inlined, loop, written_back
 from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError, Problem
@@ -197,19 +197,9 @@ def _add_and_find(
     largest = np.zeros(counts.size, dtype=np.int32)
     with written_back(r) as delayed, written_back(v) as moment:
         in_parallel(
-            _find_clear,
-            n,
-            delayed,
-            moment,
-            array(gradient),
-            array(second_moment),
-            np.float64(alpha),
-            np.float32(zeta),
-            found,
-            counts,
-            largest,
-            grain=BLOCK,
-        )
+            _find_clear, n, delayed, moment, array(gradient), array(second_moment),
+            np.float64(alpha), np.float32(zeta), found, counts, largest, grain=BLOCK,
+        )  # fmt: skip
     return found, counts, float(largest.max(initial=0).view(np.float32))
 
 
@@ -230,18 +220,9 @@ def write_chosen(chosen: Any, eights: Any, size: int, first: int, found: Any) ->
 
 @loop
 def _find_clear(
-    start: int,
-    stop: int,
-    delayed: Any,
-    moment: Any,
-    gradient: Any,
-    second_moment: Any,
-    alpha: float,
-    zeta: float,
-    found: Any,
-    counts: Any,
-    largest: Any,
-) -> None:
+    start: int, stop: int, delayed: Any, moment: Any, gradient: Any, second_moment: Any,
+    alpha: float, zeta: float, found: Any, counts: Any, largest: Any,
+) -> None:  # fmt: skip
     clear = np.zeros(BLOCK, dtype=np.uint8)
     eights = clear.view(np.uint64)
     sizes = np.empty(BLOCK, dtype=np.float32)
@@ -291,44 +272,26 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
 
 @kernel("gather_scatter")
 def _take_out(
-    r: Tensor,
-    v: Tensor,
-    found: NDArray[np.int32],
-    counts: NDArray[np.int64],
-    *,
-    cap: Any,
+    r: Tensor, v: Tensor, found: NDArray[np.int32], counts: NDArray[np.int64], *, cap: Any,
     drop: bool,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The clear elements' words, int32, in order; r and v become zero where they are sent.
 
     What does not fit its word is not sent; with `drop` it becomes zero all the same.
     """
     with written_back(r) as delayed, written_back(v) as moment:
         in_parallel(
-            _take_words,
-            found.size,
-            found,
-            counts,
-            delayed.view(np.int32),
-            moment.view(np.int32),
-            np.int32(cap),
-            np.int32(drop),
-            grain=BLOCK,
-        )
+            _take_words, found.size, found, counts, delayed.view(np.int32),
+            moment.view(np.int32), np.int32(cap), np.int32(drop), grain=BLOCK,
+        )  # fmt: skip
     return joined(found, counts, r)
 
 
 @loop
 def _take_words(
-    start: int,
-    stop: int,
-    found: Any,
-    counts: Any,
-    delayed: Any,
-    moment: Any,
-    cap: Any,
+    start: int, stop: int, found: Any, counts: Any, delayed: Any, moment: Any, cap: Any,
     drop: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Replace each block's indices by their words, as far as these fit; r and v as int32."""
     for first in range(start, stop, BLOCK):
         block = first // BLOCK
@@ -360,12 +323,6 @@ def _join(start: int, stop: int, words: Any, counts: Any, starts: Any, out: Any)
         target = out[starts[block] : starts[block] + counts[block]]
         for i in range(source.size):
             target[i] = source[i]
-
-
-def decode_words(words: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
-    """(indices int64 `[k]`, values float32 `[k]`) of words, int32 `[k]`."""
-    levels = tensor(_levels(exponent), words)
-    return (words & int(_INDEX)).to(torch.int64), levels[(words >> _DEPTH_BITS & 15).long()]
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

@@ -120,50 +120,28 @@ class VarianceHybrid(Compressor):
 
 @kernel("streaming", updates=("r", "v"))
 def _add_and_send(
-    r: Tensor,
-    v: Tensor,
-    gradient: Tensor,
-    second_moment: Tensor,
+    r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor,
     parameters: VarianceHybridParameters,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """One step of one tensor, float32 `[n]`: r and v in place; the words, int32."""
     n = r.numel()
     words = np.empty(n, dtype=np.int32)
     counts = np.zeros(-(-n // BLOCK), dtype=np.int64)
     with written_back(r) as residual, written_back(v) as moment:
         in_parallel(
-            _send_signs,
-            n,
-            residual,
-            moment,
-            array(gradient),
-            array(second_moment),
-            np.float64(parameters.alpha),
-            np.float32(parameters.tau),
-            np.float32(parameters.zeta),
-            parameters.correct_with == "after",
-            words,
-            counts,
+            _send_signs, n, residual, moment, array(gradient), array(second_moment),
+            np.float64(parameters.alpha), np.float32(parameters.tau),
+            np.float32(parameters.zeta), parameters.correct_with == "after", words, counts,
             grain=BLOCK,
-        )
+        )  # fmt: skip
     return joined(words, counts, r)
 
 
 @loop
 def _send_signs(
-    start: int,
-    stop: int,
-    residual: Any,
-    moment: Any,
-    gradient: Any,
-    second_moment: Any,
-    alpha: float,
-    tau: Any,
-    zeta: float,
-    after: bool,
-    words: Any,
-    counts: Any,
-) -> None:
+    start: int, stop: int, residual: Any, moment: Any, gradient: Any, second_moment: Any,
+    alpha: float, tau: Any, zeta: float, after: bool, words: Any, counts: Any,
+) -> None:  # fmt: skip
     """Each block's words, from the block's first place on."""
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     eights = chosen.view(np.uint64)

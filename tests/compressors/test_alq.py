@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats  # type: ignore[import-untyped]  # scipy has no annotations
+from scipy import integrate, stats
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket

@@ -9,7 +9,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost, total
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.meter import Meter, kernel, segment
+from gcsim.compressors.meter import Meter, count_bytes, count_random, kernel, segment, unpriced
 from gcsim.compressors.registry import REGISTRY, create
 
 
@@ -109,6 +109,42 @@ def test_nested_primitives_count_once() -> None:
     assert counted(recorder.fixed) == [("sort", 80, 0)]
 
 
+def test_tensors_made_like_another_do_not_read_it() -> None:
+    x = torch.zeros(1000)
+    with segment() as recorder:
+        x.new_zeros(3)
+        torch.zeros_like(x)
+    assert counted(recorder.fixed) == [("streaming", 12, 0), ("streaming", 4000, 0)]
+
+
+def test_a_kernel_counts_what_it_updates_and_not_what_is_resident() -> None:
+    @kernel("streaming", updates=("out",), resident=("state",))
+    def step(out: torch.Tensor, state: torch.Tensor) -> None:
+        count_bytes("streaming", 7)
+        count_random(100, 16)
+
+    out, state = torch.zeros(10), torch.zeros(1000)
+    with segment() as recorder:
+        step(out, state)
+    # 40 bytes read and written, what it says itself, and 200 bytes of random bits
+    assert [(c.kind, c.launches, c.nbytes) for c in recorder.fixed] == [
+        ("streaming", 0, 7),
+        ("random", 0, 200),
+        ("streaming", 1, 80),
+    ]
+
+
+def test_what_is_unpriced_costs_nothing() -> None:
+    @unpriced
+    def check(x: torch.Tensor) -> None:
+        x.sum()
+
+    x = torch.zeros(10)
+    with segment() as recorder:
+        check(x)
+    assert not recorder.fixed
+
+
 def team_costs(name: str, workers: int) -> list[tuple[list[KernelCost], list[KernelCost], int]]:
     """(fixed, per payload, payloads) of rank 0's segments and of the server.
 
@@ -135,17 +171,16 @@ def team_costs(name: str, workers: int) -> list[tuple[list[KernelCost], list[Ker
     return [(r.fixed, r.per_payload, r.payloads) for r in recorders]
 
 
-DATA_DEPENDENT = ("dgc", "ok_topk")
-"""Payloads differ between workers: a threshold sampled by rank, regions of a vector."""
-WHOLE_COLUMNS = ("onebit_sgd",)
-"""Parts are cut between columns, of which the matrix here has few."""
+DATA_DEPENDENT = ("dgc", "ok_topk", "ce_sgd")
+"""Payloads differ: a threshold sampled by rank, regions of a vector, a selection of one's own."""
+OWNED_PARTS = ("onebit_sgd",)
+"""What a worker does for the part of the whole that it owns shrinks as workers are added."""
 
 
 @pytest.mark.parametrize("name", [n for n in REGISTRY if n not in DATA_DEPENDENT])
 def test_cost_at_four_workers_follows_from_two(name: str) -> None:
     # All workers hold the same gradient, so payloads are alike, and the cost must be
     # fixed + workers * per payload.
-    tolerance = 0.1 if name in WHOLE_COLUMNS else 0.03
     at_two, at_four = team_costs(name, 2), team_costs(name, 4)
     assert len(at_two) == len(at_four)
     for (fixed2, payload2, count2), (fixed4, payload4, count4) in zip(at_two, at_four, strict=True):
@@ -154,4 +189,8 @@ def test_cost_at_four_workers_follows_from_two(name: str) -> None:
             two_fixed = sum(c.nbytes for c in total(fixed2) if c.kind == kind)
             two_payload = sum(c.nbytes for c in total(payload2) if c.kind == kind)
             four = sum(c.nbytes for c in total([*fixed4, *payload4]) if c.kind == kind)
-            assert four == pytest.approx(two_fixed + 2 * two_payload, rel=tolerance, abs=256), kind
+            expected = two_fixed + 2 * two_payload
+            if name in OWNED_PARTS:
+                assert four <= expected * 1.03 + 256, kind
+            else:
+                assert four == pytest.approx(expected, rel=0.03, abs=256), kind
