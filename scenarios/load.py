@@ -1,11 +1,13 @@
 """From a scenario file to a `Scenario`: read, changed by options, checked, built, resolved.
 
-Every problem of a file is reported at once, with its line and column. Nothing is run and torch
-is not imported: `gcsim check` and a run from the cache start at once.
+Every problem of a file is reported at once, with its line and column. A setting that changes
+nothing is a warning, through `logging`: on stderr where nobody asked for anything else. Nothing is
+run and torch is not imported: `gcsim check` and a run from the cache start at once.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.schema import (
     PER_NODE,
     ClusterSection,
+    CollectivesSection,
     Gradients,
     LinkSection,
     OwnModel,
@@ -40,6 +43,7 @@ from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
 DEFAULT_LIVE_WORKERS = 2
+_LOG = logging.getLogger(__name__)
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -86,6 +90,8 @@ def load_scenario(
         raise InputError(document.sorted(problems))
     if file is None:
         raise InternalError("a scenario without problems was not read")
+    for idle in _idle(document, file.cluster.collectives):
+        _LOG.warning("%s: warning: %s; %s", idle.place, idle.message, idle.hint)
     return _build(document, file, compressors, path)
 
 
@@ -143,6 +149,39 @@ def _in_place(document: Document, way: Keys, problem: Problem) -> Problem:
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
     place = document.place_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*way, *inner)), message=problem.message, hint=problem.hint)
+
+
+def _idle(document: Document, section: CollectivesSection) -> list[Problem]:
+    """Settings that change nothing beside the others."""
+    way = ("cluster", "collectives")
+    named = "auto" not in (section.all_reduce, section.all_gather)
+    found = []
+    if section.transport in {"nccl", "mpich"} and named:
+        found.append(
+            Problem(
+                place=document.place((*way, "transport")),
+                message=f"cluster.collectives.transport = {section.transport!r} has no effect: "
+                "all_reduce and all_gather name their algorithms",
+                hint="leave them out, or write auto",
+            )
+        )
+    default = CollectivesSection.model_fields["pipeline_block"].default
+    cut = (
+        section.all_gather == "pipelined_ring"
+        or section.all_reduce == "double_tree"
+        or (section.transport, section.all_gather) == ("mpich", "auto")
+    )
+    if section.pipeline_block != default and not cut:
+        found.append(
+            Problem(
+                place=document.place((*way, "pipeline_block")),
+                message="cluster.collectives.pipeline_block has no effect with transport "
+                f"{section.transport!r}, all_reduce {section.all_reduce!r} and all_gather "
+                f"{section.all_gather!r}",
+                hint="only all_gather: pipelined_ring and all_reduce: double_tree cut messages so",
+            )
+        )
+    return found
 
 
 # --- the scenario --------------------------------------------------------------------------------

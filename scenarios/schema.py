@@ -153,11 +153,11 @@ class DeviceSection(Section):
 
 
 class CollectivesSection(Section):
-    """Which algorithm carries out each kind of request."""
+    """Which algorithm carries out each kind of request; by default what the transport chooses."""
 
     transport: TransportName = "textbook"
-    all_reduce: AllReduceAlgorithm = "ring"
-    all_gather: AllGatherAlgorithm = "ring"
+    all_reduce: AllReduceAlgorithm = "auto"
+    all_gather: AllGatherAlgorithm = "auto"
     pipeline_block: Size = 32 * 1024
     servers: Annotated[
         Annotated[Literal["per_node"], Tag(NAMED)] | Annotated[_Count, Tag(SPELLED_OUT)],

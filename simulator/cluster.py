@@ -8,17 +8,36 @@ from typing import Literal
 from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
-TransportName = Literal["textbook", "gloo"]
+TransportName = Literal["textbook", "gloo", "nccl", "mpich"]
 AllReduceAlgorithm = Literal[
+    "auto",
     "ring",
     "hierarchical",
     "halving_doubling",
     "recursive_doubling",
     "binomial_tree",
     "double_tree",
+    "gloo_ring",
+    "nccl",
+    "nccl_ring_ll",
+    "nccl_ring_ll128",
+    "nccl_ring_simple",
+    "nccl_tree_ll",
+    "nccl_tree_ll128",
+    "nccl_tree_simple",
 ]
 AllGatherAlgorithm = Literal[
-    "ring", "pipelined_ring", "recursive_doubling", "bruck", "gather_broadcast"
+    "auto",
+    "ring",
+    "pipelined_ring",
+    "recursive_doubling",
+    "bruck",
+    "gather_broadcast",
+    "gloo_ring",
+    "nccl",
+    "nccl_ring_ll",
+    "nccl_ring_ll128",
+    "nccl_ring_simple",
 ]
 
 
@@ -27,8 +46,10 @@ class Collectives:
     """Which algorithm carries out each kind of request."""
 
     transport: TransportName = "textbook"
-    """gloo: device tensors are staged through host memory over `Cluster.intra_node`."""
+    """The library in whose place "auto" chooses. gloo: device tensors are staged through host
+    memory over `Cluster.intra_node`."""
     all_reduce: AllReduceAlgorithm = "ring"
+    """auto: what the transport would choose; nccl: what NCCL's tuner would, on any transport."""
     all_gather: AllGatherAlgorithm = "ring"
     pipeline_block: int = 32 * 1024
     """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""

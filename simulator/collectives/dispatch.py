@@ -1,13 +1,15 @@
 """Which algorithm carries out a collective, and when is every rank done?
 
-Adding a collective is one file and one line in `ALGORITHMS`. With the transport "gloo", device
-tensors are copied to host memory before and back after (see `staging.py`).
+Adding a collective is one file and one line in `ALGORITHMS`. Where no algorithm is named, the
+transport chooses (see `choice.py`). With the transport "gloo", device tensors are copied to host
+memory before and back after (see `staging.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,8 +22,11 @@ from gcsim.simulator.collectives import (
     bruck_allgather,
     double_tree_allreduce,
     gather_broadcast_allgather,
+    gloo_ring_allgather,
+    gloo_ring_allreduce,
     halving_doubling_allreduce,
     hierarchical,
+    nccl_allreduce,
     pairwise_alltoall,
     parameter_server,
     pipelined_allgatherv,
@@ -32,6 +37,7 @@ from gcsim.simulator.collectives import (
     tree_merge,
 )
 from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.staging import after_copies
 
 
@@ -63,6 +69,16 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "double_tree"): Algorithm(
         title="double binary tree all-reduce", carry_out=double_tree_allreduce.carry_out
     ),
+    ("all_reduce", "gloo_ring"): Algorithm(
+        title="Gloo ring all-reduce", carry_out=gloo_ring_allreduce.carry_out
+    ),
+    **{
+        ("all_reduce", mode.name): Algorithm(
+            title=mode.title("all_reduce"),
+            carry_out=partial(nccl_allreduce.nccl_allreduce, mode=mode),
+        )
+        for mode in nccl_allreduce.MODES
+    },
     ("all_gather", "ring"): Algorithm(title="ring all-gather", carry_out=ring_allgather.carry_out),
     ("all_gather", "pipelined_ring"): Algorithm(
         title="pipelined ring all-gatherv", carry_out=pipelined_allgatherv.carry_out
@@ -76,6 +92,17 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_gather", "gather_broadcast"): Algorithm(
         title="binomial gather and broadcast", carry_out=gather_broadcast_allgather.carry_out
     ),
+    ("all_gather", "gloo_ring"): Algorithm(
+        title="Gloo ring all-gather", carry_out=gloo_ring_allgather.carry_out
+    ),
+    **{
+        ("all_gather", mode.name): Algorithm(
+            title=mode.title("all_gather"),
+            carry_out=partial(nccl_allreduce.nccl_allgather, mode=mode),
+        )
+        for mode in nccl_allreduce.MODES
+        if mode.shape == "ring"
+    },
     ("push_pull", "parameter_server"): Algorithm(
         title="parameter server", carry_out=parameter_server.carry_out
     ),
@@ -89,16 +116,16 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
 """By kind of request and name of the algorithm."""
 
 
+_ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
+"""The algorithm of the kinds that have one."""
+
+
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
-    """What `Cluster.collectives` says of a request's kind."""
-    names = {
-        "all_reduce": cluster.collectives.all_reduce,
-        "all_gather": cluster.collectives.all_gather,
-        "push_pull": "parameter_server",
-        "all_to_all": "pairwise",
-        "tree_merge": "binomial",
-    }
-    return ALGORITHMS[record.kind, names[record.kind]]
+    """What `Cluster.collectives` says of a request's kind, size and number of ranks."""
+    if record.kind in {"all_reduce", "all_gather"}:
+        sent = _sent(record, cluster.workers)
+        return ALGORITHMS[record.kind, algorithm_name(record.kind, sent, record.element, cluster)]
+    return ALGORITHMS[record.kind, _ONLY[record.kind]]
 
 
 def carry_out(

@@ -39,9 +39,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize("label", VARIANTS)
+@pytest.mark.parametrize("threads", [2, 1], indirect=True)
+@pytest.mark.parametrize("n", SIZES)  # slowest: the data are made once for each size
 def test_compressor(benchmark: BenchmarkFixture, label: str, threads: int, n: int) -> None:
     keep_freed_memory()
     name, parameters = VARIANTS[label]

@@ -545,3 +545,90 @@ def test_any_option_is_taken_or_refused_as_input(
         return  # and nothing but InputError
     (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
     assert load_scenario(tmp_path / "b.yaml") == scenario
+
+
+def choosing(collectives: str) -> str:
+    return changed("collectives: {transport: gloo}", f"collectives: {{{collectives}}}")
+
+
+@pytest.mark.parametrize("transport", ["textbook", "gloo", "nccl", "mpich"])
+def test_what_is_not_named_the_transport_chooses(
+    tmp_path: Path, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = load(tmp_path, choosing(f"transport: {transport}")).cluster.collectives
+    assert (chosen.transport, chosen.all_reduce, chosen.all_gather) == (transport, "auto", "auto")
+    chosen = load(
+        tmp_path, choosing(f"transport: {transport}, all_reduce: ring")
+    ).cluster.collectives
+    assert (chosen.all_reduce, chosen.all_gather) == ("ring", "auto")
+    assert not caplog.records
+
+
+def test_a_library_s_algorithm_can_be_named(tmp_path: Path) -> None:
+    text = choosing("all_reduce: nccl_tree_ll128, all_gather: gloo_ring")
+    collectives = load(tmp_path, text).cluster.collectives
+    assert (collectives.all_reduce, collectives.all_gather) == ("nccl_tree_ll128", "gloo_ring")
+    found = problems(tmp_path, choosing("all_reduce: nccl_tree"))
+    assert (
+        "error: cluster.collectives.all_reduce = 'nccl_tree': is not a choice; did you" in found[0]
+    )
+
+
+CUT = "only all_gather: pipelined_ring and all_reduce: double_tree cut messages so"
+
+
+@pytest.mark.parametrize(
+    ("collectives", "expected"),
+    [
+        (
+            "pipeline_block: 64 KiB",
+            "a.yaml:14:33: warning: cluster.collectives.pipeline_block has no effect with "
+            "transport 'textbook', all_reduce 'auto' and all_gather 'auto'; " + CUT,
+        ),
+        (
+            "transport: gloo, pipeline_block: 64 KiB, all_reduce: ring",
+            "a.yaml:14:50: warning: cluster.collectives.pipeline_block has no effect with "
+            "transport 'gloo', all_reduce 'ring' and all_gather 'auto'; " + CUT,
+        ),
+        (
+            "transport: nccl, all_reduce: ring, all_gather: ring",
+            "a.yaml:14:28: warning: cluster.collectives.transport = 'nccl' has no effect: "
+            "all_reduce and all_gather name their algorithms; leave them out, or write auto",
+        ),
+        ("pipeline_block: 32 KiB", ""),  # the default
+        ("pipeline_block: 64 KiB, all_gather: pipelined_ring", ""),
+        ("pipeline_block: 64 KiB, all_reduce: double_tree", ""),
+        ("pipeline_block: 64 KiB, transport: mpich", ""),
+        ("transport: gloo, all_reduce: ring, all_gather: ring", ""),  # copies through the host
+        ("transport: mpich, all_reduce: ring", ""),
+    ],
+)
+def test_a_setting_without_effect_is_a_warning(
+    tmp_path: Path, collectives: str, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(tmp_path, choosing(collectives))
+    said = [record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records]
+    assert said == ([expected] if expected else [])
+
+
+def test_a_resolved_scenario_warns_of_nothing_new(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = load(tmp_path, GOOD)
+    path = tmp_path / "resolved.yaml"
+    path.write_text(write(scenario.resolved), encoding="utf-8")
+    assert load_scenario(path).cluster == scenario.cluster
+    assert not caplog.records
+
+
+def test_warnings_go_to_stderr(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(choosing("pipeline_block: 64 KiB"), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "gcsim", "check", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "warning" not in ran.stdout
+    assert "pipeline_block has no effect" in ran.stderr
