@@ -107,6 +107,12 @@ class Compressor(ABC):
         """What holds with these parameters, for the checker to test."""
         return Laws(unbiased=cls.about.unbiased)
 
+    @classmethod
+    def memory(cls, parameters: CompressorParameters) -> str:
+        """What a worker keeps between steps with these parameters; "none" when every step
+        stands alone."""
+        return cls.about.state
+
     def owed(self, bucket: Bucket) -> Tensor | None:
         """What this worker holds back of `bucket` and will deliver later: float32 `[n]`.
 

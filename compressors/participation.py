@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.coding.scans import all_finite
 from gcsim.compressors.meter import unpriced
 from gcsim.compressors.requests import Exchange, PushPull, Request, TreeMerge
 from gcsim.errors import InputError, Problem
@@ -34,7 +34,7 @@ def participate(member: Compressor, bucket: Bucket, step: int) -> Exchange:
 @unpriced
 def check_finite(bucket: Bucket) -> None:
     """Raise `InputError` with the parameter's name when a gradient is not finite."""
-    if bool(torch.isfinite(bucket.gradient.sum(dtype=torch.float64))):
+    if all_finite(bucket.gradient):
         return
     for piece, part in bucket.layout.views(bucket.gradient):
         wrong = int((~part.isfinite()).sum())

@@ -155,7 +155,8 @@ def _rows(
     rows = []
     for choice, profile, of_sizes in zip(scenario.compressors, profiles, predictions, strict=True):
         method = compressor_class(choice.kind)
-        scale_free = method.laws(check_parameters(choice.kind, choice.parameters)).scale_free
+        parameters = check_parameters(choice.kind, choice.parameters)
+        scale_free = method.laws(parameters).scale_free
         for size, (nodes, times) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * scenario.batch_size / times.iteration
@@ -185,7 +186,7 @@ def _rows(
                     nmse=None if scale_free else profile.quality.nmse,
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
-                    memory=method.about.state,
+                    memory=method.memory(parameters),
                     period=profile.period,
                 )
             )

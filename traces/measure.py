@@ -23,6 +23,7 @@ from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
+from gcsim.traces.allocator import give_back_freed_memory
 from gcsim.traces.metered import metered_exchange
 from gcsim.traces.profile import (
     Compute,
@@ -104,6 +105,7 @@ def measure(
     for layout in layouts:
         shelf = _Shelf(gradients, layout, workers)
         for subject, note in zip(subjects, notes, strict=True):
+            give_back_freed_memory()  # blocks of the sizes that the last one needed
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)
     return [

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.scans import squared_length
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InternalError
 
@@ -78,10 +79,10 @@ class Judge:
         """Close the window and add this bucket's part to its score."""
         assert self._dense is not None
         share = 1 / len(self._updates)
-        score.dense += _squared_length(self._dense)
+        score.dense += squared_length(self._dense)
         for update in self._updates:
-            score.update += share * _squared_length(update)
-            score.difference += share * _squared_length(update.sub_(self._dense))
+            score.update += share * squared_length(update)
+            score.difference += share * squared_length(update.sub_(self._dense))
         self._updates, self._dense = [], None
 
 
@@ -90,8 +91,3 @@ def _mean(tensors: Sequence[Tensor]) -> Tensor:
     for tensor in tensors[1:]:
         result.add_(tensor)
     return result.div_(len(tensors))
-
-
-def _squared_length(tensor: Tensor) -> float:
-    norm = torch.linalg.vector_norm(tensor, dtype=torch.float64)
-    return float(norm) ** 2

@@ -9,8 +9,9 @@ saturation cuts off.
 One random number u an element decides against all gaps at once: the code is the number of j with
 v - l_j > u (l_{j+1} - l_j). Of the gaps below v all are counted, of those above none, and its own
 with the right probability. u = (r + 1/2) / 65536 of 16 random bits: the probability is right to
-2^-17, and an element that is a level stays what it is. Both sides are compared times 2^24, unless
-that overflows: so the product is right where the gap is a denormal number.
+2^-17, and an element that is a level stays what it is. Both sides are compared times 2^24, so that
+the product is right where the gap is a denormal number; times 1/4 where levels are so large that
+their distance would overflow.
 
 A frame's body is the tables, float32 `[buckets, s]`, then the codes as base-s digits. A method
 brings the search for the levels, which sees each bucket sorted.
@@ -23,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.levels import bucket_count, bucket_parts
+from gcsim.compressors.coding.levels import bucket_count, bucket_grain, bucket_parts
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import (
@@ -50,13 +51,31 @@ LEVEL_COUNTS = (3, 5, 9)
 """Numbers of levels that pack well: 1.6, 2.33 and 3.2 bits an element."""
 MAX_BUCKET = 65535
 
-_SEARCHED = 1 << 16
-"""Elements that are sorted in one go: they stay in the processor's cache."""
 _PIECE = 1024
-_SIXTEEN_BITS = np.float32(65536)
 
 Search = Callable[[Any, Any], None]
 """Fills levels (float32 `[buckets, s]`) from rows (float32 `[buckets, length]`, each sorted)."""
+
+
+def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
+    """The DDP bucket with its tensors clipped by `clip_to_spread`; itself without `clip`."""
+    if clip is None:
+        return bucket
+    gradient = bucket.gradient.clone()
+    for _, values in bucket.layout.views(gradient):
+        clip_to_spread(values, size, clip)
+    return Bucket(layout=bucket.layout, gradient=gradient)
+
+
+@kernel("streaming", updates=("values",))
+def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
+    """Clip each bucket of a float32 `[n]` to `clip` standard deviations (None: do not), in place.
+
+    The deviation is the population's, about the mean; a bucket where it is 0 is not clipped.
+    """
+    if clip is not None:
+        with written_back(values) as data:
+            in_parallel(_clip_buckets, data.size, data, size, clip, grain=bucket_grain(size))
 
 
 @kernel("sort")
@@ -71,7 +90,7 @@ def search_levels(
     """
     data = array(values)
     tables = np.empty((bucket_count(data.size, size), count), dtype=np.float32)
-    grain = size * max(1, _SEARCHED // size)
+    grain = bucket_grain(size)  # also what is sorted in one go
     factor = 0.0 if clip is None else clip
     in_parallel(_search, data.size, data, size, grain, factor, search, tables, grain=grain)
     return tensor(tables, values)
@@ -96,32 +115,32 @@ def _search(
                 rows = some.reshape(-1, length).copy()
                 rows.sort(axis=1)
                 if factor:
-                    _clip_rows(rows, factor)
+                    _clip_buckets(0, rows.size, rows.reshape(-1), length, factor)
                 at = (first if length == size else first + whole) // size
                 search(rows, tables[at : at + rows.shape[0]])
 
 
 @summing_loop
-def _moments(row: Any, centre: float) -> tuple[float, float]:
+def _moments(part: Any, centre: float) -> tuple[float, float]:
     total, squares = 0.0, 0.0
-    for i in range(row.size):
-        distance = np.float64(row[i]) - centre
+    for i in range(part.size):
+        distance = np.float64(part[i]) - centre
         total += distance
         squares += distance * distance
     return total, squares
 
 
 @loop
-def _clip_rows(rows: Any, factor: float) -> None:
-    """Clip each row to `factor` of its standard deviations, in place."""
-    for r in range(rows.shape[0]):
-        row = rows[r]
-        total, _ = _moments(row, 0.0)
-        _, squares = _moments(row, total / row.size)
-        bound = np.float32(factor * np.sqrt(squares / row.size))
+def _clip_buckets(start: int, stop: int, values: Any, size: int, factor: float) -> None:
+    """Clip each bucket to `factor` of its standard deviations, in place."""
+    for at in range(start, stop, size):
+        part = values[at : min(at + size, stop)]
+        total, _ = _moments(part, 0.0)
+        _, squares = _moments(part, total / part.size)
+        bound = np.float32(factor * np.sqrt(squares / part.size))
         if bound > 0:
-            for i in range(row.size):
-                row[i] = min(max(row[i], -bound), bound)
+            for i in range(part.size):
+                part[i] = min(max(part[i], -bound), bound)
 
 
 @kernel("streaming")
@@ -137,21 +156,19 @@ def round_between(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) 
     """
     codes = np.empty(values.numel(), dtype=np.uint8)
     in_parallel(
-        _round, codes.size, array(values), array(tables), codes, size, key, grain=_grain(size)
+        _round, codes.size, array(values), array(tables), codes, size, key, grain=bucket_grain(size)
     )
     count_random(codes.size, 16)
     return tensor(codes, values)
 
 
-def _grain(size: int) -> int:
-    """Whole buckets, so that threads share none."""
-    return size * max(1, _SEARCHED // size)
-
-
 @inlined
 def magnifier(largest: Any) -> Any:
-    """Inside a loop: what both sides of a comparison are multiplied with."""
-    return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(1)
+    """Inside a loop: what both sides of a comparison are multiplied with.
+
+    `largest` is the largest magnitude of a level. A gap of up to twice that must not overflow.
+    """
+    return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(0.25)
 
 
 @loop
@@ -175,11 +192,12 @@ def _round(
             piece = values[first : first + length]
             out = codes[first : first + length]
             for i in range(length):
-                fractions[i] = (np.float32(drawn[i]) + np.float32(0.5)) * (scale / _SIXTEEN_BITS)
+                fractions[i] = (np.float32(drawn[i]) + np.float32(0.5)) * np.float32(2.0**-16)
                 scaled[i] = piece[i] * scale
                 out[i] = 0
             for j in range(table.size - 1):
-                low, gap = table[j] * scale, table[j + 1] - table[j]
+                low = table[j] * scale
+                gap = table[j + 1] * scale - low
                 for i in range(length):
                     out[i] += np.uint8(scaled[i] - low > fractions[i] * gap)
 
@@ -225,7 +243,7 @@ def _add_from_tables(out: Tensor, codes: Tensor, tables: Tensor, size: int, weig
             sums,
             size,
             np.float32(weight),
-            grain=_grain(size),
+            grain=bucket_grain(size),
         )
 
 

@@ -85,7 +85,7 @@ class Frame:
 def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int, flags: int = 0, params: int = 0
 ) -> Tensor:
-    """Header and body as one uint8 tensor `[16 + body bytes]` on the body's device.
+    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
 
     Raises `InternalError` when a number does not fit its field or the body is not bytes.
     """

@@ -21,7 +21,8 @@ Random positions have geometric gaps, whose entropy is 11.41 / 8.08 / 5.03 bits 
 then the shortest of the coders of gaps. Bitmap beats raw above k/n = 1/32 and packed above
 1/ceil(log2 n).
 
-Sources: R. Rice, J. Plaunt, "Adaptive variable-length coding", IEEE Trans. Comm. 1971; parameter
+Sources: R. Rice, J. Plaunt, "Adaptive variable-length coding for efficient compression of
+spacecraft television data", IEEE Trans. Comm. Technology 1971; parameter
 after Golomb 1966 for geometric gaps; Elias 1975 (`elias.py`).
 """
 

@@ -2,7 +2,7 @@
 
 Buckets of `size` consecutive elements (the last one may be shorter) share a norm; an element v
 becomes one of the 2s + 1 values norm * q / s, q = -s … s, rounded up or down at random such that
-the mean is v (Alistarh et al. 2017, "QSGD", arXiv:1610.02132, section 3.1).
+the mean is v (Alistarh et al. 2017, "QSGD", arXiv:1610.02132).
 
 Rounding uses 16 random bits an element: q = floor(s v / norm + (r + 1/2) / 65536), r uniform on
 0 … 65535. The probability of the upper neighbour is then the fraction rounded to a multiple of
@@ -46,6 +46,8 @@ MAX_STEPS = 127
 
 CHUNK = 2048
 """Elements between the random numbers and the packed codes: a multiple of eight."""
+SHARED_OUT = 1 << 16
+"""Elements of a thread's smallest part: they stay in the processor's cache."""
 _LARGE_BUCKET = 1 << 18
 """Buckets from here on are summed up by several threads."""
 _NO_BOUND = np.float32(np.inf)
@@ -57,6 +59,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 def bucket_count(n: int, size: int) -> int:
     """Buckets of `size` elements that `n` elements make, the last one possibly shorter."""
     return -(-n // size)
+
+
+def bucket_grain(size: int) -> int:
+    """Elements that threads share out at a time: whole buckets, about `SHARED_OUT` elements."""
+    return size * max(1, SHARED_OUT // size)
 
 
 def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
@@ -82,34 +89,9 @@ def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
         for bucket in range(norms.size):
             norms[bucket] = _norm_of(data[bucket * size : (bucket + 1) * size], maximum)
     else:
-        grain = max(1, CHUNK // size) * size
+        grain = bucket_grain(size)
         in_parallel(_bucket_norms, data.size, data, size, maximum, norms, grain=grain)
     return tensor(norms, values)
-
-
-@kernel("streaming")
-def round_to_levels(
-    values: Tensor, norms: Tensor, random16: Tensor, *, size: int, steps: int
-) -> Tensor:
-    """Codes q + s of elements rounded with given random bits.
-
-    Parameters
-    ----------
-    values : float32 `[n]`
-    norms : float32 `[ceil(n / size)]`; larger elements saturate at their bucket's norm
-    random16 : int32 `[n]`, uniform on 0 … 65535
-    size : bucket length
-    steps : s, 1 to 127
-
-    Returns
-    -------
-    uint8 `[n]`, each in [0, 2s]
-    """
-    data, divisors = np.ascontiguousarray(array(values)), array(norms)
-    fractions = np.ascontiguousarray(array(random16)).astype(np.uint16)
-    codes = np.empty(data.size, dtype=np.uint8)
-    in_parallel(_round_given, data.size, data, divisors, fractions, size, np.float32(steps), codes)
-    return tensor(codes, values)
 
 
 @kernel("streaming")
@@ -385,10 +367,13 @@ def _squares(start: int, stop: int, values: Any, sums: Any) -> None:
 
 
 @loop
-def _round(
+def round_bucket(
     values: Any, norm: np.float32, fractions: Any, steps: np.float32, bound: np.float32, codes: Any
 ) -> None:
-    """Elements of one bucket to codes; all arrays of the same length."""
+    """Elements of one bucket to codes q + s, uint8; all arrays of the same length.
+
+    `fractions` are 16 random bits each; elements beyond the bound or the norm saturate there.
+    """
     one = np.float32(1)
     if norm == np.float32(0):
         norm = one
@@ -397,25 +382,6 @@ def _round(
         level = min(max(share, -one), one) * steps
         level = np.floor(level + (np.float32(fractions[i]) * _UNIT + _HALF))
         codes[i] = np.uint8(np.int32(level + steps))
-
-
-@loop
-def _round_given(
-    start: int,
-    stop: int,
-    values: Any,
-    norms: Any,
-    fractions: Any,
-    size: int,
-    steps: np.float32,
-    codes: Any,
-) -> None:
-    at = start
-    while at < stop:
-        bucket = at // size
-        end = min((bucket + 1) * size, stop)
-        _round(values[at:end], norms[bucket], fractions[at:end], steps, _NO_BOUND, codes[at:end])
-        at = end
 
 
 @loop
@@ -442,7 +408,7 @@ def _encode(
         while at < last:
             bucket = at // size
             end = min((bucket + 1) * size, last)
-            _round(
+            round_bucket(
                 values[at:end],
                 norms[bucket],
                 fractions[at - first : end - first],

@@ -5,7 +5,9 @@ packed buffer is little endian and padded with zeros to a whole byte; what a buf
 been packed from (wrong length, padding that is not zero) raises `InputError`.
 
 Eight codes of b bits fill exactly b bytes: up to 8 bits each group of eight passes through one
-64-bit word, wider codes flow through a word that is emptied by 32 bits.
+64-bit word, wider codes flow through a word that is emptied by 32 bits. Single bits are bytes of 0
+and 1 for as long as possible: those are compared and chosen from with vector instructions, and one
+multiplication folds eight of them into a byte (`fold_bits`, `unfold_bits`).
 
 Every function is one streaming kernel of an accelerator.
 """
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
+from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -28,6 +30,8 @@ MAX_BITS = 16
 MAX_FIXED = 32
 """Bits of the widest values of `pack_fixed`."""
 _GRAIN = 1 << 16
+_CHUNK = 4096
+"""Elements whose signs are gathered before they are folded; a multiple of 8."""
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -84,10 +88,7 @@ def pack_signs(values: Tensor) -> Tensor:
     """
     data = np.ascontiguousarray(array(values))
     out = np.empty(packed_bytes(data.size, 1), dtype=np.uint8)
-    whole = data.size // 8 * 8
-    in_parallel(_pack_signs, whole, data, out, grain=_GRAIN)
-    if whole < data.size:
-        _pack_signs(0, 8, _padded(data[whole:], 8), out[whole // 8 :])
+    in_parallel(_pack_signs, data.size, data, out, grain=_GRAIN)
     return tensor(out, values)
 
 
@@ -139,6 +140,38 @@ def damaged(what: str) -> InputError:
     return InputError(
         Problem(message=f"damaged payload: {what}", hint="it was cut, edited or misread")
     )
+
+
+# --- for loops, here and in other files ---------------------------------------------------------
+
+
+@inlined
+def fold_bits(words: Any, out: Any) -> None:
+    """The lowest bits of the bytes of `words` (uint64), eight in each byte of `out`.
+
+    In a word of bytes b_k in {0, 1}, bit 8k becomes bit 56 + k of the product, without carries.
+    """
+    for k in range(out.size):
+        out[k] = np.uint8((words[k] * np.uint64(0x0102040810204080)) >> np.uint64(56))
+
+
+@inlined
+def unfold_bits(packed: Any, words: Any) -> None:
+    """The bits of each byte of `packed` as the eight bytes of a word: 0, or something else."""
+    for k in range(packed.size):
+        repeated = np.uint64(packed[k]) * np.uint64(0x0101010101010101)
+        words[k] = repeated & np.uint64(0x8040201008040201)
+
+
+@loop
+def put_signs(values: Any, words: Any, out: Any) -> None:
+    """One bit an element, 1 = negative, as `out`; `words` (uint64) has room for a byte each."""
+    flags = words.view(np.uint8)
+    for i in range(values.size):
+        flags[i] = values[i] < 0
+    for i in range(values.size, 8 * out.size):
+        flags[i] = 0
+    fold_bits(words, out)
 
 
 # --- loops: over whole groups of eight; the last codes are padded to a group ---------------------
@@ -263,13 +296,10 @@ def _unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
 
 @loop
 def _pack_signs(start: int, stop: int, values: Any, out: Any) -> None:
-    values, out = values[start:stop], out[start // 8 :]
-    for group in range(values.size // 8):
-        eight = values[8 * group : 8 * group + 8]
-        byte = 0
-        for j in range(8):
-            byte |= (eight[j] < 0) << j
-        out[group] = byte
+    words = np.empty(_CHUNK // 8, dtype=np.uint64)
+    for first in range(start, stop, _CHUNK):
+        last = min(first + _CHUNK, stop)
+        put_signs(values[first:last], words, out[first // 8 : (last + 7) // 8])
 
 
 @loop

@@ -1,22 +1,16 @@
-"""Which elements does a random draw take? Exact subsets and independent draws, without n uniforms.
+"""Which elements do independent draws take? Found with far fewer than n random numbers.
 
-Independent draws: element i is taken with probability p_i = min(1, scale |w_i|), whatever happens
-to the others. The sums of |w| over blocks of 16 elements, S_b, are kept. One uniform U a block
-decides by inversion: if U >= scale S_b, which bounds P(block not empty) from above, the block is
-empty and its elements are not read (most blocks, at a density of a hundredth). Else F = 1 -
-prod(1 - p_j) is accumulated over its elements; the first i with U < F is the first one taken, and
-after it the same goes on with a fresh uniform. That is the exact distribution, up to the 53 bits
-of a uniform: n/16 uniforms and one for each element taken.
+Element i is taken with probability p_i = min(1, scale |w_i|), whatever happens to the others. The
+sums of |w| over blocks of 16 elements, S_b, are kept. One uniform U a block decides by inversion:
+if U >= scale S_b, which bounds P(block not empty) from above, the block is empty and its elements
+are not read (most blocks, at a density of a hundredth). Else F = 1 - prod(1 - p_j) is accumulated
+over its elements; the first i with U < F is the first one taken, and after it the same goes on with
+a fresh uniform. That is the exact distribution, up to the 53 bits of a uniform: n/16 uniforms and
+one for each element taken.
 
-Subset of exactly k out of n: the numbers that fall in segments of 2^20 are drawn first (they are
-hypergeometric). In a segment, uniform positions are marked in a bitmap until enough different ones
-are (of the complement, above one half); scanning the bitmap gives them in ascending order. No
-position is preferred (up to 2^-24), so all subsets are equally likely: O(k) numbers of 64 bits.
+Every number is numbered by its block, so the result does not depend on the threads.
 
-Every number is numbered by its block (or draw), so the result does not depend on the threads.
-
-Source: L. Devroye, "Non-uniform random variate generation", Springer 1986, II.2 (inversion) and
-XII.2 (sampling without replacement by rejection).
+Source: inversion, as in L. Devroye, "Non-uniform random variate generation", Springer 1986.
 """
 
 from __future__ import annotations
@@ -28,8 +22,7 @@ import numpy as np
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, summing_loop
 from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.random import bits64, fraction64
-from gcsim.errors import InternalError
+from gcsim.compressors.random import fraction64
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +31,6 @@ BLOCK = 16
 """Elements that share a sum: one line of the cache in float32."""
 _CHUNK = 1 << 16
 """Elements whose positions are collected together: a multiple of `BLOCK`."""
-_SEGMENT = 1 << 20
-"""Elements whose bitmap stays in the cache."""
 _SLACK = 2.0**-40
 """More than the rounding of a block's sum."""
 
@@ -111,26 +102,6 @@ def draw(
     drawing = _draw_and_lower if factor < 1.0 else _draw_only
     touched = weights.values[: BLOCK * expected]  # a block for each element drawn
     return drawing(weights.sums, touched, weights, scale, key, (factor, prior, chances))
-
-
-@kernel("random")
-def distinct_positions(generator: np.random.Generator, n: int, k: int) -> Tensor:
-    """A uniformly random subset of k of the positions 0 … n-1: int64 `[k]`, ascending.
-
-    Raises `InternalError` unless 0 <= k <= n < 10^9.
-    """
-    if not 0 <= k <= n < 1_000_000_000:
-        raise InternalError(f"cannot draw {k} distinct positions out of {n}")
-    sizes = np.full(-(-n // _SEGMENT), _SEGMENT)
-    if n % _SEGMENT:
-        sizes[-1] = n % _SEGMENT
-    parts = generator.multivariate_hypergeometric(sizes, k) if sizes.size > 1 else [k]
-    key = np.uint64(generator.bit_generator.random_raw())
-    ends = np.concatenate(([0], np.cumsum(parts))).astype(np.int64)
-    positions = np.empty(k, dtype=np.int64)
-    in_parallel(_mark_and_list, n, ends, key, positions, grain=_SEGMENT)
-    count_random(min(k, n - k), 64)
-    return torch.from_numpy(positions)
 
 
 def _draw(
@@ -206,10 +177,12 @@ def _add_unsaturated(
             elements = values[first:last]
             for i in range(elements.size):
                 value = abs(np.float64(elements[i]))
-                over = 1.0 if value * scale >= 1.0 else 0.0  # a factor, so that it vectorises
+                over = 1.0 if value * scale >= 1.0 else 0.0  # factors, so that it vectorises
+                under = 1.0 if value * scale < 1.0 else 0.0
                 count += over
                 squares += over * value * value
-                rest += value - over * value
+                rest += under * value  # not value - over * value: such a sum may be reordered,
+                # and what is light be lost beside what is heavy
         else:
             for b in range(part.size):
                 rest += part[b] if part[b] * scale < 1.0 else 0.0
@@ -218,9 +191,10 @@ def _add_unsaturated(
                 for i in range(begin, min(begin + BLOCK, last)):
                     value = abs(np.float64(values[i]))
                     over = 1.0 if value * scale >= 1.0 else 0.0
+                    under = 1.0 if value * scale < 1.0 else 0.0
                     count += over
                     squares += over * value * value
-                    rest += value - over * value
+                    rest += under * value
         partial[first // _CHUNK, 0] = count
         partial[first // _CHUNK, 1] = rest
         partial[first // _CHUNK, 2] = squares
@@ -306,47 +280,3 @@ def _compact(
         if kept.size:
             for j in range(target.size):
                 kept[ends[chunk] + j] = chance[first + j]
-
-
-@inlined
-def _ones(word: np.uint64) -> int:
-    """Bits that are set."""
-    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    low = word & np.uint64(0x3333333333333333)
-    word = low + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@loop
-def _mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: Any) -> None:
-    """In each segment as many random positions as `ends` says, ascending."""
-    words = np.empty(_SEGMENT // 64, dtype=np.uint64)
-    one = np.uint64(1)
-    for first in range(start, stop, _SEGMENT):
-        n = min(_SEGMENT, stop - first)
-        at, k = ends[first // _SEGMENT], ends[first // _SEGMENT + 1] - ends[first // _SEGMENT]
-        complement = 2 * k > n
-        wanted = n - k if complement else k
-        words[:] = np.uint64(0)
-        marked, number = 0, 4 * first
-        while marked < wanted:
-            bits = bits64(key, number) >> np.uint64(20)
-            number += 1
-            position = (bits * np.uint64(n)) >> np.uint64(44)
-            word = np.int64(position >> np.uint64(6))
-            bit = one << (position & np.uint64(63))
-            marked += int((words[word] & bit) == np.uint64(0))
-            words[word] |= bit
-        used = words[: -(-n // 64)]
-        for i in range(used.size):
-            word64 = used[i]
-            if complement:
-                word64 = ~word64
-                if 64 * i + 64 > n:
-                    word64 &= (one << np.uint64(n - 64 * i)) - one
-            while word64:
-                lowest = word64 & (~word64 + one)
-                positions[at] = first + 64 * i + _ones(lowest - one)
-                at += 1
-                word64 ^= lowest

@@ -1,29 +1,30 @@
-"""Which elements are sent? The k largest, or those above a threshold, and how to move them.
+"""Which are the k largest magnitudes of a vector? Found exactly, without sorting.
 
-Selection by a threshold takes two steps: a pass over all elements *marks* those that do not lie
-inside the open interval (down, up), noting their places block by block, and `take` collects
-them. The marking pass is where a gradient is added to what a worker remembers, so that each is
-read once.
+A threshold from a sample marks a little more than k candidates, and a selection among those finds
+the k-th largest exactly. When the sample misled (fewer than k candidates, or far more) the
+selection runs on all n: a radix selection over the bits of the magnitudes, which as integers have
+the order of the floats. Among equal magnitudes the lowest index wins, so that every implementation
+and device selects the same set.
 
-The k largest magnitudes are found without sorting: a threshold from a sample marks a little more
-than k candidates, and a selection among those finds the k-th largest exactly. When the sample
-misled (fewer than k candidates, or far more) the selection runs on all n: a radix selection over
-the bits of the magnitudes, which as integers have the order of the floats. Among equal
-magnitudes the lowest index wins, so that every implementation and device selects the same set.
-
-Assumes finite values; not-a-number lies in no interval, is marked, and is an `InputError` when it
-is taken. Indices are int64 and ascending everywhere.
+Assumes finite values; not-a-number is an `InputError`. Indices are int64 and ascending everywhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gcsim.compressors.coding.marks import (
+    BLOCK,
+    Marks,
+    add_and_mark,
+    mark,
+    note_places,
+    take_arrays,
+)
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
+from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError, InternalError
 
@@ -31,15 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-BLOCK = 4096
-"""Elements that are marked together."""
-_NOTED = 512
-"""Places that a block has room for; a fuller block is searched again when it is taken."""
-_DENSE = 32
-"""With more than one hit in so many elements, a block's places are found without branches."""
-_STRIDE = 255
+SAMPLE_STRIDE = 255
 """Of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
-_SAMPLED = 1 << 15
+WORTH_A_SAMPLE = 1 << 15
 """Fewer elements are not worth a sample."""
 _MAGNITUDE = 0x7FFFFFFF
 
@@ -49,85 +44,22 @@ def count_kept(numel: int, ratio: float) -> int:
     return min(numel, max(1, round(numel * ratio)))
 
 
-# --- by threshold -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Marks:
-    """Which elements a pass found outside the open interval (down, up)."""
-
-    down: np.float32
-    up: np.float32
-    counts: NDArray[np.int64]
-    """By block of `BLOCK` elements."""
-    places: NDArray[np.uint16]
-    """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
-
-    @property
-    def total(self) -> int:
-        """Number of marked elements."""
-        return int(self.counts.sum())
-
-
-def new_marks(n: int, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
-    """Room for the marks of n elements; `down` is -up unless given."""
-    blocks = -(-n // BLOCK)
-    return Marks(
-        down=np.float32(-up if down is None else down),
-        up=np.float32(up),
-        counts=np.zeros(blocks, dtype=np.int64),
-        places=np.empty((blocks, _NOTED), dtype=np.uint16),
-    )
-
-
-@kernel("streaming")
-def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
-    """Mark what is >= `up` or <= `down` (-up unless given); `values` is float32 `[n]`."""
-    marks = new_marks(values.numel(), up, down)
-    _marked(array(values), marks)
-    return marks
-
-
-@kernel("streaming", updates=("memory",))
-def add_and_mark(
-    memory: Tensor, gradient: Tensor, up: float | np.float32, down: float | np.float32 | None = None
-) -> Marks:
-    """memory += gradient, in place, and `mark` the sum in the same pass; both float32 `[n]`."""
-    marks = new_marks(memory.numel(), up, down)
-    with written_back(memory) as sums:
-        in_parallel(
-            _add_and_mark, sums.size, sums, array(gradient),
-            marks.up, marks.down, marks.counts, marks.places,
-        )  # fmt: skip
-    return marks
-
-
-@kernel("gather_scatter")
-def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
-    """(indices int64 `[m]`, ascending; their values float32 `[m]`) of the marked elements.
-
-    With `clear` they are then set to zero in `values`. Raises `InputError` when one is
-    not-a-number.
-    """
-    if not clear:
-        indices, taken = _taken(array(values), marks, False)
-    else:
-        with written_back(values) as source:
-            indices, taken = _taken(source, marks, True)
-    return tensor(indices, values), tensor(taken, values)
-
-
-@kernel("gather_scatter")
-def at_least(values: Tensor, threshold: float) -> Tensor:
-    """Indices with |value| >= threshold, int64, ascending: one compare-and-compact pass."""
-    if values.device.type != "cpu":
-        return (values.abs() >= threshold).nonzero().view(-1)
-    return take(values, mark(values, max(threshold, 0.0)))[0]
+def share_kept(numel: int, ratio: float) -> float:
+    """k / n; 1 for an empty tensor, of which nothing is lost."""
+    return count_kept(numel, ratio) / numel if numel else 1.0
 
 
 def scatter_add(update: Tensor, indices: Tensor, values: Tensor) -> None:
     """update[indices] += values, in place; the indices of one call are distinct."""
     update.index_add_(0, indices, values)
+
+
+def safe_rank(expected: float) -> int:
+    """Of a sample: the rank below which, most likely, lies all that `expected` of it stand for.
+
+    Six standard deviations beyond what is expected.
+    """
+    return int(expected + 6 * expected**0.5) + 1
 
 
 def strided_sample(start: int, stride: int, *terms: Tensor) -> Tensor:
@@ -141,9 +73,6 @@ def _sum(terms: list[Tensor]) -> Tensor:
     with np.errstate(over="ignore"):
         total = sum((array(term) for term in terms[1:]), start=array(terms[0]).copy())
     return tensor(total, terms[0])
-
-
-# --- the k largest ----------------------------------------------------------------------------
 
 
 @kernel("selection")
@@ -216,13 +145,13 @@ def _bound(k: int, *terms: NDArray[np.float32]) -> np.float32 | None:
     Below the k-th largest with six standard deviations; None when a sample does not pay.
     """
     n = terms[0].size
-    stride = min(_STRIDE, (k // 16) | 1)
-    if n < _SAMPLED or stride < 3:
+    stride = min(SAMPLE_STRIDE, (k // 16) | 1)
+    if n < WORTH_A_SAMPLE or stride < 3:
         return None
     with np.errstate(over="ignore"):
         sample = sum((term[::stride] for term in terms[1:]), start=terms[0][::stride])
     expected = k / stride
-    rank = int(expected + 6 * expected**0.5) + 1
+    rank = safe_rank(expected)
     return None if rank > sample.size else _kth(np.ascontiguousarray(sample), rank)
 
 
@@ -233,7 +162,7 @@ def _chosen(
     if k == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
     if marks is not None and k <= marks.total <= 4 * k:
-        indices, taken = _taken(values, marks, False)
+        indices, taken = take_arrays(values, marks, False)
         chosen = _exactly(taken, k)
         return indices[chosen], taken[chosen]
     chosen = _exactly(values, k)
@@ -306,124 +235,6 @@ def _largest_on_device(values: Tensor, k: int) -> Tensor:
 
 
 # --- loops ------------------------------------------------------------------------------------
-
-
-def _marked(values: NDArray[np.float32], marks: Marks) -> None:
-    in_parallel(_mark, values.size, values, marks.up, marks.down, marks.counts, marks.places)
-
-
-def _taken(
-    values: NDArray[np.float32], marks: Marks, clear: bool
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    if values.size > BLOCK * marks.counts.size:
-        raise InternalError(f"marks of {marks.counts.size} blocks for {values.size} elements")
-    ends = np.cumsum(marks.counts)
-    indices = np.empty(marks.total, dtype=np.int64)
-    taken = np.empty(marks.total, dtype=np.float32)
-    nan = np.zeros(1, dtype=np.uint8)
-    in_parallel(
-        _take, values.size, values, marks.up, marks.down, marks.counts, marks.places,
-        ends - marks.counts, indices, taken, clear, nan,
-    )  # fmt: skip
-    if nan[0]:
-        raise InputError("cannot select by magnitude: a value is not a number")
-    return indices, taken
-
-
-@inlined
-def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> None:
-    """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1.
-
-    `places` needs room for one more than the `hits`; what `mask` holds behind `size` is ignored
-    as long as it is 0 up to the next multiple of eight.
-    """
-    found = 0
-    if hits * _DENSE < size:
-        for word in range((size + 7) // 8):
-            if words[word]:
-                for bit in range(8):
-                    places[found] = 8 * word + bit
-                    found += mask[8 * word + bit]
-    elif hits:
-        for i in range(size):
-            places[found] = i
-            found += mask[i]
-
-
-@inlined
-def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any) -> Any:
-    """Inside a loop: how many of `part` do not lie in (down, up), their positions in `places`.
-
-    `part` has at most `BLOCK` elements, `mask` is scratch of `BLOCK` + 8 bytes and `words` its
-    view. Where there are more than `places` has room for, it is left alone.
-    """
-    hits = np.int32(0)
-    for i in range(part.size):
-        outside = not ((part[i] < up) & (part[i] > down))
-        mask[i] = outside
-        hits += np.int32(outside)
-    mask[part.size : part.size + 8] = 0
-    if hits < places.size:
-        note_places(mask, words, part.size, hits, places)
-    return hits
-
-
-@loop
-def _mark(start: int, stop: int, values: Any, up: Any, down: Any, counts: Any, places: Any) -> None:
-    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
-    words = mask.view(np.uint64)
-    for first in range(start, stop, BLOCK):
-        part = values[first : min(first + BLOCK, stop)]
-        row = places[first // BLOCK]
-        counts[first // BLOCK] = mark_block(part, up, down, mask, words, row)
-
-
-@loop
-def _add_and_mark(
-    start: int, stop: int, sums: Any, added: Any, up: Any, down: Any, counts: Any, places: Any
-) -> None:
-    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
-    words = mask.view(np.uint64)
-    for first in range(start, stop, BLOCK):
-        part = sums[first : min(first + BLOCK, stop)]
-        more = added[first : min(first + BLOCK, stop)]
-        for i in range(part.size):
-            part[i] += more[i]
-        row = places[first // BLOCK]
-        counts[first // BLOCK] = mark_block(part, up, down, mask, words, row)
-
-
-@loop
-def _take(
-    start: int, stop: int, values: Any, up: Any, down: Any, counts: Any, places: Any,
-    offsets: Any, indices: Any, taken: Any, clear: bool, nan: Any,
-) -> None:  # fmt: skip
-    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
-    words = mask.view(np.uint64)
-    found = np.zeros(BLOCK + 1, dtype=np.uint16)
-    for first in range(start, stop, BLOCK):
-        block = first // BLOCK
-        count = counts[block]
-        if count == 0:
-            continue
-        part = values[first : min(first + BLOCK, stop)]
-        here = places[block]
-        if count >= _NOTED:
-            mark_block(part, up, down, mask, words, found)
-            here = found
-        index = indices[offsets[block] : offsets[block] + count]
-        value = taken[offsets[block] : offsets[block] + count]
-        unordered = False
-        for i in range(count):
-            place = here[i]
-            x = part[place]
-            index[i] = first + place
-            value[i] = x
-            unordered |= np.isnan(x)
-            if clear:
-                part[place] = np.float32(0)
-        if unordered:
-            nan[0] = 1
 
 
 @loop

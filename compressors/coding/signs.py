@@ -1,4 +1,4 @@
-"""How does one bit an element become a sign, a scaled sign or a vote, at memory speed?
+"""How does one bit an element become a scaled sign, at memory speed?
 
 A bit says negative; zero of either sign counts as positive. Bits are packed little endian and
 padded with zeros to a whole byte. Blocks of `length` consecutive elements (the last may be
@@ -8,10 +8,6 @@ Error feedback in one pass. The error after coding p with scale s is e = p - s s
 vector to code is x + e; its signs do not depend on its scale, so one loop reads x and p, writes
 the new p and its bits, and adds up |p|. It can, because what is kept is p and s: e is formed when
 it is read next. A loop that writes e would wait for the scale and pass over p again.
-
-Votes. The numbers of negative votes lie in bit planes: bit i of plane k is bit k of element i's
-count. A payload of n bits is added with a carry from plane to plane, eight elements a byte
-operation; a comparison with a constant runs down the planes.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.packing import packed_bytes
+from gcsim.compressors.coding.packing import check_packed, packed_bytes, put_signs, unfold_bits
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
@@ -45,13 +41,6 @@ _NONE = np.zeros(0, dtype=np.float32)
 
 
 # --- from numbers to bits --------------------------------------------------------------------
-
-
-@kernel("streaming")
-def sign_bits(values: Tensor) -> Tensor:
-    """Bits of a float32 `[n]`: uint8 `[ceil(n / 8)]`."""
-    bits, _ = _code(array(values), length=0, norm=None)
-    return tensor(bits, values)
 
 
 @kernel("reduction")
@@ -128,7 +117,7 @@ def _code(
     g: NDArray[Any],
     *,
     length: int,
-    norm: Norm | None,
+    norm: Norm,
     p: NDArray[Any] = _NONE,
     scales: NDArray[Any] = _NONE,
     u: NDArray[Any] = _NONE,
@@ -139,7 +128,7 @@ def _code(
     bits = np.empty(packed_bytes(n, 1), dtype=np.uint8)
     blocks = -(-n // length) if length else 0
     tiles = -(-n // SUM_BLOCK)
-    sums = np.zeros(tiles + blocks if norm else 0, dtype=np.float64)
+    sums = np.zeros(tiles + blocks, dtype=np.float64)
     m, c, a, b = (np.float32(factor) for factor in factors)
     squares = norm == "rms"
     in_parallel(
@@ -175,7 +164,7 @@ def _coding(
     squares: bool,
 ) -> None:
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
-    flags = np.empty(SUM_BLOCK, dtype=np.uint8)
+    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
     mixed = np.empty(SUM_BLOCK, dtype=np.float32)
     for first in range(start, stop, SUM_BLOCK):  # a tile stays in the cache
         last = min(first + SUM_BLOCK, stop)
@@ -187,7 +176,7 @@ def _coding(
         if p.size:
             coded = p[first:last]
         at = first
-        while sums.size and at < last:
+        while at < last:
             block = at // length
             end = min(last, (block + 1) * length)
             part = coded[at - first : end - first]
@@ -196,7 +185,7 @@ def _coding(
             tile = first // SUM_BLOCK
             sums[tile + block] = _sum_of_squares(part) if squares else _sum_of_magnitudes(part)
             at = end
-        _pack(coded, flags, bits[first // 8 : (last + 7) // 8])
+        put_signs(coded, words, bits[first // 8 : (last + 7) // 8])
 
 
 @loop
@@ -234,18 +223,6 @@ def _sum_of_squares(values: Any) -> float:
     return total
 
 
-@loop
-def _pack(values: Any, flags: Any, bits: Any) -> None:
-    """Eight bytes of 0 or 1 make a byte: the multiplication moves bit 8 j to 56 + j."""
-    for i in range(values.size):
-        flags[i] = values[i] < np.float32(0)
-    for i in range(values.size, 8 * bits.size):
-        flags[i] = 0
-    words = flags[: 8 * bits.size].view(np.uint64)
-    for k in range(bits.size):
-        bits[k] = np.uint8((words[k] * np.uint64(0x0102040810204080)) >> np.uint64(56))
-
-
 # --- from bits to numbers --------------------------------------------------------------------
 
 
@@ -279,7 +256,7 @@ def _decode(
     out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, add: bool
 ) -> None:
     n = out.numel()
-    check_bits(bits, n)
+    check_packed(array(bits), n, 1)
     factors = array(scales)
     if length * factors.size < n or (factors.size - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")
@@ -294,15 +271,11 @@ def _decode(
 def _decoding(
     start: int, stop: int, bits: Any, factors: Any, length: int, out: Any, add: bool
 ) -> None:
-    flags = np.empty(SUM_BLOCK, dtype=np.uint8)
-    words = flags.view(np.uint64)
+    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
+    flags = words.view(np.uint8)
     for first in range(start, stop, SUM_BLOCK):
         last = min(first + SUM_BLOCK, stop)
-        packed = bits[first // 8 : (last + 7) // 8]
-        for k in range(packed.size):  # the byte in all eight places, bit j alone in place j
-            spread = np.uint64(packed[k]) * np.uint64(0x0101010101010101)
-            spread &= np.uint64(0x8040201008040201)
-            words[k] = (spread + np.uint64(0x7F7F7F7F7F7F7F7F)) & np.uint64(0x8080808080808080)
+        unfold_bits(bits[first // 8 : (last + 7) // 8], words)
         at = first
         while at < last:
             block = at // length
@@ -317,75 +290,3 @@ def _decoding(
                 for i in range(part.size):
                     part[i] = -factor if negative[i] else factor
             at = end
-
-
-def check_bits(bits: Tensor, n: int) -> None:
-    """Raise `InputError` unless these can be the packed bits of n elements."""
-    if bits.numel() != packed_bytes(n, 1):
-        raise InputError(
-            f"damaged payload: {bits.numel()} bytes where {packed_bytes(n, 1)} hold {n} signs"
-        )
-    if n % 8 and int(bits[-1]) >> n % 8:
-        raise InputError("damaged payload: padding after the last sign is not zero")
-
-
-# --- votes -----------------------------------------------------------------------------------
-
-
-def no_votes(n: int, voters: int, like: Tensor) -> Tensor:
-    """Counts of zero: uint8 `[planes, ceil(n / 8)]` that hold up to `voters` votes an element."""
-    planes = voters.bit_length()
-    return tensor(np.zeros((planes, packed_bytes(n, 1)), dtype=np.uint8), like)
-
-
-@kernel("streaming", resident=("counts",))
-def add_votes(counts: Tensor, bits: Tensor) -> None:
-    """Count each bit that is set, in place. `bits` is uint8 `[ceil(n / 8)]`.
-
-    Not more often than there are voters: a carry out of the highest plane is lost.
-    """
-    with written_back(counts) as planes:
-        in_parallel(_voting, bits.numel(), array(bits), planes, grain=SUM_BLOCK)
-
-
-@loop
-def _voting(start: int, stop: int, bits: Any, planes: Any) -> None:
-    carry = np.empty(SUM_BLOCK, dtype=np.uint8)
-    for first in range(start, stop, SUM_BLOCK):
-        votes = bits[first : min(first + SUM_BLOCK, stop)]
-        for i in range(votes.size):
-            carry[i] = votes[i]
-        for k in range(planes.shape[0]):
-            plane = planes[k, first : first + votes.size]
-            for i in range(votes.size):
-                before = plane[i]
-                plane[i] = before ^ carry[i]
-                carry[i] &= before
-
-
-@kernel("streaming", resident=("counts",))
-def more_than(counts: Tensor, threshold: int) -> Tensor:
-    """Bits of the elements with more votes than `threshold` (>= 0): uint8 `[ceil(n / 8)]`."""
-    planes = array(counts)
-    bits = np.zeros(planes.shape[1], dtype=np.uint8)
-    if threshold >> planes.shape[0] == 0:  # else more than there are voters
-        in_parallel(_comparing, bits.size, planes, threshold, bits, grain=SUM_BLOCK)
-    return tensor(bits, counts)
-
-
-@loop
-def _comparing(start: int, stop: int, planes: Any, threshold: int, bits: Any) -> None:
-    equal = np.empty(SUM_BLOCK, dtype=np.uint8)
-    for first in range(start, stop, SUM_BLOCK):
-        more = bits[first : min(first + SUM_BLOCK, stop)]
-        for i in range(more.size):
-            equal[i] = np.uint8(255)
-        for k in range(planes.shape[0] - 1, -1, -1):
-            plane = planes[k, first : first + more.size]
-            if (threshold >> k) & 1:
-                for i in range(more.size):
-                    equal[i] &= plane[i]
-            else:
-                for i in range(more.size):
-                    more[i] |= equal[i] & plane[i]
-                    equal[i] &= ~plane[i]

@@ -22,8 +22,8 @@ the model in one bucket it is the paper's. The gradients are worker 0's own, whi
 State: the inner compressor's; on worker 0, n floats during the last `over` steps before a decision.
 A decision holds two tables of `buckets` numbers a tensor.
 
-Source: M. Alimohammadi, I. Markov, E. Frantar, D. Alistarh, "L-GreCo: Layerwise-Adaptive Gradient
-Compression for Efficient and Accurate Deep Learning", MLSys 2024, arXiv:2210.17357.
+Source: I. Markov, K. Alimohammadi, E. Frantar, D. Alistarh, "L-GreCo: Layerwise-Adaptive Gradient
+Compression for Efficient Data-Parallel Deep Learning", MLSys 2024, arXiv:2210.17357.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class LGreco(PerTensor):
         bits="at most those of the inner compressor with its base parameter",
         unbiased=False,
         state="the inner compressor's; on worker 0 a sum of gradients (n) before decisions",
-        paper="Alimohammadi et al., L-GreCo, MLSys 2024, arXiv:2210.17357",
+        paper="Markov et al., L-GreCo, MLSys 2024, arXiv:2210.17357",
     )
 
     def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:

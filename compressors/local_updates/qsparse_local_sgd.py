@@ -13,8 +13,8 @@ Q: the kept values in buckets of 512 (in order of their index), each with its ma
 the Euclidean norm), rounded at random to 127 levels: one byte of sign and magnitude. `scaled`
 divides by 1 + beta, beta = min(d / s^2, sqrt(d) / s) for buckets of d values and s levels, .032
 here. `bucket: null` is the paper's single norm a tensor, which rounds nearly everything of a large
-tensor to zero (beta = 302 for 4.9 M kept values and s = 127). `quantiser: sign` is SignTopK: all
-kept values have the magnitude |top k|_1 / k.
+tensor to zero (of 4.9 M kept values, at s = 127: d / s^2 = 302, sqrt(d) / s = 17). `quantiser:
+sign` is SignTopK: all kept values have the magnitude |top k|_1 / k.
 
 With T = the energy of the k largest, for one tensor without memory:
     E|v - Q|^2 <= |v|^2 - (1 - beta) T     (levels; T >= k/n |v|^2)
@@ -28,12 +28,11 @@ with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones. `interval: va
 values alone, as comparisons in the literature do: 2.
 
 Source: D. Basu, D. Data, C. Karakus, S. Diggavi, "Qsparse-local-SGD: Distributed SGD with
-Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.02367, Alg. 1.
+Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.02367.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -41,26 +40,20 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.index_coding import (
-    IndexCoding,
-    choose_coder,
-    decode_indices,
-    encode_indices,
-    expected_bits,
-)
-from gcsim.compressors.coding.levels import (
-    Norm,
-    add_levels,
-    bucket_count,
-    bucket_norms,
-    encode_levels,
-)
-from gcsim.compressors.coding.messages import bucket_state, frames_of
-from gcsim.compressors.coding.packing import damaged, pack_signs, packed_bytes, unpack_signs
-from gcsim.compressors.coding.selection import count_kept, scatter_add, take_largest
+from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, expected_bits
+from gcsim.compressors.coding.levels import Norm
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.selection import count_kept, take_largest
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.local_updates.qsparse_messages import (
+    VALUE_BUCKET,
+    Rounding,
+    add_decoded,
+    beta,
+    pack_levels_kept,
+    pack_signed_kept,
+)
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import random_key
@@ -69,14 +62,6 @@ from gcsim.compressors.requests import Exchange, gather_variable
 if TYPE_CHECKING:
     from torch import Tensor
 
-STEPS = 127
-VALUE_BUCKET = 512
-"""Kept values that share a norm."""
-_LEVELS = np.arange(256) - STEPS
-_SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
-_CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
-_SIGNS = 1 << 4
-"""Flag of a frame: signs and one magnitude."""
 _LARGE = 1 << 26
 """Elements of the network for which presets of the interval are made (AlexNet: 61 M)."""
 
@@ -122,7 +107,7 @@ class QsparseLocalSgd(Compressor):
     about = About(
         title="Qsparse-local-SGD",
         family="local updates",
-        collective="all-gatherv every interval steps, nothing between",
+        collective="all-gather of unequal messages every interval steps, nothing between",
         bits="ratio (8 + 32 / 512 + index bits) / interval",
         unbiased=False,
         state="momentum (n), error (n), directions of the round (n)",
@@ -179,43 +164,19 @@ class QsparseLocalSgd(Compressor):
 
     def encode(self, vector: Tensor, layout: BucketLayout, step: int) -> Tensor:
         """Q(TopK(v)) of each tensor of a float32 `[layout.numel]`: uint8, one frame a tensor."""
-        chosen = self.parameters
+        chosen, worker = self.parameters, self.worker
         frames = []
         for piece, part in layout.views(vector):
             k = count_kept(piece.numel, chosen.ratio)
             indices, values = take_largest(part, k, clear=False)
             coder = choose_coder(chosen.indices, piece.numel, k)
-            positions = encode_indices(indices, piece.numel, coder)
-            signs = chosen.quantiser == "sign"
-            if signs:
-                magnitude = values.double().abs().mean().float() if k else values.new_zeros(())
-                parts = (as_bytes(magnitude.reshape(1)), pack_signs(values), positions)
-            else:
-                key = random_key(
-                    self.worker.seed, step, piece.index, "qsparse rounding", self.worker.rank
-                )
-                parts = (*self._levels(values, key), positions)
-            frames.append(
-                pack_frame(
-                    Codec.QSPARSE,
-                    torch.cat(parts),
-                    numel=piece.numel,
-                    nonzero=k,
-                    flags=int(coder) | (_SIGNS if signs else 0),
-                    params=0 if signs else chosen.bucket or 0,
-                )
-            )
+            if chosen.quantiser == "sign":
+                frames.append(pack_signed_kept(values, indices, piece.numel, coder))
+                continue
+            key = random_key(worker.seed, step, piece.index, "qsparse rounding", worker.rank)
+            rounding = Rounding(norm=chosen.norm, bucket=chosen.bucket, scaled=chosen.scaled)
+            frames.append(pack_levels_kept(values, indices, piece.numel, coder, rounding, key))
         return torch.cat(frames)
-
-    def _levels(self, values: Tensor, key: np.uint64) -> tuple[Tensor, Tensor]:
-        """Norms and codes of kept values, as bytes."""
-        chosen = self.parameters
-        size = chosen.bucket or max(1, values.numel())
-        norms = bucket_norms(values, size, chosen.norm)
-        codes = encode_levels(values, norms, key, size=size, steps=STEPS, bits=8)
-        if chosen.scaled:
-            norms = norms / (1.0 + beta(min(size, values.numel())))
-        return as_bytes(norms), to_sign_magnitude(codes)
 
     # --- what it promises ---------------------------------------------------------------------
 
@@ -243,53 +204,6 @@ class QsparseLocalSgd(Compressor):
     def owed(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.owed`: the error."""
         return bucket_state(self._error, bucket).clone()
-
-
-def beta(d: int) -> float:
-    """Variance of the quantiser relative to |v|^2, of d values with one norm; an upper bound."""
-    return min(d / STEPS**2, math.sqrt(d) / STEPS)
-
-
-@kernel("streaming")
-def to_sign_magnitude(codes: Tensor) -> Tensor:
-    """Codes q + 127 as bytes with the sign in bit 7 (1 = negative) and |q| below it."""
-    return tensor(_SIGN_MAGNITUDE[array(codes)], codes)
-
-
-@kernel("streaming")
-def from_sign_magnitude(stored: Tensor) -> Tensor:
-    """Undo `to_sign_magnitude`: uint8 q + 127."""
-    return tensor(_CODES[array(stored)], stored)
-
-
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.QSPARSE):
-        indices, values = _read(frame, weight)
-        scatter_add(out[piece.offset : piece.offset + piece.numel], indices, values)
-
-
-def _read(frame: Frame, weight: float) -> tuple[Tensor, Tensor]:
-    """(indices int64 `[k]`, weight * values float32 `[k]`) of one frame."""
-    k = frame.nonzero
-    signs, size = bool(frame.flags & _SIGNS), frame.params or max(1, k)
-    head = 4 if signs else 4 * bucket_count(k, size)
-    middle = packed_bytes(k, 1) if signs else k
-    if frame.body.numel() < head + middle:
-        raise damaged(f"{frame.body.numel()} bytes for {k} kept values")
-    norms = from_bytes(frame.body[:head], torch.float32, head // 4)
-    coded = frame.body[head : head + middle]
-    if signs:
-        values = unpack_signs(coded, k).mul_(norms).mul_(weight)
-    else:
-        values = torch.zeros(k, dtype=torch.float32, device=frame.body.device)
-        codes = from_sign_magnitude(coded)
-        add_levels(values, codes, norms, size=size, steps=STEPS, weight=weight)
-    indices = decode_indices(frame.body[head + middle :], frame.numel, k, frame.flags & 0xF)
-    return indices, values
 
 
 @kernel("streaming", updates=("momentum", "applied"))

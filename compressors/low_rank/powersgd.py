@@ -41,6 +41,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.columns import matrix_shape
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.meter import kernel
@@ -269,12 +270,6 @@ class PowerSgd(Compressor):
 def gaussian(generator: np.random.Generator, shape: tuple[int, int], like: Tensor) -> Tensor:
     """Standard normal float32 of the given shape on the device of `like`."""
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).to(like.device)
-
-
-def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
-    """(rows, columns): the first dimension and the product of the others."""
-    rows = piece.shape[0] if piece.shape else 1
-    return rows, math.prod(piece.shape[1:])
 
 
 def part(flat: Tensor, piece: TensorSlice) -> Tensor:

@@ -16,7 +16,7 @@ Assumes that how workers agree on the statistics, which is open in the paper and
 that average.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
-arXiv:2010.12460, section 3; code: Tabrizian/learning-to-quantize (estim/gestim.py).
+arXiv:2010.12460; code: Tabrizian/learning-to-quantize (estim/gestim.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.levels import Norm, bucket_count, bucket_norms
+from gcsim.compressors.coding.levels import Norm, bucket_count, bucket_grain, bucket_norms
 from gcsim.compressors.coding.tables import MAX_BITS, add_decoded, encode_message, table_error
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
@@ -211,8 +211,7 @@ def bucket_sums(values: Tensor, size: int) -> Tensor:
     """Sum of the elements and of their squares of each bucket: float64 `[buckets, 2]`."""
     data = np.ascontiguousarray(array(values))
     sums = np.zeros((bucket_count(data.size, size), 2), dtype=np.float64)
-    grain = max(1, SUM_BLOCK // size) * size
-    in_parallel(_bucket_sums, data.size, data, size, sums, grain=grain)
+    in_parallel(_bucket_sums, data.size, data, size, sums, grain=bucket_grain(size))
     return tensor(sums, values)
 
 

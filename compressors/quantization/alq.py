@@ -17,7 +17,7 @@ Assumes the closed form above; the published code descends by finite differences
 use it. A model of normals puts few levels where heavy-tailed gradients have their large elements.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
-arXiv:2010.12460, section 3; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/dist.py).
+arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/dist.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ p = 1/2 before the first fit at step 0.
 Assumes that a multiplier is kept within .01 … .99.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
-arXiv:2010.12460, section 3 and appendix; code: Tabrizian/learning-to-quantize (nuq/quantize.py).
+arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py).
 """
 
 from __future__ import annotations

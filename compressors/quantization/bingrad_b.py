@@ -13,6 +13,8 @@ gives b0, one of the class sums and counts gives the means over all workers' ele
 each Lloyd iteration). Then the bits alone travel, and only their number an element matters to
 whoever adds them up. What is decoded has the mean bucket's mean.
 
+With `clip` = c elements are clipped to c standard deviations of their bucket before anything else.
+
 Payload: 1 bit an element and 64 a bucket; coherent: 1 bit, and 32 + 96 a bucket are all-reduced.
 
 Assumes b0 = mean, as the paper does "for ease of implementation"; an empty class's level is b0.
@@ -40,8 +42,9 @@ from gcsim.compressors.coding.binary import (
     pack_binary,
     read_binary,
 )
+from gcsim.compressors.coding.bucket_levels import clip_to_spread, clipped
 from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.levels import bucket_count
+from gcsim.compressors.coding.levels import bucket_count, bucket_grain
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
@@ -51,8 +54,6 @@ from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_SEARCHED = 1 << 16
 
 
 class BinGradBParameters(CompressorParameters):
@@ -66,6 +67,11 @@ class BinGradBParameters(CompressorParameters):
     )
     levels: Literal["own", "coherent"] = Field(
         "own", description="each worker's own levels, or the same on all (two small all-reduces)"
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
     )
 
 
@@ -95,9 +101,11 @@ class BinGradB(Compressor):
         size, iterations = parameters.bucket, parameters.lloyd_iterations
 
         def error(values: Tensor) -> float:
-            thresholds, lows, highs = class_means(values, size, iterations)
+            coded = values.clone()
+            clip_to_spread(coded, size, parameters.clip)
+            thresholds, lows, highs = class_means(coded, size, iterations)
             at = torch.arange(values.numel()) // size
-            decoded = torch.where(values >= thresholds[at], highs[at], lows[at])
+            decoded = torch.where(coded >= thresholds[at], highs[at], lows[at])
             return float((values.double() - decoded.double()).square().sum())
 
         return Laws(error_bound=error, error_is_exact=True)
@@ -105,6 +113,7 @@ class BinGradB(Compressor):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
         layout, size = bucket.layout, self.parameters.bucket
+        bucket = clipped(bucket, size, self.parameters.clip)
         known = None
         if self.parameters.levels == "own":
             message = self.encode(bucket)
@@ -206,7 +215,7 @@ def class_means(values: Tensor, size: int, iterations: int) -> tuple[Tensor, Ten
     """(thresholds, lower, upper levels) of a float32 `[n]`: float32 `[ceil(n / size)]` each."""
     data = array(values)
     found = np.empty((3, bucket_count(data.size, size)), dtype=np.float32)
-    in_parallel(_class_means, data.size, data, size, iterations, found, grain=_grain(size))
+    in_parallel(_class_means, data.size, data, size, iterations, found, grain=bucket_grain(size))
     return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
 
 
@@ -218,13 +227,8 @@ def class_sums(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """
     data, found = array(values), np.empty((3, thresholds.numel()), dtype=np.float32)
     limits = array(thresholds)
-    in_parallel(_class_sums, data.size, data, limits, size, found, grain=_grain(size))
+    in_parallel(_class_sums, data.size, data, limits, size, found, grain=bucket_grain(size))
     return tensor(found, values)
-
-
-def _grain(size: int) -> int:
-    """Whole buckets, so that threads share none."""
-    return size * max(1, _SEARCHED // size)
 
 
 @loop

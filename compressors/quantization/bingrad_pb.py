@@ -9,6 +9,8 @@ whose left side grows with b and whose right side falls: N(0, 1) has b = .647 an
 of its energy. The zero is bracketed by halving: a lower end moves up to (right side) / D, an upper
 end down to it, for at most `MAX_HALVINGS` passes over a bucket, which stays in the cache.
 
+With `clip` = c elements are clipped to c standard deviations of their bucket before anything else.
+
 Payload: 1 bit an element and 32 a bucket. No state. Biased, because of what saturates.
 
 Assumes that elements are symmetric about zero, as the paper does; where the sum jumps across b D,
@@ -35,8 +37,9 @@ from gcsim.compressors.coding.binary import (
     random_bits,
     read_binary,
 )
+from gcsim.compressors.coding.bucket_levels import clip_to_spread, clipped
 from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.levels import bucket_count
+from gcsim.compressors.coding.levels import bucket_count, bucket_grain
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_HALVINGS = 24
-_SEARCHED = 1 << 16
 
 
 class BinGradPbParameters(CompressorParameters):
@@ -57,6 +59,11 @@ class BinGradPbParameters(CompressorParameters):
 
     bucket: int = Field(
         2048, ge=1, le=65535, description="elements that share the levels (32 bits a bucket)"
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
     )
 
 
@@ -81,28 +88,32 @@ class BinGradPb(Compressor):
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`: sum of b^2 - v^2 inside, (|v| - b)^2 outside."""
+        """See `Compressor.laws`: b^2 - v^2 inside, (|v| - b)^2 outside, and what clipping adds."""
         assert isinstance(parameters, BinGradPbParameters)
 
         def error(values: Tensor) -> float:
             size = parameters.bucket
             at = torch.arange(values.numel()) // size
-            bounds = optimal_bounds(values, size)[at].double()
-            inside, outside = bounds.square() - values.double().square(), values.abs() - bounds
-            return float(torch.where(outside <= 0, inside, outside.square()).sum())
+            coded = values.clone()
+            clip_to_spread(coded, size, parameters.clip)
+            bounds = optimal_bounds(coded, size)[at].double()
+            means = torch.minimum(torch.maximum(coded.double(), -bounds), bounds)
+            return float((bounds.square() - means.square() + (means - values).square()).sum())
 
         return Laws(error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
-        payloads = yield AllGather(payload=self.encode(bucket, step))
+        chosen = self.parameters
+        message = self.encode(clipped(bucket, chosen.bucket, chosen.clip), step)
+        payloads = yield AllGather(payload=message)
         update = torch.zeros_like(bucket.gradient)
         for payload in payloads:
             add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
         return update
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame a tensor."""
+        """The message of a bucket's gradient, as it is: uint8, one frame a tensor."""
         me, size = self.worker, self.parameters.bucket
         frames = []
         for piece, values in bucket.layout.views(bucket.gradient):
@@ -129,8 +140,7 @@ def optimal_bounds(values: Tensor, size: int) -> Tensor:
     """The best b of each bucket of a float32 `[n]`: float32 `[ceil(n / size)]`."""
     data = array(values)
     bounds = np.empty(bucket_count(data.size, size), dtype=np.float32)
-    grain = size * max(1, _SEARCHED // size)
-    in_parallel(_optimal_bounds, data.size, data, size, bounds, grain=grain)
+    in_parallel(_optimal_bounds, data.size, data, size, bounds, grain=bucket_grain(size))
     return tensor(bounds, values)
 
 

@@ -28,11 +28,11 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.narrow_floats import add_looked_up, largest_magnitude
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.quantization.fp8 import add_table, largest_magnitude
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError
 
@@ -113,7 +113,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         with np.errstate(invalid="ignore", over="ignore"):  # infinity stays what it is
             magnitudes = tree() * (weight * largest)
             table = np.concatenate((magnitudes, -magnitudes)).astype(np.float32)
-        add_table(out[piece.offset : piece.offset + piece.numel], codes, table)
+        add_looked_up(out[piece.offset : piece.offset + piece.numel], codes, table)
 
 
 @cache

@@ -14,7 +14,8 @@ says positive. The server's error lives in the object whose callable the driver 
 Messages and memories are those of EF-signSGD (`scaled_sign.py`), which this method extends.
 
 Source: S. Zheng, Z. Huang, J. Kwok, "Communication-Efficient Distributed Blockwise Momentum SGD
-with Error-Feedback", NeurIPS 2019, arXiv:1905.10936, Algorithm 2 and section 3.3.
+with Error-Feedback", NeurIPS 2019, arXiv:1905.10936 (the variant with blocks and Nesterov's
+momentum); code: ZiyueHuang/dist-ef-sgdm.
 """
 
 from __future__ import annotations

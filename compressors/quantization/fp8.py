@@ -30,20 +30,25 @@ scale; its factor mu against overflow of the sum is not needed where averages ar
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, read_frames
 from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.narrow_floats import (
+    E4M3,
+    E5M2,
+    Narrow,
+    add_looked_up,
+    decoding_table,
+    largest_magnitude,
+    narrow,
+)
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.loops import array, in_parallel, loop, written_back
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.quantization.half import Narrow, narrow
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
@@ -55,13 +60,9 @@ from gcsim.compressors.requests import (
 from gcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
-FORMATS = {
-    "e4m3": Narrow(bits=8, mantissa=3, bias=7, largest=448.0, overflow=0x7E, nan=0x7F),
-    "e5m2": Narrow(bits=8, mantissa=2, bias=15, largest=57344.0, overflow=0x7B, nan=0x7F),
-}
+FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
 _ORDER = list(FORMATS)
 _MOST_DOUBLINGS = 126
 
@@ -159,7 +160,7 @@ class Fp8(Compressor):
         update = torch.zeros_like(bucket.gradient)
         for (piece, _), scale in zip(views, scales, strict=True):
             place = slice(piece.offset, piece.offset + piece.numel)
-            add_table(update[place], codes[place], decoding_table(form, 1.0 / scale))
+            add_looked_up(update[place], codes[place], decoding_table(form, 1.0 / scale))
         return update
 
     def _by_parts(self, codes: Tensor) -> Exchange:
@@ -171,7 +172,7 @@ class Fp8(Compressor):
         mean = torch.zeros(parts[rank].numel(), device=codes.device)
         table = decoding_table(self.form, 1.0 / count)
         for message in received:
-            add_table(mean, self._codes(message, mean.numel()), table)
+            add_looked_up(mean, self._codes(message, mean.numel()), table)
         own = self._framed(narrow(mean, self.form, 1.0))
         messages = yield from gather_variable(own, part=True)
         return torch.cat([
@@ -184,8 +185,8 @@ class Fp8(Compressor):
         first, second = self._codes(own), self._codes(received)
         total = torch.zeros(first.numel(), device=own.device)
         table = decoding_table(self.form, 1.0)
-        add_table(total, first, table)
-        add_table(total, second, table)
+        add_looked_up(total, first, table)
+        add_looked_up(total, second, table)
         return self._framed(narrow(total, self.form, 1.0))
 
     def _framed(self, codes: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         if frame.flags >= len(_ORDER) or math.frexp(scale)[0] != 0.5:
             raise InputError(f"damaged payload: format {frame.flags}, scale {scale}")
         table = decoding_table(FORMATS[_ORDER[frame.flags]], weight / scale)
-        add_table(out[piece.offset : piece.offset + piece.numel], codes, table)
+        add_looked_up(out[piece.offset : piece.offset + piece.numel], codes, table)
 
 
 def power_of_two_scale(largest: float, form: Narrow) -> float:
@@ -230,37 +231,3 @@ def power_of_two_scale(largest: float, form: Narrow) -> float:
     top_fraction, top_exponent = math.frexp(form.largest)
     doublings = top_exponent - exponent - (fraction > top_fraction)
     return math.ldexp(1.0, min(doublings, _MOST_DOUBLINGS))
-
-
-def decoding_table(form: Narrow, weight: float) -> NDArray[np.float32]:
-    """weight * the value of each of the 256 codes of an 8-bit format: float32 `[256]`."""
-    codes = np.arange(256)
-    exponents = (codes & 0x7F) >> form.mantissa
-    fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
-    values = np.ldexp(fractions, np.maximum(exponents, 1) - form.bias)
-    values[values > form.largest] = np.nan  # E5M2 has infinity too, which is never written
-    signed: NDArray[np.float32] = (np.where(codes >= 128, -values, values) * weight).astype("f4")
-    return signed
-
-
-@kernel("reduction")
-def largest_magnitude(values: Tensor) -> float:
-    """max |v| of a float32 `[n]`, zero when it is empty; NaN when there is one."""
-    if values.numel() == 0:
-        return 0.0
-    lowest, highest = torch.aminmax(values)  # one pass; a norm of infinite order takes 80 times it
-    return float(torch.maximum(-lowest, highest))
-
-
-@kernel("streaming", updates=("out",))
-def add_table(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> None:
-    """out[i] += table[codes[i]], in place: float32 `[n]`, uint8 `[n]`, `[256]`."""
-    with written_back(out) as target:
-        in_parallel(_add_table, target.size, target, array(codes), table)
-
-
-@loop
-def _add_table(start: int, stop: int, out: Any, codes: Any, table: Any) -> None:
-    out, codes = out[start:stop], codes[start:stop]
-    for i in range(out.size):
-        out[i] += table[codes[i]]

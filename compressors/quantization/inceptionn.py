@@ -32,10 +32,10 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.narrow_floats import largest_magnitude
 from gcsim.compressors.coding.truncated import add_cut, cut
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.quantization.fp8 import largest_magnitude
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
 

@@ -50,7 +50,9 @@ class LinearParameters(CompressorParameters):
         2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits a bucket)"
     )
     clip: float | None = Field(
-        None, gt=0, description="c: clip to c standard deviations of the bucket; null: never clip"
+        None,
+        gt=0,
+        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
     )
 
 

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _LOWEST = 18
 """The exponent field of float32 that 8 bits code as 0."""
+_LEAST, _MOST = 2.0 ** (_LOWEST + 1 - 127), 2.0 ** (_LOWEST + 127 - 127)
+"""The range of 8 bits."""
 
 
 class NaturalParameters(CompressorParameters):
@@ -80,9 +82,12 @@ class Natural(Compressor):
     def laws(cls, parameters: CompressorParameters) -> Laws:
         """Unbiased with 9 bits; 8 bits lose what is outside of their range."""
         assert isinstance(parameters, NaturalParameters)
-        if parameters.bits == 9:
-            return Laws(unbiased=True, error_bound=rounding_error, error_is_exact=True)
-        return Laws(unbiased=False)
+        bits = parameters.bits
+        return Laws(
+            unbiased=bits == 9,
+            error_bound=lambda values: rounding_error(values, bits),
+            error_is_exact=True,
+        )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
@@ -112,13 +117,19 @@ class Natural(Compressor):
         return torch.cat(frames)
 
 
-def rounding_error(values: Tensor) -> float:
-    """E|Q(v) - v|^2 of float32 `[n]` with 9 bits: sum (|v| - lo) (hi - |v|)."""
+def rounding_error(values: Tensor, bits: int = 9) -> float:
+    """E|Q(v) - v|^2 of float32 `[n]`, elements below 2^127: with 9 bits sum (|v| - lo) (hi - |v|).
+
+    With 8 bits lo and hi are first chosen between, then moved into the range of the codes.
+    """
     magnitudes = np.abs(array(values)).astype(np.float64)
     _, exponents = np.frexp(magnitudes)
     low = np.where(magnitudes < 2.0**-126, 0.0, np.ldexp(1.0, exponents - 1))
     high = np.where(low == 0, 2.0**-126, 2 * low)
-    return float(((magnitudes - low) * (high - magnitudes)).sum())
+    up = (magnitudes - low) / (high - low)
+    if bits == 8:
+        low, high = (np.where(x < _LEAST, 0.0, np.minimum(x, _MOST)) for x in (low, high))
+    return float((up * (high - magnitudes) ** 2 + (1 - up) * (magnitudes - low) ** 2).sum())
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

@@ -13,7 +13,8 @@ published code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so th
 Assumes a fixed width; the paper codes levels by Elias' code.
 
 Source: A. Ramezani-Kebrya et al., "NUQSGD: Provably Communication-efficient Data-parallel SGD via
-Nonuniform Quantization", JMLR 22(114), 2021; code: Tabrizian/learning-to-quantize.
+Nonuniform Quantization", JMLR 22(114), 2021, arXiv:1908.06077; code:
+Tabrizian/learning-to-quantize.
 """
 
 from __future__ import annotations

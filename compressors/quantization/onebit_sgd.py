@@ -23,8 +23,8 @@ Assumes that the decoded stripes are averaged where the paper adds them up: the 
 the values. CNTK pads each column to words of 32 bits; here bits are not padded.
 
 Source: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-Bit Stochastic Gradient Descent and its
-Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014, sections 3.1
-to 3.3; the threshold at the mean as in Microsoft CNTK's ColumnQuantizer.
+Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014; the threshold
+at the mean as in Microsoft CNTK's ColumnQuantizer.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.binary import (
+from gcsim.compressors.coding.columns import (
     add_and_sum_columns,
     add_columns,
     column_bits,
     column_sums,
-    demand_zero_padding,
     matrix_shape,
 )
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
-from gcsim.compressors.coding.packing import packed_bytes
+from gcsim.compressors.coding.packing import check_packed, packed_bytes
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.loops import array
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.errors import InputError
 
@@ -309,7 +309,7 @@ def add_stripe(
             )
         head, bits = split_body(frame, 8 * width if elements else 0, packed_bytes(elements, 1))
         if elements:
-            demand_zero_padding(bits, elements)
+            check_packed(array(bits), elements, 1)
             levels = from_bytes(head, torch.float32, 2 * width)
             part, at = matrix.part(out).view(-1), (number * width, width)
             add_columns(

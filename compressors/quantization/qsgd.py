@@ -20,12 +20,12 @@ lengths are exchanged first; with the Euclidean norm nearly all levels are 0 and
 Assumes a fixed width by default: at four bits it and the Elias code are equally long on Gaussian
 gradients, and a fixed width is what accelerators pack. The maximum is the default norm: with
 buckets of 512 and s = 7 its error is 40 times smaller than with the Euclidean norm. s counts
-steps from 0 to the norm, as in the paper; elsewhere "QSGD-k" has k = 2s + 1 levels in all, and
-"b bits" may mean 2^b - 1 steps.
+steps from 0 to the norm, as in the paper. Elsewhere a number may mean something else: with ORQ,
+QSGD-3, -5 and -9 have that many levels in all, so s = 1, 2 and 4 (and the maximum norm); in
+variance-based compression, QSGD of b bits without the sign has s = 2^b - 1.
 
 Source: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
-Encoding", NIPS 2017, arXiv:1610.02132; section 3.1, section 3.2 and the appendix (Elias codes;
-Code_s is the sparse one, Code'_s the dense one) and, for bucket and maximum, section 4.
+Encoding", NIPS 2017, arXiv:1610.02132 (both Elias codings, buckets and the maximum norm too).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Qsgd(Compressor):
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
-        """Unbiased; the error is bounded bucket by bucket (Lemma 3.1, and Bernoulli's 1/4)."""
+        """Unbiased; the error is bounded bucket by bucket (the paper's, and Bernoulli's 1/4)."""
         assert isinstance(parameters, QsgdParameters)
         chosen = parameters
 

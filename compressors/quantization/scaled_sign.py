@@ -14,12 +14,12 @@ callable the driver runs: worker 0's.
 Biased. A payload holds one float32 and n bits a tensor. The bit of zero says positive: an all-zero
 tensor has the scale zero, a zero among others does not stay zero.
 
-Assumes that the error is kept of gradients, where Algorithm 1 keeps it of learning rate times
+Assumes that the error is kept of gradients, where the paper keeps it of learning rate times
 gradient: with a constant rate the two are the same.
 
 Source: S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD and other
-Gradient Compression Schemes", ICML 2019, arXiv:1901.09847, Algorithm 1 (EF-signSGD) and section 4
-(the contraction). Server with error: S. Zheng, Z. Huang, J. Kwok, NeurIPS 2019, arXiv:1905.10936.
+Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction). Server
+with error: S. Zheng, Z. Huang, J. Kwok, NeurIPS 2019, arXiv:1905.10936.
 """
 
 from __future__ import annotations

@@ -36,15 +36,9 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of
-from gcsim.compressors.coding.signs import (
-    add_signs,
-    add_votes,
-    check_bits,
-    more_than,
-    no_votes,
-    sign_bits,
-    write_signs,
-)
+from gcsim.compressors.coding.packing import check_packed, pack_signs
+from gcsim.compressors.coding.signs import add_signs, write_signs
+from gcsim.compressors.coding.votes import add_votes, more_than, no_votes
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
@@ -233,7 +227,7 @@ def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: A
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     return torch.cat(
-        [_frame(sign_bits(values), piece.numel) for piece, values in layout.views(vector)]
+        [_frame(pack_signs(values), piece.numel) for piece, values in layout.views(vector)]
     )
 
 
@@ -250,7 +244,7 @@ def write_decoded(message: Tensor, layout: BucketLayout, out: Tensor) -> None:
 def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[slice, Tensor]]:
     """Where each tensor lies in the bucket, and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
-        check_bits(frame.body, piece.numel)
+        check_packed(array(frame.body), piece.numel, 1)
         yield slice(piece.offset, piece.offset + piece.numel), frame.body
 
 

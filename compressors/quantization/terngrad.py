@@ -15,8 +15,8 @@ it. The published code quantises to c sigma instead of the largest clipped magni
 when no element reaches c sigma (`scalar`).
 
 Source: W. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
-Learning", NIPS 2017, arXiv:1705.07878, Algorithm 1, section 3.3 (layer-wise, clipping, c = 2.5;
-scaler sharing).
+Learning", NIPS 2017, arXiv:1705.07878, Algorithm 1 (with layer-wise scalars that workers share,
+clipping, c = 2.5); code: wenwei202/terngrad.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ largest of their norms |a|. Then, with the same random signs and the same range 
 
 The server looks the codes up, adds the integers and returns their sums (8 bits while g N < 256,
 else 16), from which every worker computes the mean, and e = a - what it sent itself. 4 n bits and
-32 for the norm up, 8 n down. Only the clamp makes it biased: a fraction p of a normal variable
-lies beyond t_p. e holds what was lost, clamp and rounding.
+32 for the norm up, 8 n down. Or an all-reduce adds up the integers themselves, 8 n. Only the clamp
+makes it biased: a fraction p of a normal variable lies beyond t_p. e holds what was lost, clamp and
+rounding.
 
 T has 2^bits of the integers 0 … g, chosen by dynamic programming such that the mean square error
 of a normal variable on [-t_p, t_p] is least. `uniform` takes all of 0 … 2^bits - 1 instead.
@@ -27,7 +28,7 @@ Compression", NSDI 2024, arXiv:2302.08545; transform in parts as in the authors'
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +42,7 @@ from gcsim.compressors.coding.frame import Codec, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.packing import pack_bits, unpack_bits
 from gcsim.compressors.coding.rotated import LARGEST, rotate_back, round_rotated
+from gcsim.compressors.coding.truncated_normals import best_grid_points
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import (
@@ -82,6 +84,11 @@ class ThcParameters(CompressorParameters):
     )
     stages: int = Field(10, ge=0, le=13, description="butterflies of the Hadamard transform")
     error_feedback: bool = Field(True, description="add what was lost to the next gradient")
+    aggregation: Literal["push_pull", "all_reduce"] = Field(
+        "push_pull",
+        description="push_pull: a server adds up what the codes stand for; all_reduce: the "
+        "integers of the table are summed on the way (8, 16 or 32 bits)",
+    )
 
     @model_validator(mode="after")
     def _table_fits(self) -> ThcParameters:
@@ -108,8 +115,8 @@ class Thc(Compressor):
     about = About(
         title="THC",
         family="quantization",
-        collective="all-reduce (norms), then push-pull of codes and of their sums",
-        bits="bits + 32 / n up; 8 down (16 from 256 / granularity workers on)",
+        collective="all-reduce (norms), push-pull of codes and sums (or all-reduce of integers)",
+        bits="bits + 32 / n up; 8 down (16 from 256 / granularity workers on); all_reduce: 8 (16)",
         unbiased=False,
         state="error (n)",
         paper="Li et al., NSDI 2024, arXiv:2302.08545",
@@ -150,47 +157,68 @@ class Thc(Compressor):
             self.parameters.half_range * norm / math.sqrt(max(piece.numel, 1))
             for piece, norm in zip(layout.slices, norms.tolist(), strict=True)
         ]
-        message = self._encode(held, layout, ranges, step)
+        codes = self._codes(held, layout, ranges, step)
+        if self.parameters.aggregation == "all_reduce":
+            integers = torch.zeros_like(held, dtype=self._sum_dtype())
+            for (_, part), own in zip(layout.views(integers), codes, strict=True):
+                add_integers(part, own, self.table)
+            total = yield AllReduce(tensor=integers)
+            sums = [part for _, part in layout.views(total)]
+        else:
 
-        def serve(payloads: Iterable[Tensor]) -> Tensor:
-            return self._serve(layout, payloads)
+            def serve(payloads: Iterable[Tensor]) -> Tensor:
+                return self._serve(layout, payloads)
 
-        answer = yield PushPull(payload=message, server=serve)
+            answer = yield PushPull(payload=self._message(codes, layout), server=serve)
+            sums = self._read_answer(answer, layout)
         update = torch.empty_like(bucket.gradient)
-        self._decode(answer, layout, ranges, step, update)
+        for (piece, part), own, most in zip(layout.views(update), sums, ranges, strict=True):
+            rotate_back(
+                part,
+                own,
+                step=2 * most / (self.parameters.grid * self.worker.count),
+                most=most,
+                stages=self.parameters.stages,
+                signs=self._signs(step, piece.index),
+            )
         return update
 
-    def _encode(self, held: Tensor, layout: BucketLayout, ranges: list[float], step: int) -> Tensor:
-        """The message of codes; `held` keeps what they lose."""
-        chosen, frames = self.parameters, []
+    def _codes(
+        self, held: Tensor, layout: BucketLayout, ranges: list[float], step: int
+    ) -> Iterator[Tensor]:
+        """Each tensor's codes, uint8; `held` keeps what they lose."""
         for (piece, part), most in zip(layout.views(held), ranges, strict=True):
-            codes = round_rotated(
+            yield round_rotated(
                 part,
                 most=most,
                 table=self.table,
-                grid=chosen.grid,
-                stages=chosen.stages,
+                grid=self.parameters.grid,
+                stages=self.parameters.stages,
                 signs=self._signs(step, piece.index),
                 rounding=random_key(
                     self.worker.seed, step, piece.index, "thc rounding", self.worker.rank
                 ),
             )
-            frames.append(
-                pack_frame(
-                    Codec.THC,
-                    pack_bits(codes, chosen.bits) if piece.numel else codes,
-                    numel=piece.numel,
-                    nonzero=piece.numel,
-                    flags=chosen.bits,
-                    params=chosen.grid,
-                )
+
+    def _message(self, codes: Iterable[Tensor], layout: BucketLayout) -> Tensor:
+        """What the server gets: packed codes, uint8, one frame a tensor."""
+        bits, grid = self.parameters.bits, self.parameters.grid
+        return torch.cat([
+            pack_frame(
+                Codec.THC,
+                pack_bits(own, bits) if piece.numel else own,
+                numel=piece.numel,
+                nonzero=piece.numel,
+                flags=bits,
+                params=grid,
             )
-        return torch.cat(frames)
+            for piece, own in zip(layout.slices, codes, strict=True)
+        ])  # fmt: skip
 
     def _serve(self, layout: BucketLayout, payloads: Iterable[Tensor]) -> Tensor:
         """The server's step: sums of the table's integers."""
         chosen = self.parameters
-        dtype = sum_dtype(chosen.grid, self.worker.count)
+        dtype = self._sum_dtype()
         sums = [torch.zeros(piece.numel, dtype=dtype) for piece in layout.slices]
         for payload in payloads:
             frames = frames_of(payload, layout, Codec.THC)
@@ -216,27 +244,21 @@ class Thc(Compressor):
             for total in sums
         ])  # fmt: skip
 
-    def _decode(
-        self, answer: Tensor, layout: BucketLayout, ranges: list[float], step: int, out: Tensor
-    ) -> None:
-        """The mean of what the workers sent, from the server's sums, into `out`."""
-        chosen, count = self.parameters, self.worker.count
-        dtype = sum_dtype(chosen.grid, count)
-        frames = frames_of(answer, layout, Codec.THC)
-        for (piece, frame), most in zip(frames, ranges, strict=True):
-            if (frame.flags, frame.params) != (_ANSWER + dtype.itemsize, chosen.grid):
+    def _read_answer(self, answer: Tensor, layout: BucketLayout) -> list[Tensor]:
+        """The sums of each tensor's integers; raises `InputError` when they cannot be such."""
+        grid, dtype, sums = self.parameters.grid, self._sum_dtype(), []
+        for piece, frame in frames_of(answer, layout, Codec.THC):
+            if (frame.flags, frame.params) != (_ANSWER + dtype.itemsize, grid):
                 raise InputError(f"damaged payload: flags {frame.flags}, grid {frame.params}")
-            sums = from_bytes(frame.body, dtype, piece.numel)
-            if piece.numel and int(sums.max()) > chosen.grid * count:
-                raise InputError(f"damaged payload: a sum above {chosen.grid} * {count}")
-            rotate_back(
-                out[piece.offset : piece.offset + piece.numel],
-                sums,
-                step=2 * most / (chosen.grid * count),
-                most=most,
-                stages=chosen.stages,
-                signs=self._signs(step, piece.index),
-            )
+            total = from_bytes(frame.body, dtype, piece.numel)
+            most = grid * self.worker.count
+            if piece.numel and not 0 <= int(total.min()) <= int(total.max()) <= most:
+                raise InputError(f"damaged payload: a sum outside 0 … {most}")
+            sums.append(total)
+        return sums
+
+    def _sum_dtype(self) -> torch.dtype:
+        return sum_dtype(self.parameters.grid, self.worker.count)
 
     def _signs(self, step: int, index: int) -> np.uint64:
         return random_key(self.worker.seed, step, index, "thc signs")
@@ -250,33 +272,8 @@ def sum_dtype(grid: int, count: int) -> torch.dtype:
 
 @cache
 def lookup_table(parameters: ThcParameters) -> NDArray[np.uint8]:
-    """T: the integers that the codes stand for, ascending from 0 to g; uint8 `[2^bits]`.
-
-    The variance of rounding y at random to its neighbours a <= y <= b is (y - a)(b - y). Its mean
-    over the normal density between two grid points has a closed form; which 2^bits points have
-    the least sum is found by the shortest path over them.
-    """
-    grid, levels = parameters.grid, 2**parameters.bits
-    if levels == grid + 1:
-        return np.arange(levels, dtype=np.uint8)
-    y = parameters.half_range * (2 * np.arange(grid + 1) / grid - 1)
-    density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
-    below = np.array([NormalDist().cdf(value) for value in y])
-    moments = [below, -density, below - y * density]  # indefinite, of 1, y and y^2
-    zeroth, first, second = (m[None, :] - m[:, None] for m in moments)
-    cost = (y[:, None] + y[None, :]) * first - y[:, None] * y[None, :] * zeroth - second
-    cost[np.tril_indices(grid + 1)] = math.inf
-    best = np.full(grid + 1, math.inf)
-    best[0] = 0.0
-    before = []
-    for _ in range(levels - 1):
-        ways = best[:, None] + cost
-        before.append(ways.argmin(0))
-        best = ways.min(0)
-    table = [grid]
-    for step in reversed(before):
-        table.append(int(step[table[-1]]))
-    return np.array(table[::-1], dtype=np.uint8)
+    """T: the integers that the codes stand for, ascending from 0 to g; uint8 `[2^bits]`."""
+    return best_grid_points(2**parameters.bits, parameters.grid, parameters.half_range)
 
 
 @kernel("reduction", updates=("held",))

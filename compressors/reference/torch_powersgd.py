@@ -31,6 +31,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.columns import matrix_shape
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.low_rank.powersgd import gaussian, part
@@ -170,8 +171,7 @@ class TorchPowerSgd(Compressor):
         others = []
         for piece in bucket.layout.slices:
             tensor = part(buffer, piece)
-            a = piece.shape[0] if piece.shape else 1
-            b = piece.numel // a if a else 0
+            a, b = matrix_shape(piece)
             r = min(a, b, self.parameters.rank)
             if (a + b) * r * self.parameters.min_compression_rate < a * b:
                 by_shape.setdefault((a, b), []).append(tensor.view(1, a, b))

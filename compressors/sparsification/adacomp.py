@@ -20,7 +20,7 @@ How bins are told apart on the wire is left open by the paper; the mark is one o
 
 Source: C. Chen, J. Choi, D. Brand, A. Agrawal, W. Zhang, K. Gopalakrishnan, "AdaComp: adaptive
 residual gradient compression for data-parallel distributed training", AAAI 2018,
-arXiv:1712.02679, Algorithms 1 and 2.
+arXiv:1712.02679.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.marks import note_places
 from gcsim.compressors.coding.messages import bucket_state, frames_of
-from gcsim.compressors.coding.selection import note_places
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back

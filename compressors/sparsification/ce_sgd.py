@@ -29,6 +29,8 @@ Readings where the paper is open or slips:
 * The probabilities are of M (Algorithm 2, Fig. 2), not of |g|; M sums rewarded selections only, so
   elements that no rewarded V held travel as speculative ones alone.
 * How many elements are speculative, and when, is not said: 1 % at each step.
+* The index m - 1 of Algorithm 2 says that a layer is sent while the next one is differentiated:
+  when tensors travel is the matter of buckets, not of this method.
 * What is not sent is lost (`residual` keeps it for the next step).
 
 State beside V and marks (n bits each): M (int32), age (one byte), last update (n floats) with

@@ -23,6 +23,13 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
+from gcsim.compressors.sparsification.ce_sgd_speculation import (
+    AGED,
+    NEVER,
+    Plan,
+    find,
+    level_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,11 +37,6 @@ if TYPE_CHECKING:
 
     Counts = NDArray[np.int64]
 
-_NEVER = np.int32(2**31 - 1)
-_AGED = -1
-"""The level of elements unsent for too long: before all values of M."""
-_TRIES = 64
-"""Places that are tried together, so that their memory is fetched together."""
 _REWARD, _KEEP, _DRAW, _START = range(4)
 
 
@@ -50,21 +52,6 @@ class _Found:
     """The smallest M of the other elements outside of V."""
     ties: Counts
     """How many have it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Plan:
-    """Which elements outside of V travel: all below a level of M, and some at it."""
-
-    level: int
-    below: Counts
-    """Elements below the level, by block."""
-    ties: Counts
-    """Elements at the level, by block."""
-    drawn: Counts
-    """How many of these travel, by block."""
-    marked: bool
-    """Whether the ties are those that `_choose` has marked."""
 
 
 class Selection:
@@ -118,32 +105,32 @@ class Selection:
         self._highest = int(counts[4].max(initial=self._highest))
         return _Found(chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3])
 
-    def _plan(self, found: _Found, wanted: int, draws: np.random.Generator) -> _Plan:
+    def _plan(self, found: _Found, wanted: int, draws: np.random.Generator) -> Plan:
         wanted = min(wanted, self.age.numel() - int(found.chosen.sum()))
-        lowest = int(found.lowest.min(initial=int(_NEVER)))
+        lowest = int(found.lowest.min(initial=int(NEVER)))
         at_lowest = np.where(found.lowest == lowest, found.ties, 0)
         aged = int(found.aged.sum())
         if aged >= wanted:
-            level, below, ties = _AGED, np.zeros_like(found.aged), found.aged
+            level, below, ties = AGED, np.zeros_like(found.aged), found.aged
         elif aged + int(at_lowest.sum()) >= wanted:
             level, below, ties = lowest, found.aged, at_lowest
         else:
-            level, below, ties = _level_of(self.rewards, self.age, self.unsent_limit, wanted)
+            level, below, ties = level_of(self.rewards, self.age, self.unsent_limit, wanted)
         marked = ties is at_lowest
         missing = wanted - int(below.sum())
         drawn = np.zeros_like(below)
         if missing:
             drawn = draws.multivariate_hypergeometric(ties, missing, method="marginals")
-        return _Plan(level=level, below=below, ties=ties, drawn=drawn, marked=marked)
+        return Plan(level=level, below=below, ties=ties, drawn=drawn, marked=marked)
 
-    def _speculate(self, plan: _Plan, key: np.uint64) -> Tensor:
+    def _speculate(self, plan: Plan, key: np.uint64) -> Tensor:
         sizes = plan.below + plan.drawn
         indices = torch.empty(int(sizes.sum()), dtype=torch.int32)
         if not indices.numel():
             return indices
         with written_back(self.age) as age:
             near = array(self._near)
-            _find(indices, (array(self.rewards), age, near), plan, (key, self.unsent_limit))
+            find(indices, (array(self.rewards), age, near), plan, (key, self.unsent_limit))
         return indices.to(self.age.device)
 
 
@@ -231,7 +218,7 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
     free = np.empty(BLOCK, dtype=np.int32)
     held = np.int32(0)
     aged = np.int32(0)
-    lowest = _NEVER
+    lowest = NEVER
     for i in range(m.size):
         inside = chosen[i] != 0
         late = (not inside) & (age[i] >= limit)
@@ -239,7 +226,7 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
         age[i] = np.uint8(0) if inside else older
         held += np.int32(inside)
         aged += np.int32(late)
-        free[i] = _NEVER if inside | late else m[i]
+        free[i] = NEVER if inside | late else m[i]
         lowest = min(lowest, free[i])
     ties = np.int32(0)
     chosen[m.size :] = 0
@@ -249,118 +236,4 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
     numbers[0] = held
     numbers[1] = aged
     numbers[2] = lowest
-    numbers[3] = ties if lowest < _NEVER else np.int32(0)
-
-
-# --- speculative elements ----------------------------------------------------------------------
-
-
-@kernel("selection")
-def _level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[int, Counts, Counts]:
-    """The level of the wanted-th element outside of V: (level, numbers below, numbers at it).
-
-    The slow way, for when fewer than wanted have the lowest M: about 3 n words of memory.
-    """
-    ages = array(age)
-    levels = np.where(ages > limit, np.int32(_AGED), array(rewards))
-    levels[ages == 0] = _NEVER
-    level = int(np.partition(levels, wanted - 1)[wanted - 1])
-    firsts = np.arange(0, levels.size, BLOCK)
-    below = np.add.reduceat(levels < level, firsts, dtype=np.int64)
-    return level, below, np.add.reduceat(levels == level, firsts, dtype=np.int64)
-
-
-@kernel("gather_scatter")
-def _find(
-    indices: Tensor,
-    state: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.uint8]],
-    plan: _Plan,
-    draw: tuple[np.uint64, int],
-) -> None:
-    """Write the plan's elements and set their age to 0; arrays, of which little is touched."""
-    sizes = plan.below + plan.drawn
-    key, limit = draw
-    rewards, age, near = state
-    in_parallel(
-        _find_blocks, age.size, rewards, age, near, plan.marked, np.int64(plan.level),
-        np.uint8(limit), plan.below, plan.ties, plan.drawn, np.cumsum(sizes) - sizes, ~key,
-        array(indices), grain=BLOCK,
-    )  # fmt: skip
-
-
-@loop
-def _level(age: Any, reward: Any, limit: Any) -> Any:
-    """Of an element outside of V; of another one, after all levels."""
-    level = np.int64(_AGED) if age > limit else np.int64(reward)
-    return level if age > 0 else np.int64(_NEVER)
-
-
-@loop
-def _find_blocks(
-    start: int, stop: int, rewards: Any, ages: Any, nears: Any, marked: bool, level: Any,
-    limit: Any, below: Any, ties: Any, drawn: Any, starts: Any, key: Any, indices: Any,
-) -> None:  # fmt: skip
-    """Each block's share; a random subset of the ties by trying places until there are enough.
-
-    A subset of more than half of the ties is all of them less some: at most .7 tries an element.
-    """
-    marks = np.zeros(BLOCK, dtype=np.uint8)
-    eights = marks.view(np.uint64)
-    for first in range(start, stop, BLOCK):
-        block = first // BLOCK
-        last = min(first + BLOCK, stop)
-        m, age = rewards[first:last], ages[first:last]
-        most = 2 * drawn[block] > ties[block]
-        if below[block] > 0 or most:
-            for i in range(m.size):
-                found = _level(age[i], m[i], limit)
-                marks[i] = (found < level) | (most & (found == level))
-        changes = ties[block] - drawn[block] if most else drawn[block]
-        _change_marks(
-            marks,
-            most,
-            changes,
-            m,
-            age,
-            nears[first // 8 :],
-            (marked, level, limit),
-            key,
-            block << 40,
-        )
-        at = starts[block]
-        for j in range((m.size + 7) // 8):
-            if eights[j]:
-                for i in range(8 * j, 8 * j + 8):
-                    if marks[i]:
-                        indices[at] = first + i
-                        age[i] = 0
-                        at += 1
-                eights[j] = 0
-
-
-@loop
-def _change_marks(
-    marks: Any, most: Any, changes: Any, m: Any, age: Any, near: Any, tie: Any, key: Any,
-    number: Any,
-) -> None:  # fmt: skip
-    """Turn as many random ties from `most` to the opposite: a uniformly random subset.
-
-    `tie` says what a tie is: (whether `near` has a bit for each, else their level, age limit).
-    """
-    marked, level, limit = tie
-    places = np.empty(_TRIES, dtype=np.int64)
-    fits = np.empty(_TRIES, dtype=np.bool_)
-    while changes > 0:
-        for j in range(_TRIES):
-            hashed = bits64(key, number + j) >> np.uint64(32)
-            places[j] = (hashed * np.uint64(m.size)) >> np.uint64(32)
-        for j in range(_TRIES):
-            if marked:  # one bit to look at instead of five bytes
-                fits[j] = (near[places[j] >> 3] >> np.uint8(places[j] & 7)) & np.uint8(1)
-            else:
-                fits[j] = _level(age[places[j]], m[places[j]], limit) == level
-        for j in range(_TRIES):
-            if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
-                marks[places[j]] = not most
-                changes -= 1
-        number += _TRIES
+    numbers[3] = ties if lowest < NEVER else np.int32(0)

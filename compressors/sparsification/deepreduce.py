@@ -53,13 +53,15 @@ from gcsim.compressors.coding.index_coding import (
 )
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.packing import damaged
-from gcsim.compressors.coding.sampling import distinct_positions
 from gcsim.compressors.coding.selection import (
     add_and_take_largest,
     count_kept,
     scatter_add,
+    share_kept,
     take_largest,
 )
+from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.coding.subsets import distinct_positions
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, tensor
@@ -122,17 +124,18 @@ class DeepReduce(Compressor):
 
         def bound(v: Tensor) -> float:
             n = v.numel()
-            certain = count_kept(n, parameters.ratio) / n
+            certain = share_kept(n, parameters.ratio)
             if n > parameters.skip:
                 certain *= _certain_share(parameters, n)
-            return (1 - certain) * float(v.double().square().sum())
+            return (1 - certain) * energy(v)
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)
 
     def owed(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.owed`."""
-        residual = self._residual.get(bucket.layout.index)
-        return None if residual is None else residual.clone()
+        if not self.parameters.error_feedback:
+            return None
+        return bucket_state(self._residual, bucket).clone()
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""

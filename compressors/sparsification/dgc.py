@@ -22,7 +22,7 @@ SGD's momentum; masking gives momentum up.
 
 Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N).
 
-Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887, sections 3.1-3.3;
+Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887;
 sampling, bounds and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression),
 with 32-bit indices.
 """
@@ -40,17 +40,15 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
-from gcsim.compressors.coding.selection import (
+from gcsim.compressors.coding.marks import (
     BLOCK,
     Marks,
-    count_kept,
-    kth_magnitude,
     mark,
     mark_block,
     new_marks,
     take,
-    take_largest,
 )
+from gcsim.compressors.coding.selection import count_kept, kth_magnitude, take_largest
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,

@@ -16,7 +16,7 @@ Assumes all-gather, each message decoded as it was sent; the paper's recursive a
 sparsifies sums again on their way, is not modelled.
 
 Source: N. Dryden, T. Moon, S. Jacobs, B. Van Essen, "Communication quantization for data-parallel
-training of deep neural networks", MLHPC 2016, section III (adaptive quantization).
+training of deep neural networks", MLHPC 2016 (adaptive quantization).
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import (
+from gcsim.compressors.coding.marks import (
     BLOCK,
     Marks,
-    count_kept,
-    kth_magnitude,
     mark,
     mark_block,
     new_marks,
-    strided_sample,
     take,
+)
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.selection import (
+    SAMPLE_STRIDE,
+    WORTH_A_SAMPLE,
+    count_kept,
+    kth_magnitude,
+    safe_rank,
+    strided_sample,
 )
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.laws import Laws
@@ -51,8 +56,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-_STRIDE = 255
-_SAMPLED = 1 << 15
 _ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
 """The smallest threshold: what is not zero."""
 
@@ -184,17 +187,17 @@ def _means(values: Tensor) -> tuple[float, float]:
 def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float, float]:
     """(up, down) between which, most likely, lies none of the largest share of each sign.
 
-    From a sample of memory + gradient: six standard deviations beyond what is expected.
+    From a sample of memory + gradient.
     """
     n = memory.numel()
-    stride = min(_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
-    if n < _SAMPLED or stride < 3:
+    stride = min(SAMPLE_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
+    if n < WORTH_A_SAMPLE or stride < 3:
         return _ANYTHING, -_ANYTHING
     sample = array(strided_sample(0, stride, memory, gradient))
     found = []
     for side in (sample[sample > 0], sample[sample < 0]):
         expected = side.size * proportion
-        rank = int(expected + 6 * expected**0.5) + 1
+        rank = safe_rank(expected)
         enough = rank <= side.size
         found.append(kth_magnitude(torch.from_numpy(side), rank) if enough else _ANYTHING)
     return found[0], -found[1]

@@ -15,8 +15,8 @@ otherwise the sum of the updates and the residual is the sum of the gradients.
 Assumes that in a sample of less than 1 / (1 - R) elements the largest is to be sent; the
 published code then sends none, ever.
 
-Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017,
-Algorithm 1; sample, strictness and momentum as in Marian's dropper.cu.
+Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
+sample, strictness and momentum as in Marian's code (gradient_dropping).
 """
 
 from __future__ import annotations
@@ -29,15 +29,9 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.marks import Marks, add_and_mark, mark, take
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import (
-    Marks,
-    add_and_mark,
-    kth_magnitude,
-    mark,
-    strided_sample,
-    take,
-)
+from gcsim.compressors.coding.selection import kth_magnitude, strided_sample
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,

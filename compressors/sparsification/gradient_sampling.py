@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -43,37 +42,22 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.sampling import Weights, block_sums, draw
-from gcsim.compressors.coding.selection import count_kept
-from gcsim.compressors.coding.sparse import ValueFormat
+from gcsim.compressors.coding.sampling import Weights
+from gcsim.compressors.coding.selection import count_kept, share_kept
+from gcsim.compressors.coding.sparse import ValueFormat, energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.quantization.half import FLOAT16, narrow
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.compressors.sparsification.mean_shares import rounding_error, share_of_mean
+from gcsim.compressors.sparsification.sampling_distribution import Distribution
 from gcsim.compressors.sparsification.sampling_normalisation import scale_for_count
 from gcsim.errors import InputError, InternalError, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PRIOR_LOW = 1e-3
-_PRIOR_FLOOR = 1e-30
-"""Keeps a prior above the smallest float32 numbers, where alpha would no longer act."""
-
 Scope = Literal["last", "ever"]
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Distribution:
-    """One tensor's sampling state, in host memory; equal on all workers."""
-
-    weights: Weights
-    """p_GS * prior."""
-    prior: Tensor | None
-    """float32 `[n]`; None when nobody will ask for it (or it is the weight)."""
-    ever: Tensor | None
-    """Scope "ever": what was sampled since the prior began, bool `[n]`."""
 
 
 class RandomSamplingParameters(CompressorParameters):
@@ -132,8 +116,9 @@ class RandomSamplingBayes(Compressor):
         assert isinstance(parameters, RandomSamplingParameters)
         self.parameters = parameters
         self.alpha: float = getattr(parameters, "alpha", 1.0)
-        self.scope: Scope = getattr(parameters, "prior_scope", "last")
-        self.distributions: dict[int, _Distribution] = {}
+        scope: Scope = getattr(parameters, "prior_scope", "last")
+        self.remembers_all = scope == "ever" and self.alpha < 1.0
+        self.distributions: dict[int, Distribution] = {}
         """By tensor."""
         self._residual: dict[int, Tensor] = {}
 
@@ -143,7 +128,9 @@ class RandomSamplingBayes(Compressor):
             if piece.index not in self.distributions and piece.numel:
                 chance = self._count(piece) / piece.numel
                 weights = Weights(torch.full((piece.numel,), chance))
-                self.distributions[piece.index] = self._distribution(weights, None)
+                self.distributions[piece.index] = Distribution(
+                    weights, None, ever=self.remembers_all
+                )
         return (yield from self._sampled(bucket, step))
 
     def _sampled(self, bucket: Bucket, step: int) -> Exchange:
@@ -174,44 +161,19 @@ class RandomSamplingBayes(Compressor):
         return torch.cat(drawn), torch.cat(probabilities)
 
     def _draw_tensor(self, piece: TensorSlice, step: int) -> tuple[Tensor, Tensor]:
-        state = self.distributions.get(piece.index)
-        if state is None:
+        distribution = self.distributions.get(piece.index)
+        if distribution is None:
             raise InternalError(
                 f"step {step} samples tensor {piece.name!r} before any synchronisation step"
             )
-        k = self._count(piece)
-        scale = 1.0  # without a prior the weights are the probabilities already
-        if self.alpha < 1.0:
-            scale = scale_for_count(state.weights, k, self.parameters.rounds)
         key = random_key(self.worker.seed, step, piece.index, "gradient sampling")
-        positions, chances = draw(
-            state.weights,
-            scale,
+        return distribution.sample(
             key,
-            expected=k,
-            factor=self.alpha if state.ever is None else 1.0,
-            prior=state.prior,
+            self._count(piece),
+            alpha=self.alpha,
+            rounds=self.parameters.rounds,
             chances=self.parameters.unbiased,
         )
-        if state.ever is not None:
-            self._lower_all_seen(state, state.ever, positions)
-        elif scale > 1.0 / _PRIOR_LOW and state.prior is None:
-            state.weights = Weights(state.weights.values.mul_(min(scale, 1.0 / _PRIOR_FLOOR)))
-        return positions, chances
-
-    def _lower_all_seen(self, state: _Distribution, ever: Tensor, positions: Tensor) -> None:
-        ever[positions] = True
-        prior = state.weights.values if state.prior is None else state.prior
-        factor = torch.where(ever & (prior > _PRIOR_FLOOR / self.alpha), self.alpha, 1.0)
-        state.weights.values.mul_(factor)
-        state.weights.sums = block_sums(state.weights.values)
-        if state.prior is not None:
-            state.prior.mul_(factor)
-
-    def _distribution(self, weights: Weights, prior: Tensor | None) -> _Distribution:
-        ever = self.scope == "ever" and self.alpha < 1.0
-        seen = torch.zeros(weights.values.numel(), dtype=torch.bool) if ever else None
-        return _Distribution(weights=weights, prior=prior, ever=seen)
 
     def _count(self, piece: TensorSlice) -> int:
         return count_kept(piece.numel, self.parameters.ratio)
@@ -223,10 +185,7 @@ class RandomSamplingBayes(Compressor):
         return bucket_state(self._residual, bucket).add_(bucket.gradient)
 
     def _travelling(self, values: Tensor) -> Tensor:
-        """This worker's share of the mean, as it travels."""
-        if self.parameters.values == "fp32":
-            return values / self.worker.count
-        return narrow(values, FLOAT16, 1.0 / self.worker.count).view(torch.float16)
+        return share_of_mean(values, self.worker.count, self.parameters.values)
 
     # --- what it promises ---------------------------------------------------------------------
 
@@ -247,9 +206,9 @@ class RandomSamplingBayes(Compressor):
         """Of a first step with p = k/n: sum (1 - p) v^2; unbiased: sum (1/p - 1) v^2."""
 
         def bound(vector: Tensor) -> float:
-            p = count_kept(vector.numel(), parameters.ratio) / max(1, vector.numel())
-            lost = 1.0 / p - 1.0 if parameters.unbiased and p else 1.0 - p
-            return lost * float(vector.double().square().sum())
+            p = share_kept(vector.numel(), parameters.ratio)
+            lost = 1.0 / p - 1.0 if parameters.unbiased else 1.0 - p
+            return lost * energy(vector)
 
         return bound
 
@@ -288,7 +247,7 @@ class GradientSampling(RandomSamplingBayes):
     @classmethod
     def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
         """Of a synchronisation, which comes first: the rounding to float16."""
-        return FLOAT16.error_bound if parameters.values == "fp16" else lambda _: 0.0
+        return rounding_error(parameters.values)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient, dense or at the sampled coordinates, float32 `[n]`.
@@ -327,15 +286,13 @@ class GradientSampling(RandomSamplingBayes):
 
         before = self.distributions.get(piece.index)
         keeps = self.alpha < 1.0 and not getattr(self.parameters, "reset_prior", False)
-        ever = self.scope == "ever" and self.alpha < 1.0
-        if before is None or not keeps or before.prior is None:
-            prior = torch.ones_like(mean) if keeps or ever else None
-            self.distributions[piece.index] = self._distribution(Weights(values), prior)
+        if before is not None and keeps:
+            before.renew(values)
             return
-        prior = before.prior
-        if float(prior.max()) < _PRIOR_LOW:
-            prior.div_(prior.mean())
-        before.weights = Weights(values.mul_(prior.clamp_(min=_PRIOR_FLOOR)))
+        prior = torch.ones_like(mean) if keeps or self.remembers_all else None
+        self.distributions[piece.index] = Distribution(
+            Weights(values), prior, ever=self.remembers_all
+        )
 
 
 class GradientSamplingBayes(GradientSampling):

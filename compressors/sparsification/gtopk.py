@@ -14,7 +14,7 @@ Biased; error with one worker at most (1 - k/n) |v|^2. Any number of workers (th
 wants a power of two). Among equal magnitudes the lowest index wins.
 
 Source: S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for
-Low Bandwidth Networks", ICDCS 2019, arXiv:1901.04359, Algorithms 2-4.
+Low Bandwidth Networks", ICDCS 2019, arXiv:1901.04359.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gcsim.compressors.coding.frame import Codec, Frame
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.pairs import merged_pairs
-from gcsim.compressors.coding.selection import count_kept, largest
-from gcsim.compressors.coding.sparse import add_message, pack_sparse, unpack_sparse
+from gcsim.compressors.coding.selection import count_kept, largest, share_kept
+from gcsim.compressors.coding.sparse import add_message, energy, pack_sparse, unpack_sparse
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.requests import Exchange, TreeMerge
@@ -56,7 +56,7 @@ class GlobalTopK(Compressor):
         bits="ratio * (32 + bits per index), 2 log2 N times",
         unbiased=False,
         state="residual (n)",
-        paper="Shi et al., ICDCS 2019, arXiv:1901.04359, Alg. 2-4",
+        paper="Shi et al., gTop-k, ICDCS 2019, arXiv:1901.04359",
     )
 
     def __init__(self, worker: Worker, parameters: GlobalTopK.Parameters) -> None:
@@ -71,9 +71,7 @@ class GlobalTopK(Compressor):
         ratio = parameters.ratio
 
         def bound(v: Tensor) -> float:
-            n = v.numel()
-            kept = count_kept(n, ratio) / n
-            return (1 - kept) * float(v.double().square().sum())
+            return (1 - share_kept(v.numel(), ratio)) * energy(v)
 
         return Laws(error_bound=bound)
 

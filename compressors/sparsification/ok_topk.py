@@ -23,7 +23,7 @@ Biased; error with one worker at most (1 - k/n) |v|^2 where a step sets its thre
 beside the residual: 16 bytes for each element that passes, here and on its way.
 
 Source: S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP
-2022, arXiv:2201.07598, Algorithms 1 and 2; the steps 32 and 64 and the factors are those of the
+2022, arXiv:2201.07598; the steps 32 and 64 and the factors are those of the
 authors' code (github.com/Shigangli/Ok-Topk).
 """
 
@@ -38,10 +38,11 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Rati
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.index_coding import Coder
+from gcsim.compressors.coding.marks import at_least
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.pairs import merged_pairs
-from gcsim.compressors.coding.selection import at_least, count_kept, largest
-from gcsim.compressors.coding.sparse import pack_sparse, unpack_sparse
+from gcsim.compressors.coding.selection import count_kept, largest, share_kept
+from gcsim.compressors.coding.sparse import energy, pack_sparse, unpack_sparse
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.requests import (
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
 _GLOBAL_FACTOR, _GLOBAL_MOST = 1.008, 4 / 3
 _LEAST = 2 / 3
+_ANYTHING = 1e-45
+"""The smallest float32: a threshold of 0, from a gradient of few elements, passes no zeros."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -92,11 +95,11 @@ class OkTopK(Compressor):
     about = About(
         title="Ok-Topk",
         family="sparsification",
-        collective="all-to-all, then all-gatherv of parts",
+        collective="all-to-all, then all-gather of unequal parts",
         bits="about 2 * 64 * ratio",
         unbiased=False,
         state="residual (n)",
-        paper="Li & Hoefler, PPoPP 2022, arXiv:2201.07598, Alg. 1-2",
+        paper="Li & Hoefler, Ok-Topk, PPoPP 2022, arXiv:2201.07598",
     )
 
     def __init__(self, worker: Worker, parameters: OkTopK.Parameters) -> None:
@@ -112,9 +115,7 @@ class OkTopK(Compressor):
         ratio = parameters.ratio
 
         def bound(v: Tensor) -> float:
-            n = v.numel()
-            kept = count_kept(n, ratio) / n
-            return (1 - kept) * float(v.double().square().sum())
+            return (1 - share_kept(v.numel(), ratio)) * energy(v)
 
         return Laws(conserves=True, error_bound=bound)
 
@@ -135,7 +136,7 @@ class OkTopK(Compressor):
 
     def owed(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.owed`."""
-        return self._residual.get(bucket.layout.index)
+        return bucket_state(self._residual, bucket).clone()
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""
@@ -172,7 +173,7 @@ class OkTopK(Compressor):
             chosen = largest(a, k)
             schedule.local = float(a[chosen].abs().min())
             return chosen
-        chosen = at_least(a, schedule.local)
+        chosen = at_least(a, max(schedule.local, _ANYTHING))
         if chosen.numel() > _LOCAL_MOST * k:
             schedule.local *= _LOCAL_FACTOR
         elif chosen.numel() < _LEAST * k:
@@ -235,7 +236,7 @@ class OkTopK(Compressor):
             everything = torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
             top = largest(everything, min(k, everything.numel()))
             schedule.total = float(everything[top].abs().min()) if top.numel() else 0.0
-        passed = at_least(sums, schedule.total)
+        passed = at_least(sums, max(schedule.total, _ANYTHING))
         survivors = pack_sparse(sums[passed], indices[passed], layout.numel, Coder.RAW)
         payloads = yield from gather_variable(survivors, part=True)
         kept = []

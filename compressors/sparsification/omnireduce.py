@@ -36,7 +36,8 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Rati
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
-from gcsim.compressors.coding.selection import count_kept, largest
+from gcsim.compressors.coding.selection import count_kept, largest, share_kept
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor, written_back
@@ -84,6 +85,13 @@ class OmniReduce(Compressor):
         self._remembers = parameters.keep != "nonzero" and parameters.error_feedback
 
     @classmethod
+    def memory(cls, parameters: CompressorParameters) -> str:
+        """See `Compressor.memory`."""
+        assert isinstance(parameters, OmniReduceParameters)
+        keeps = parameters.keep != "nonzero" and parameters.error_feedback
+        return "residual (n)" if keeps else "none"
+
+    @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
         """See `Compressor.laws`."""
         assert isinstance(parameters, OmniReduceParameters)
@@ -91,18 +99,16 @@ class OmniReduce(Compressor):
             return Laws(unbiased=True, exact=True, conserves=True)
 
         def bound(v: Tensor) -> float:
-            energy = float(v.double().square().sum())
             blocks = block_count(v.numel(), parameters.block)
             if parameters.keep == "top":
-                return (1 - count_kept(blocks, parameters.ratio) / blocks) * energy
-            return min(energy, blocks * parameters.threshold**2)
+                return (1 - share_kept(blocks, parameters.ratio)) * energy(v)
+            return min(energy(v), blocks * parameters.threshold**2)
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)
 
     def owed(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.owed`."""
-        residual = self._residual.get(bucket.layout.index)
-        return None if residual is None else residual.clone()
+        return bucket_state(self._residual, bucket).clone() if self._remembers else None
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`."""

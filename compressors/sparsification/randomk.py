@@ -10,7 +10,7 @@ vectors are summed by an all-reduce: 32 k bits. k = max(1, round(n * ratio)) of 
 Without error feedback, elements that are not drawn are lost.
 
 Source: S. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018,
-arXiv:1809.07599, Definition 2.2 and Algorithm 1; the unscaled form without memory is that of GRACE
+arXiv:1809.07599; the unscaled form without memory is that of GRACE
 (Xu et al., ICDCS 2021).
 """
 
@@ -23,8 +23,9 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.sampling import distinct_positions
-from gcsim.compressors.coding.selection import count_kept
+from gcsim.compressors.coding.selection import count_kept, share_kept
+from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.coding.subsets import distinct_positions
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.random import stream
@@ -104,15 +105,20 @@ class RandomK(Compressor):
     # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
+    def memory(cls, parameters: CompressorParameters) -> str:
+        """See `Compressor.memory`."""
+        assert isinstance(parameters, cls.Parameters)
+        return "residual (n)" if parameters.error_feedback else "none"
+
+    @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
         """See `Compressor.laws`."""
         assert isinstance(parameters, RandomKParameters)
 
         def bound(vector: Tensor) -> float:
-            n = vector.numel()
-            k = count_kept(n, parameters.ratio)
-            lost = n / max(1, k) - 1.0 if parameters.scaled else 1.0 - k / max(1, n)
-            return lost * float(vector.double().square().sum())
+            kept = share_kept(vector.numel(), parameters.ratio)
+            lost = 1.0 / kept - 1.0 if parameters.scaled else 1.0 - kept
+            return lost * energy(vector)
 
         return Laws(
             unbiased=parameters.scaled,

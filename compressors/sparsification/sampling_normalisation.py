@@ -15,8 +15,8 @@ Sums are of float64 over blocks of 16 elements; a round reads n/16 of them and t
 few blocks that may hold a saturated one.
 
 Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
-Distributed Optimization", NeurIPS 2018, arXiv:1710.09854, Algorithms 2 (closed form) and 3
-(greedy); the count is also that of L. Song et al., "Communication Efficient SGD via Gradient
+Distributed Optimization", NeurIPS 2018, arXiv:1710.09854 (greedy, and
+closed form); the count is also that of L. Song et al., "Communication Efficient SGD via Gradient
 Sampling with Bayes Prior", CVPR 2021, Alg. 1, with the saturated set read cumulatively.
 """
 

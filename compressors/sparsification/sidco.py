@@ -27,7 +27,7 @@ excess the stages end. When no element passes, the largest is sent: a tensor of 
 one of equal magnitudes, would never be.
 
 Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
-compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761, Algorithm 1;
+compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761;
 code github.com/sands-lab/SIDCo (the classes with error correction).
 """
 
@@ -35,16 +35,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.marks import mark, take
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import mark, take, take_largest
+from gcsim.compressors.coding.selection import take_largest
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,
@@ -54,23 +54,19 @@ from gcsim.compressors.coding.sparse import (
 )
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.loops import (
-    SUM_BLOCK,
-    array,
-    in_parallel,
-    loop,
-    partial_sums,
-    summing_loop,
-    written_back,
-)
-from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.sparsification.magnitude_fits import (
+    Distribution,
+    Moments,
+    excess_of,
+    moments_of,
+    quantile,
+)
 from gcsim.compressors.sparsification.threshold import just_above
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Distribution = Literal["exponential", "generalised_pareto", "gamma"]
 _EVERY = 5
 _TOLERANCE = 0.2
 
@@ -163,7 +159,7 @@ class Sidco(Compressor):
     ) -> tuple[Tensor, Tensor]:
         """memory += added, and what is selected (and, with `added`, cleared) of it."""
         state = self._stages.setdefault(piece.index, _Stages())
-        moments = _moments(memory, added, logarithms=self.parameters.distribution == "gamma")
+        moments = moments_of(memory, added, logarithms=self.parameters.distribution == "gamma")
         threshold = self._threshold(memory, moments, self.parameters.stages or state.count)
         marks = mark(memory, just_above(min(threshold, 3e38)))
         found = take(memory, marks, clear=added is not None)
@@ -173,7 +169,7 @@ class Sidco(Compressor):
             self._adapt(state, found[0].numel() / piece.numel)
         return found
 
-    def _threshold(self, values: Tensor, moments: _Moments, stages: int) -> float:
+    def _threshold(self, values: Tensor, moments: Moments, stages: int) -> float:
         """t of `values`, whose moments over zero are known."""
         target, first = self.parameters.ratio, self.parameters.first_ratio
         distribution = self.parameters.distribution
@@ -184,7 +180,7 @@ class Sidco(Compressor):
             "exponential" if distribution == "exponential" else "generalised_pareto"
         )
         for _ in range(stages - 1):
-            excess = _excess(values, threshold)
+            excess = excess_of(values, threshold)
             if not excess.count:
                 break
             threshold += quantile(excess, (target / first) ** (1 / (stages - 1)), tail)
@@ -215,162 +211,3 @@ class Sidco(Compressor):
         if not self.parameters.error_feedback:
             return None
         return bucket_state(self.residual, bucket).clone()
-
-
-# --- fits -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moments:
-    """Of non-negative numbers."""
-
-    count: int
-    mean: float
-    variance: float
-    """Unbiased; 0 of one number."""
-    mean_log: float = 0.0
-
-
-def quantile(moments: _Moments, ratio: float, distribution: Distribution) -> float:
-    """What the fraction `ratio`, in (0, 1], of the fitted distribution exceeds."""
-    mean, variance = moments.mean, moments.variance
-    if not mean > 0 or ratio >= 1:
-        return 0.0
-    if distribution == "exponential":
-        return mean * math.log(1 / ratio)
-    if distribution == "gamma":
-        return _gamma_quantile(mean, math.log(mean) - moments.mean_log, ratio)
-    if variance <= 1e-12 * mean**2:  # all are equal, up to rounding
-        return mean
-    squared = mean**2 / variance
-    shape, scale = (squared - 1) / 2, mean * (squared + 1) / 2
-    if abs(shape) < 1e-9:  # the exponential distribution
-        return scale * math.log(1 / ratio)
-    return scale * -math.expm1(shape * math.log(ratio)) / shape
-
-
-@unpriced  # a few numbers on the host
-def _gamma_quantile(mean: float, spread: float, ratio: float) -> float:
-    """By bisection of the distribution function; `spread` is ln(mean) - mean of logarithms."""
-    if spread <= 1e-9:  # all are equal, up to rounding
-        return mean
-    shape = (3 - spread + math.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)
-    at = torch.tensor(shape, dtype=torch.float64)
-
-    def above(x: float) -> float:
-        return float(torch.special.gammaincc(at, torch.tensor(x, dtype=torch.float64)))
-
-    low, high = 0.0, max(shape, 1.0)
-    while above(high) > ratio:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if above(middle) > ratio else (low, middle)
-    return mean / shape * high
-
-
-def _moments(memory: Tensor, added: Tensor | None, *, logarithms: bool) -> _Moments:
-    """Of |memory| after memory += added, in place; float32 `[n]`."""
-    n = memory.numel()
-    sums = _sums(memory, 0.0) if added is None else _add_and_sum(memory, added)
-    mean_log = 0.0
-    if logarithms and sums[2]:
-        zeros, total = _sum_of_logarithms(memory)
-        floor = math.sqrt(sums[2]) * 2.0**-52
-        mean_log = (total + zeros * math.log(floor)) / n
-    return _of_sums(n, *sums[1:], mean_log=mean_log)
-
-
-def _excess(values: Tensor, threshold: float) -> _Moments:
-    """Of |values| - threshold where that is positive."""
-    return _of_sums(*_sums(values, threshold))
-
-
-def _of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) -> _Moments:
-    n = int(count)
-    mean = total / n if n else 0.0
-    variance = max(0.0, (squares - total * mean) / (n - 1)) if n > 1 else 0.0
-    return _Moments(count=n, mean=mean, variance=variance, mean_log=mean_log)
-
-
-# --- passes -----------------------------------------------------------------------------------
-
-
-@kernel("streaming", updates=("memory",))
-def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
-    """memory += added, in place; (n, sum of |memory|, sum of squares)."""
-    totals, squares = partial_sums(memory.numel()), partial_sums(memory.numel())
-    with written_back(memory) as sums:
-        in_parallel(_add, sums.size, sums, array(added), totals, squares)
-    return float(memory.numel()), float(totals.sum()), float(squares.sum())
-
-
-@kernel("reduction")
-def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
-    """Of the excess of |values| over the threshold, where positive: (count, sum, squares)."""
-    counts, totals, squares = (partial_sums(values.numel()) for _ in range(3))
-    in_parallel(
-        _sum_excess, values.numel(), array(values), np.float32(threshold), counts, totals, squares
-    )
-    return float(counts.sum()), float(totals.sum()), float(squares.sum())
-
-
-@kernel("reduction")
-def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
-    """(number of zeros, sum of ln |value| over the others)."""
-    zeros, totals = partial_sums(values.numel()), partial_sums(values.numel())
-    in_parallel(_sum_logarithms, values.numel(), array(values), zeros, totals)
-    return float(zeros.sum()), float(totals.sum())
-
-
-@summing_loop
-def _add(start: int, stop: int, memory: Any, added: Any, totals: Any, squares: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = memory[first : min(first + SUM_BLOCK, stop)]
-        more = added[first : min(first + SUM_BLOCK, stop)]
-        for i in range(part.size):
-            part[i] += more[i]
-        total, square = 0.0, 0.0
-        for i in range(part.size):
-            x = np.float64(part[i])
-            total += abs(x)
-            square += x * x
-        totals[first // SUM_BLOCK] = total
-        squares[first // SUM_BLOCK] = square
-
-
-@summing_loop
-def _sum_excess(
-    start: int, stop: int, values: Any, threshold: Any, counts: Any, totals: Any, squares: Any
-) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = values[first : min(first + SUM_BLOCK, stop)]
-        count, total, square = np.int32(0), 0.0, 0.0
-        for i in range(part.size):
-            above = abs(part[i]) > threshold
-            x = np.float64(abs(part[i]) - threshold if above else np.float32(0))
-            count += np.int32(above)
-            total += x
-            square += x * x
-        counts[first // SUM_BLOCK] = count
-        totals[first // SUM_BLOCK] = total
-        squares[first // SUM_BLOCK] = square
-
-
-@loop
-def _sum_logarithms(start: int, stop: int, values: Any, zeros: Any, totals: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = values[first : min(first + SUM_BLOCK, stop)]
-        none, total, product, factors = 0, 0.0, 1.0, 0
-        for i in range(part.size):
-            x = np.float64(abs(part[i]))
-            if x == 0.0:
-                none += 1
-                continue
-            product *= x
-            factors += 1
-            if factors == 6:  # six float32 leave float64 neither above nor below
-                total += np.log(product)
-                product, factors = 1.0, 0
-        zeros[first // SUM_BLOCK] = none
-        totals[first // SUM_BLOCK] = total + np.log(product)

@@ -12,7 +12,7 @@ Assumes that tau is known to all workers: it does not travel. Messages are all-g
 averaged, where MXNet's server adds them up.
 
 Source: N. Strom, "Scalable distributed DNN training using commodity GPU cloud computing",
-Interspeech 2015, section 3; MXNet's kvstore gradient compression type "2bit".
+Interspeech 2015; MXNet's kvstore gradient compression type "2bit".
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, pack_frame
+from gcsim.compressors.coding.marks import add_and_mark, take
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
-from gcsim.compressors.coding.selection import add_and_mark, take
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch

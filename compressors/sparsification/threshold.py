@@ -8,8 +8,9 @@ Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n v^2, |a|^
 
 Assumes nothing of the scale of the gradients: v is in their units, and a v far below their
 magnitude costs more than sending them all; `indices: auto` then falls back to one bit a position.
+The default of v, .01, is that of GRACE's code.
 
-Source: N. Dutta et al., "On the discrepancy between the theoretical analysis and practical
+Source: A. Dutta et al., "On the discrepancy between the theoretical analysis and practical
 implementations of compressed communication for distributed deep learning", AAAI 2020,
 arXiv:1911.08250 (threshold-v); with error feedback A. Sahu et al., "Rethinking gradient
 sparsification as total error minimization", NeurIPS 2021, arXiv:2108.00951.
@@ -25,8 +26,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, encode_indices
+from gcsim.compressors.coding.marks import add_and_mark, mark, take
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import add_and_mark, mark, take
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,
@@ -47,7 +48,7 @@ class ThresholdParameters(CompressorParameters):
     """Hyper-parameters of `Threshold`."""
 
     threshold: float = Field(
-        0.1, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
+        0.01, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
     )
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
     values: ValueFormat = Field("fp32", description="format of the values on the wire")

@@ -38,9 +38,9 @@ from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop
 from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.quantization.half import FLOAT16, narrow
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.compressors.sparsification.mean_shares import rounding_error, share_of_mean
 from gcsim.errors import InternalError
 
 if TYPE_CHECKING:
@@ -141,17 +141,13 @@ class TkCcd(Compressor):
         return torch.cat((stage.always, group)).add_(piece.offset)
 
     def _travelling(self, values: Tensor) -> Tensor:
-        if self.parameters.values == "fp32":
-            return values / self.worker.count
-        return narrow(values, FLOAT16, 1.0 / self.worker.count).view(torch.float16)
+        return share_of_mean(values, self.worker.count, self.parameters.values)
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
         """See `Compressor.laws`; the first step is a synchronisation, which only rounds."""
         assert isinstance(parameters, TkCcdParameters)
-        if parameters.values == "fp32":
-            return Laws(error_bound=lambda _: 0.0)
-        return Laws(error_bound=FLOAT16.error_bound)
+        return Laws(error_bound=rounding_error(parameters.values))
 
 
 @kernel("random")

@@ -11,7 +11,7 @@ output depends on the positions (rice): then lengths are exchanged first.
 
 Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 error feedback and the bound as in S. Stich, J. Cordonnier, M. Jaggi, "Sparsified SGD with memory",
-NeurIPS 2018, arXiv:1809.07599, Definition 2.1.
+NeurIPS 2018, arXiv:1809.07599.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Rati
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import add_and_take_largest, count_kept, take_largest
+from gcsim.compressors.coding.selection import (
+    add_and_take_largest,
+    count_kept,
+    share_kept,
+    take_largest,
+)
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,
@@ -113,8 +118,7 @@ class TopK(Compressor):
         assert isinstance(parameters, TopKParameters)
 
         def bound(vector: Tensor) -> float:
-            n = max(1, vector.numel())
-            kept = count_kept(vector.numel(), parameters.ratio) / n
+            kept = share_kept(vector.numel(), parameters.ratio)
             return (1 - kept) * energy(vector) + lost_in_transit(vector, parameters.values)
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)

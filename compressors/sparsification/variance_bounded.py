@@ -17,7 +17,7 @@ exact on arrival.
 Assumes that a bound is meant for each tensor. Nothing is kept between steps.
 
 Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
-Distributed Optimization", NeurIPS 2018, arXiv:1710.09854, Algorithms 2 and 3.
+Distributed Optimization", NeurIPS 2018, arXiv:1710.09854: the greedy algorithm and the closed form.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class VarianceBounded(Compressor):
     about = About(
         title="Variance-bounded sparsification",
         family="sparsification",
-        collective="all-gatherv",
+        collective="all-gather of unequal messages",
         bits="certain * (32 + bits per index) + others * (1 + bits per index) + 96 / n",
         unbiased=True,
         state="none",

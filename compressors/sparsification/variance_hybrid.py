@@ -36,7 +36,8 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.sparsification.variance import BLOCK, joined, moments_of
+from gcsim.compressors.sparsification.variance import moments_of
+from gcsim.compressors.sparsification.variance_words import BLOCK, joined
 from gcsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class VarianceHybrid(Compressor):
     about = About(
         title="Variance-based compression with a threshold (hybrid)",
         family="sparsification",
-        collective="all-gatherv",
+        collective="all-gather of unequal messages",
         bits="32 sent / n",
         unbiased=False,
         state="residual (n), second moment (n)",

@@ -113,7 +113,9 @@ def test_the_error_on_gaussian_elements(normal: Draw) -> None:
     assert error_of(values, bucket=65535) / energy == pytest.approx(1 - 2 / math.pi, abs=0.002)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"lloyd_iterations": 5}, {"levels": "coherent"}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"lloyd_iterations": 5}, {"levels": "coherent"}, {"clip": 1.7}]
+)
 def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -> None:
     values = heavy_tailed(1000)
     crew = team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
@@ -122,6 +124,23 @@ def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -
     assert laws.error_bound is not None
     assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
     assert error <= float((values - values.mean()).double().square().sum())  # the variance
+
+
+@pytest.mark.parametrize("levels", ["own", "coherent"])
+def test_clipping_comes_before_everything_else(levels: str, team: Any) -> None:
+    # Clipped by numpy, bucket by bucket, the same gradients give the same update without `clip`.
+    gradients = [heavy_tailed(100, rank) for rank in range(2)]
+    cuts = []
+    for gradient in gradients:
+        parts = [bucket.double().numpy() for bucket in cut(gradient, 40)]
+        bounds = [float(np.float32(2.5 * part.std())) for part in parts]
+        clipped = [part.clip(-b, b) for part, b in zip(parts, bounds, strict=True)]
+        cuts.append(torch.from_numpy(np.concatenate(clipped)).float())
+    assert not torch.equal(cuts[0], gradients[0])
+    options = {"bucket": 40, "levels": levels}
+    found = team("bingrad_b", [(100,)], clip=2.5, **options).step(gradients)[0]
+    expected = team("bingrad_b", [(100,)], **options).step(cuts)[0]
+    torch.testing.assert_close(found, expected)
 
 
 def test_every_lloyd_iteration_lowers_the_error_until_the_condition_holds() -> None:
@@ -137,7 +156,7 @@ def test_every_lloyd_iteration_lowers_the_error_until_the_condition_holds() -> N
 @pytest.mark.parametrize("size", [128, 512, 2048, 8192, 32768])
 def test_the_error_is_below_bingrad_pbs(size: int) -> None:
     values = heavy_tailed(1 << 16)
-    theirs = BinGradPb.laws(BinGradPbParameters(bucket=size)).error_bound
+    theirs = BinGradPb.laws(BinGradPbParameters(bucket=size, clip=None)).error_bound
     assert theirs is not None
     assert error_of(values, bucket=size) < theirs(values)
 
@@ -213,7 +232,8 @@ def test_coherent_bits_with_another_bucket_length_are_refused(team: Any, normal:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"bucket": 0}, {"bucket": 65536}, {"lloyd_iterations": -1}, {"levels": "all"}]
+    "wrong",
+    [{"bucket": 0}, {"bucket": 65536}, {"lloyd_iterations": -1}, {"levels": "all"}, {"clip": 0.0}],
 )
 def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):

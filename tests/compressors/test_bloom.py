@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.bloom import BloomSize, bloom_filter, bloom_positives, bloom_size
-from gcsim.compressors.coding.sampling import distinct_positions
+from gcsim.compressors.coding.subsets import distinct_positions
 from gcsim.compressors.random import random_key, stream
 from gcsim.errors import InputError
 

@@ -88,6 +88,16 @@ def test_the_mean_is_the_value_even_among_denormal_numbers(unit: float) -> None:
     assert float(codes.float().mean()) == pytest.approx(1 / 3, abs=0.012)
 
 
+def test_levels_whose_distance_overflows_are_chosen_between() -> None:
+    # -3e38 to 3e38 is more than float32 holds; 1.5e38 is 3/4 of the way: 5 standard errors.
+    values = torch.tensor([-3e38, 3e38, 1.5e38]).repeat(10_000)
+    table = torch.tensor([[-3e38, 3e38, 3e38]])
+    codes = round_between(values, table, size=values.numel(), key=key()).view(-1, 3)
+    assert not codes[:, 0].any()
+    assert bool((codes[:, 1] >= 1).all())
+    assert float((codes[:, 2] > 0).float().mean()) == pytest.approx(0.75, abs=0.022)
+
+
 def test_the_mean_square_error_is_the_formula(normal: Draw) -> None:
     # 1500 draws of 200 elements; the sum's relative standard error is below 1 %.
     values, tables = normal(200), random_tables(4, 5)

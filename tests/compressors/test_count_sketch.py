@@ -17,12 +17,10 @@ from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.sketching.count_sketch import (
     CountSketch,
     CountSketchParameters,
-    Hashes,
-    estimate,
     only_frame,
-    sketch,
     unpack_answer,
 )
+from gcsim.compressors.sketching.table import Hashes, estimate, sketch
 from gcsim.errors import InputError
 
 Draw = Callable[..., Tensor]

@@ -98,6 +98,26 @@ def test_with_one_block_of_errors_replicas_meet(team: Any, normal: Callable[...,
         assert apart < 1e-5 if t % 4 == 3 else apart > 0.1
 
 
+@pytest.mark.parametrize(
+    ("gradient_blocks", "error_blocks", "interval", "overall"),
+    [(8, 4, 2, 4), (64, 4, 16, 32), (512, 16, 32, 256), (2048, 8, 256, 1024)],
+)
+def test_the_published_settings_have_the_rates_of_the_formula(
+    team: Any, gradient_blocks: int, error_blocks: int, interval: int, overall: int
+) -> None:
+    # R = 1 / (1/R2 + 1/(H R1)) of the public README's example and of its ImageNet scripts
+    n = 2048
+    crew = team(
+        "cser", [(n,)], workers=1,
+        gradient_blocks=gradient_blocks, error_blocks=error_blocks, interval=interval,
+    )  # fmt: skip
+    sent = 0
+    for t in range(interval):
+        crew.step([torch.ones(n)], t)
+        sent += crew.sent[0][0]
+    assert 4 * n * interval / sent == overall
+
+
 def test_bytes_are_those_of_the_slices(team: Any) -> None:
     # 32 n / R2 bits a step, 32 n / R1 more at a reset; n is a multiple of both
     n = 9600

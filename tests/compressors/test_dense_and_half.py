@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.quantization.half import BFLOAT16, FLOAT16, Narrow, narrow
+from gcsim.compressors.coding.narrow_floats import BFLOAT16, FLOAT16, Narrow, narrow
 
 FORMATS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 NAMES = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.digits import (
-    digit_bytes,
-    pack_digits,
-    unpack_digits,
-)
+from gcsim.compressors.coding.digits import digit_bytes, group_of, pack_digits, unpack_digits
 from gcsim.errors import InputError
 
 # the last two cross an inner block or are cut for threads
@@ -57,6 +55,18 @@ def test_bytes_of_a_thousand_digits(base: int, nbytes: int) -> None:
     assert digit_bytes(1000, base) == nbytes
     digits = torch.from_numpy(np.random.default_rng(base).integers(0, base, 1000).astype(np.uint8))
     assert pack_digits(digits, base).numel() == nbytes
+
+
+@pytest.mark.parametrize(
+    ("base", "ideal", "packed"), [(3, 20.2, 20.0), (5, 13.8, 13.71), (9, 10.1, 10.0)]
+)
+def test_packing_costs_a_hundredth_of_the_ideal_ratio(
+    base: int, ideal: float, packed: float
+) -> None:
+    # Xu et al., arXiv:2002.11082, table 5, prints 32 / log2(base); by hand 32 / (8 / 5), …
+    digits, bits = group_of(base)
+    assert 32 / math.log2(base) == pytest.approx(ideal, abs=0.05)
+    assert 32 * digits / bits == pytest.approx(packed, abs=0.005)
 
 
 @pytest.mark.parametrize("base", [2, 3, 4, 5, 6, 7, 9, 15, 17, 255, 256])

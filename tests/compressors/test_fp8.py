@@ -13,14 +13,8 @@ from torch import Tensor
 from gcsim.compressors import check
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES
-from gcsim.compressors.quantization.fp8 import (
-    FORMATS,
-    Fp8,
-    add_decoded,
-    decoding_table,
-    power_of_two_scale,
-)
-from gcsim.compressors.quantization.half import narrow
+from gcsim.compressors.coding.narrow_floats import decoding_table, narrow
+from gcsim.compressors.quantization.fp8 import FORMATS, Fp8, add_decoded, power_of_two_scale
 from gcsim.errors import InputError
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}

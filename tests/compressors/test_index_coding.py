@@ -21,7 +21,7 @@ from gcsim.compressors.coding.index_coding import (
     rice_parameter,
     unpack_fixed,
 )
-from gcsim.compressors.coding.sampling import distinct_positions
+from gcsim.compressors.coding.subsets import distinct_positions
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, InternalError
 

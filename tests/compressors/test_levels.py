@@ -17,7 +17,7 @@ from gcsim.compressors.coding.levels import (
     bucket_norms,
     bucket_parts,
     encode_levels,
-    round_to_levels,
+    round_bucket,
 )
 from gcsim.compressors.coding.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.meter import segment
@@ -38,6 +38,20 @@ def fractions_of(key: np.uint64, n: int) -> NDArray[np.uint64]:
         z ^= z >> np.uint64(31)
     parts = z[:, None] >> np.array([0, 16, 32, 48], dtype=np.uint64)
     return (parts & np.uint64(0xFFFF)).reshape(-1)[:n]
+
+
+def rounded(
+    values: torch.Tensor, norms: list[float], random16: torch.Tensor, *, size: int, steps: int
+) -> torch.Tensor:
+    """The loop's codes for given random bits, bucket by bucket."""
+    codes = np.empty(values.numel(), dtype=np.uint8)
+    fractions = random16.numpy().astype(np.uint16)
+    for bucket, norm in enumerate(norms):
+        part = slice(bucket * size, (bucket + 1) * size)
+        drawn, out = fractions[part], codes[part]
+        limit, scale = np.float32(np.inf), np.float32(norm)
+        round_bucket(values.numpy()[part], scale, drawn, np.float32(steps), limit, out)
+    return torch.from_numpy(codes)
 
 
 def naive_norms(values: torch.Tensor, size: int, norm: str) -> list[float]:
@@ -112,7 +126,7 @@ def test_sixteen_bits_bias_the_rounding_by_at_most_2_to_the_minus_17() -> None:
         sign * (whole + f) / steps for sign in (1, -1) for whole in (0, 6) for f in fractions
     ]:
         values = torch.full((65536,), value)
-        codes = round_to_levels(values, torch.ones(1), every, size=65536, steps=steps)
+        codes = rounded(values, [1.0], every, size=65536, steps=steps)
         mean = float(codes.double().mean()) - steps
         exact = float(values[0].double()) * steps
         assert abs(mean - exact) <= 2.0**-17 + steps * 2.0**-23, value
@@ -124,15 +138,15 @@ def test_whole_levels_and_zero_are_never_moved(steps: int) -> None:
     levels = torch.arange(-steps, steps + 1, dtype=torch.float32)
     for bits in (0, 65535):
         random = torch.full((levels.numel(),), bits, dtype=torch.int32)
-        norms = bucket_norms(levels, levels.numel(), "max")
-        codes = round_to_levels(levels, norms, random, size=levels.numel(), steps=steps)
+        norms = bucket_norms(levels, levels.numel(), "max").tolist()
+        codes = rounded(levels, norms, random, size=levels.numel(), steps=steps)
         assert (codes.float() - steps).tolist() == levels.tolist()
 
 
 def test_elements_above_the_norm_saturate_and_a_zero_norm_gives_the_code_of_zero() -> None:
     values = torch.tensor([3.0, -3.0, 1.0, 0.0, 0.0])
     random = torch.full((5,), 65535, dtype=torch.int32)
-    codes = round_to_levels(values, torch.tensor([1.0, 0.0]), random, size=3, steps=7)
+    codes = rounded(values, [1.0, 0.0], random, size=3, steps=7)
     assert codes.tolist() == [14, 0, 14, 7, 7]
     packed = encode_levels(values, torch.tensor([1.0, 0.0]), KEY, size=3, steps=7, bits=8)
     assert packed.tolist() == [14, 0, 14, 7, 7]

@@ -144,8 +144,21 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(normal: Draw) -> No
     assert not Natural.laws(parameters_of(bits=8)).unbiased
 
 
+def test_eight_bits_have_the_error_of_their_range() -> None:
+    # From the smallest kept power, 2^-108, on down to nothing, and beyond the largest, 2^18. By
+    # hand: 1.5 * 2^-109 is 2^-108 or zero, one half each; 3 * 2^18 is always 2^18.
+    one = rounding_error(torch.tensor([1.5 * 2.0**-109]), 8)
+    assert one == pytest.approx((0.25**2 + 0.75**2) / 2 * 2.0**-216)
+    assert rounding_error(torch.tensor([3 * 2.0**18]), 8) == 2.0**38
+    values = 2.0 ** torch.tensor([-110.3, -108.7, -107.5, 0.4, 17.7, 18.2, 30.0]).repeat(50)
+    for part in values.view(50, 7).unbind(1):  # one magnitude at a time
+        draws = [rounded(part, 8, random_key(5, t, 0, "test", 0)) for t in range(100)]
+        errors = [float((draw.double() - part.double()).square().sum()) for draw in draws]
+        assert np.mean(errors) == pytest.approx(rounding_error(part, 8), rel=0.1)
+
+
 def test_the_error_is_at_most_an_eighth_and_known_for_gaussians(normal: Draw) -> None:
-    # (x - 1) (2 - x) / x^2 is at most 1/8, at x = 4/3 (Horvath et al., Theorem 1: omega = 1/8);
+    # (x - 1) (2 - x) / x^2 is at most 1/8, at x = 4/3 (Horvath et al.: omega = 1/8);
     # on N(0, 1) an independent script measured .0817.
     assert rounding_error(torch.tensor([4 / 3])) == pytest.approx(16 / 9 / 8)
     for x in np.linspace(1, 2, 101):

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.errors import InputError
 
 
 def sent_words(crew: Any) -> float:
@@ -103,6 +105,40 @@ def test_reused_thresholds_follow_the_published_factors(
     quiet.step([normal(1000, 0)], 0)
     quiet.step([torch.zeros(1000)], 1)  # what was left is below the threshold: too few pass
     assert quiet.workers[0]._schedules[0].local == pytest.approx(before / 1.012)
+
+
+def test_a_threshold_of_zero_passes_no_zeros(team: Any) -> None:
+    # 5 of 1000 elements are not zero, k is 10: the k-th largest is 0. All that is left travels.
+    gradient = torch.zeros(1000)
+    gradient[::200] = 1.0
+    crew = team("ok_topk", [(1000,)], workers=1)
+    crew.step([gradient], 0)
+    assert crew.workers[0]._schedules[0].local == 0.0
+    (update,) = crew.step([gradient], 1)
+    assert torch.equal(update, gradient)
+    assert crew.sent[0] == (HEADER_BYTES + 8 * 5,)
+
+
+def test_elements_of_another_region_are_refused(
+    team: Any, bucket_of: Callable[..., Bucket], normal: Callable[..., Tensor]
+) -> None:
+    worker = team("ok_topk", [(1000,)], workers=2, ratio=0.1).workers[0]
+    exchange = worker.exchange(bucket_of(normal(1000)), 0)
+    boundaries = next(exchange)
+    request = exchange.send(2 * boundaries.tensor)
+    own, other = request.payloads
+    with pytest.raises(InputError, match="outside the region"):
+        exchange.send([own, other])
+
+
+def test_what_is_owed_is_a_copy(
+    team: Any, bucket_of: Callable[..., Bucket], normal: Callable[..., Tensor]
+) -> None:
+    crew, bucket = team("ok_topk", [(100,)], workers=1), bucket_of(normal(100))
+    assert not crew.workers[0].owed(bucket).any()
+    crew.step([bucket.gradient])
+    crew.workers[0].owed(bucket).zero_()
+    assert crew.workers[0].owed(bucket).any()
 
 
 def test_lengths_are_announced_by_the_collectives(team: Any, normal: Callable[..., Tensor]) -> None:

@@ -18,6 +18,8 @@ from gcsim.compressors.coding.selection import largest
 from gcsim.compressors.local_updates.qsparse_local_sgd import (
     QsparseLocalSgd,
     QsparseLocalSgdParameters,
+)
+from gcsim.compressors.local_updates.qsparse_messages import (
     add_decoded,
     beta,
     from_sign_magnitude,

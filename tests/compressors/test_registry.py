@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -43,3 +43,20 @@ def test_a_module_that_does_not_import_is_the_users_mistake() -> None:
 def test_a_class_that_is_no_compressor_is_refused() -> None:
     with pytest.raises(InputError, match=r"is not a subclass of gcsim\.Compressor"):
         compressor_class("pathlib:Path")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "memory"),
+    [
+        ("none", {}, "none"),
+        ("randomk", {}, "none"),
+        ("randomk", {"error_feedback": True}, "residual (n)"),
+        ("omnireduce", {}, "none"),
+        ("omnireduce", {"keep": "top"}, "residual (n)"),
+        ("topk", {}, "residual (n)"),
+    ],
+)
+def test_memory_is_that_of_the_chosen_parameters(
+    name: str, given: dict[str, Any], memory: str
+) -> None:
+    assert compressor_class(name).memory(check_parameters(name, given)) == memory

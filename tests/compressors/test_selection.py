@@ -11,18 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gcsim.compressors.coding.marks import BLOCK, add_and_mark, at_least, mark, take
 from gcsim.compressors.coding.selection import (
-    BLOCK,
     _largest_on_device,
-    add_and_mark,
     add_and_take_largest,
-    at_least,
     count_kept,
     kth_magnitude,
     largest,
-    mark,
     scatter_add,
-    take,
     take_largest,
 )
 from gcsim.errors import InputError, InternalError

@@ -226,6 +226,7 @@ def test_what_is_clamped_is_delivered_later(team: Any) -> None:
     {"error_feedback": False, "stages": 0},
     {"bits": 8, "granularity": 255, "stages": 13},
     {"bits": 2, "granularity": 3},
+    {"aggregation": "all_reduce"},
 ])  # fmt: skip
 def test_options_pass_all_checks(options: dict[str, Any]) -> None:
     check("thc", options)
@@ -244,10 +245,32 @@ def test_sums_above_what_workers_can_send_are_refused(team: Any, normal: Draw) -
     for value, flags, refused in ((30, 129, False), (31, 129, True), (30, 4, True)):
         sums[3] = value
         answer = pack_frame(Codec.THC, sums, numel=6, nonzero=6, flags=flags, params=30)
-        out = torch.empty(6)
         if refused:
             with pytest.raises(InputError, match="damaged payload"):
-                worker._decode(answer, layout, [1.0], 0, out)
+                worker._read_answer(answer, layout)
         else:
-            worker._decode(answer, layout, [1.0], 0, out)
-            assert float(out.norm()) == pytest.approx(math.sqrt(6))
+            assert torch.equal(worker._read_answer(answer, layout)[0], sums)
+
+
+def test_negative_sums_are_refused(team: Any) -> None:
+    (worker, *_) = team("thc", [(6,)], workers=9).workers  # their sums take 16 bits
+    assert isinstance(worker, Thc)
+    sums = torch.tensor([0, 1, -1, 3, 4, 5], dtype=torch.int16).view(torch.uint8)
+    answer = pack_frame(Codec.THC, sums, numel=6, nonzero=6, flags=130, params=30)
+    with pytest.raises(InputError, match="a sum outside 0"):
+        worker._read_answer(answer, team("thc", [(6,)]).layout)
+
+
+@pytest.mark.parametrize(("workers", "width"), [(2, 1), (9, 2)])
+def test_an_all_reduce_of_integers_gives_the_servers_update(
+    team: Any, normal: Draw, workers: int, width: int
+) -> None:
+    # the same sums, so the same update to the last bit; 8 bits up to 255 / 30 workers, else 16
+    shapes = [(700,), (0,), (10, 7)]
+    server = team("thc", shapes, workers=workers)
+    summed = team("thc", shapes, workers=workers, aggregation="all_reduce")
+    for step in range(3):
+        gradients = [normal(770, 10 * step + rank) for rank in range(workers)]
+        expected, found = server.step(gradients, step), summed.step(gradients, step)
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        assert summed.sent[1] == (770 * width,) * workers

@@ -17,8 +17,8 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.sparsification.variance import (
     VarianceBased,
     VarianceParameters,
-    add_decoded,
 )
+from gcsim.compressors.sparsification.variance_words import add_decoded
 from gcsim.errors import InputError
 
 

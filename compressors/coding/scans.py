@@ -1,0 +1,49 @@
+"""Is everything finite, and how long is a vector? One pass each, without a copy in float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether a float32 `[n]` holds neither NaN nor infinity."""
+    found = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint32)
+    bits = array(values.contiguous()).view(np.uint32)
+    in_parallel(_largest_exponents, values.numel(), bits, found, grain=SUM_BLOCK)
+    return not bool((found >= 0x7F800000).any())
+
+
+def squared_length(values: Tensor) -> float:
+    """Sum of squares of a float32 `[n]`, added up in float64."""
+    sums = partial_sums(values.numel())
+    in_parallel(_sums_of_squares, values.numel(), array(values), sums, grain=SUM_BLOCK)
+    return float(sums.sum())
+
+
+@loop
+def _largest_exponents(start: int, stop: int, bits: Any, found: Any) -> None:
+    """Of each block the largest magnitude: as integers, float32 keep their order."""
+    for first in range(start, stop, SUM_BLOCK):
+        block = bits[first : min(first + SUM_BLOCK, stop)]
+        largest = np.uint32(0)
+        for i in range(block.size):
+            largest = max(largest, block[i] & np.uint32(0x7FFFFFFF))
+        found[first // SUM_BLOCK] = largest
+
+
+@summing_loop
+def _sums_of_squares(start: int, stop: int, values: Any, sums: Any) -> None:
+    for first in range(start, stop, SUM_BLOCK):
+        block = values[first : min(first + SUM_BLOCK, stop)]
+        total = 0.0
+        for i in range(block.size):
+            wide = np.float64(block[i])
+            total += wide * wide
+        sums[first // SUM_BLOCK] = total

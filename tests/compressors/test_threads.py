@@ -1,0 +1,55 @@
+"""Does a result depend on the number of threads? It must not: runs could not be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.registry import REGISTRY
+
+MATRIX, VECTOR = (760, 531), (15_013,)
+"""Over 3 * 2^17 elements in the first: three threads share its loops; an odd number in both."""
+WORKERS, STEPS = 2, 2
+MATRIX_PRODUCTS = {"powersgd", "torch_powersgd", "accordion", "l_greco"}
+"""Their last bits are torch's: it splits sums of products as it likes."""
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Set torch's number of threads; it is put back afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def _run(team: Callable[..., Any], name: str) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """All payloads and all updates of a few steps; gradients are the same at each call."""
+    generator = torch.Generator().manual_seed(5)
+    group = team(name, [MATRIX, VECTOR], workers=WORKERS)
+    n = group.layout.numel
+    payloads, updates = [], []
+    for step in range(STEPS):
+        gradients = [torch.randn(n, generator=generator) for _ in range(WORKERS)]
+        updates += [update.clone() for update in group.step(gradients, step)]
+        payloads += group.listener.as_sent
+    return payloads, updates
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_payloads_and_updates_are_equal_on_one_two_and_three_threads(
+    name: str, team: Callable[..., Any], threads: Callable[[int], None]
+) -> None:
+    threads(1)
+    payloads, updates = _run(team, name)
+    for count in (2, 3):
+        threads(count)
+        again, updates_again = _run(team, name)
+        assert len(again) == len(payloads)
+        for here, there in zip(payloads, again, strict=True):
+            assert all(map(torch.equal, here, there)), f"a payload on {count} threads"
+        equal = torch.allclose if name in MATRIX_PRODUCTS else torch.equal
+        assert all(map(equal, updates, updates_again)), f"an update on {count} threads"
