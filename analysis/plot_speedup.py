@@ -100,13 +100,18 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
         FuncFormatter(lambda value, _: _tick(round(value), nodes.get(round(value))))
     )
     axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1)]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.grid(color="#E4E4E4", linewidth=0.7)
     axes.set_xlabel("number of workers (of nodes)")
     axes.set_ylabel("throughput relative to one device")
     axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
+
+
+def _power(value: float) -> str:
+    """A power of two; small ones as fractions, which are short."""
+    return f"{value:g}" if value >= 0.25 else f"1/{round(1 / value)}"
 
 
 def _tick(workers: int, nodes: int | None) -> str:

@@ -103,8 +103,9 @@ LEGEND = (
     "iteration = compute (forward + backward) + encode + exposed communication (while the "
     "device waits) + decode. sent: bytes that a worker hands to its collectives in an iteration. "
     "ratio: dense float32 gradient over sent. scaling: throughput over that of as many single "
-    "devices. NMSE: |update - dense|^2 / |dense|^2 over the few steps that were run, from empty "
-    "memories (with error feedback later steps differ more); an update of zero has 1."
+    "devices. NMSE: |update - dense|^2 / |dense|^2 over the few steps that were run, with the "
+    "recorded workers, from empty memories (with error feedback later steps differ more); an "
+    "update of zero has 1."
 )
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 

@@ -57,6 +57,9 @@ class Observer(Protocol):
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
         """The payloads to hand to a worker or server; iterating them may be observed."""
 
+    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
+        """`payloads` that are parts of one whole."""
+
     def collective(self, record: CollectiveRecord) -> None:
         """Told after each collective."""
 
@@ -69,6 +72,9 @@ class _Blind:
         return nullcontext()
 
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
+        return received
+
+    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
         return received
 
     def collective(self, record: CollectiveRecord) -> None:
@@ -120,8 +126,10 @@ def _carry_out(requests: Sequence[Request], seen: Observer) -> list[Any]:
         )
         return [reduced] + [reduced.clone() for _ in tensors[1:]]
 
+    if not isinstance(first, Request):
+        raise InternalError(f"a worker yields {type(first).__name__}, which is no request")
     if isinstance(first, AllToAll):
-        return _all_to_all([r for r in requests if isinstance(r, AllToAll)], seen)
+        return list(_all_to_all([r for r in requests if isinstance(r, AllToAll)], seen))
 
     payloads = [r.payload for r in requests if isinstance(r, AllGather | PushPull | TreeMerge)]
     sent = tuple(p.nbytes for p in payloads)
@@ -129,8 +137,8 @@ def _carry_out(requests: Sequence[Request], seen: Observer) -> list[Any]:
         if not first.variable and len(set(sent)) != 1:
             raise InternalError(f"all-gather of unequal payloads {sent}: use gather_variable")
         seen.collective(CollectiveRecord(kind="all_gather", sent=sent, part=first.part))
-        if first.part:  # the parts together are as large for any number of workers
-            return [list(payloads) for _ in payloads]
+        if first.part:  # together they are as large for any number of workers
+            return [seen.parts(payloads) for _ in payloads]
         return [seen.payloads(payloads) for _ in payloads]
 
     if isinstance(first, TreeMerge):
@@ -145,7 +153,7 @@ def _carry_out(requests: Sequence[Request], seen: Observer) -> list[Any]:
     return [answer] * len(payloads)
 
 
-def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[list[Tensor]]:
+def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[Iterable[Tensor]]:
     count = len(requests)
     if any(len(request.payloads) != count for request in requests):
         raise InternalError(f"all-to-all: {count} workers, not as many payloads")
@@ -155,7 +163,7 @@ def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[list[Tenso
         raise InternalError(f"all-to-all of unequal payloads {sorted(lengths)}: say `variable`")
     sent = tuple(sum(payload.nbytes for payload in request.payloads) for request in requests)
     seen.collective(CollectiveRecord(kind="all_to_all", sent=sent, variable=variable))
-    return [[request.payloads[rank] for request in requests] for rank in range(count)]
+    return [seen.parts([request.payloads[rank] for request in requests]) for rank in range(count)]
 
 
 def _merge_along_tree(

@@ -39,26 +39,46 @@ class Recorder:
         self.per_payload: list[KernelCost] = []
         """The sum over all payloads."""
         self.payloads = 0
+        self.per_part: list[KernelCost] = []
+        """The sum over all parts of one whole: more workers launch more, and move as much."""
+        self.parts = 0
         self.paused = False
-        self._in_payload = False
+        self._reading: list[KernelCost] | None = None
 
     def add(self, cost: KernelCost) -> None:
-        """Count a kernel where it belongs: to the payload being read, or to the exchange."""
-        (self.per_payload if self._in_payload else self.fixed).append(cost)
+        """Count a kernel where it belongs: to the payload being read, or to the exchange.
+
+        That the host looks into a payload is not counted: it checks what a deployment leaves to
+        the network, or reads a scale that an accelerator's kernel finds where it lies.
+        """
+        if self._reading is None:
+            self.fixed.append(cost)
+        elif cost.kind != "host_sync":
+            self._reading.append(cost)
 
     def watch(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
         """Iterate over payloads; what runs until the next one is asked for belongs to them."""
         try:
             for payload in received:
-                self._in_payload = True
+                self._reading = self.per_payload
                 self.payloads += 1
                 yield payload
         finally:
-            self._in_payload = False
+            self._reading = None
+
+    def watch_parts(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
+        """`watch` for the parts of one whole."""
+        try:
+            for part in received:
+                self._reading = self.per_part
+                self.parts += 1
+                yield part
+        finally:
+            self._reading = None
 
     def costs(self) -> tuple[KernelCost, ...]:
         """Everything that was counted, by class."""
-        return total([*self.fixed, *self.per_payload])
+        return total([*self.fixed, *self.per_payload, *self.per_part])
 
 
 _active: list[Recorder] = []
@@ -180,6 +200,10 @@ class Meter:
         """See `Observer`."""
         return _Watched(received)
 
+    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
+        """See `Observer`."""
+        return _Watched(received, parts=True)
+
     def collective(self, record: CollectiveRecord) -> None:
         """See `Observer`."""
         self.collectives.append(record)
@@ -190,11 +214,16 @@ class Meter:
 class _Watched:
     """Payloads whose iteration tells the active recorder."""
 
-    def __init__(self, received: list[Tensor]) -> None:
+    def __init__(self, received: list[Tensor], *, parts: bool = False) -> None:
         self._received = received
+        self._parts = parts
 
     def __iter__(self) -> Iterator[Tensor]:
-        return _active[-1].watch(self._received) if _active else iter(self._received)
+        if not _active:
+            return iter(self._received)
+        recorder = _active[-1]
+        watch = recorder.watch_parts if self._parts else recorder.watch
+        return watch(self._received)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -115,6 +115,8 @@ def kernel_cost(
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     if not func._schema.is_mutable and _is_view(operands, results):
         return None
+    if results and not any(leaf.numel() for leaf in results):
+        return None  # an empty slice, which has no memory to share
     if name in _OVERWRITE or name in _LIKE:
         operands = operands[1:]
     accumulates = bool(kwargs.get("accumulate", len(args) > 3 and args[3] is True))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.errors import InputError, Problem, did_you_mean
 
 REGISTRY: dict[str, str] = {
@@ -103,6 +103,12 @@ def compressor_class(name: str) -> type[Compressor]:
         ) from error
     if not (isinstance(found, type) and issubclass(found, Compressor)):
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor")
+    if not isinstance(getattr(found, "about", None), About):
+        raise InputError(
+            Problem(
+                message=f"{name!r} does not say what it is", hint="give it `about = About(...)`"
+            )
+        )
     return found
 
 
@@ -129,7 +135,10 @@ def checked_parameters(
                 message = f"{name} has no parameter {key!r}"
                 hint = did_you_mean(key, cls.Parameters.model_fields)
             else:
-                message = f"{name}.{key} = {fault.get('input')!r}: {fault['msg'].lower()}"
+                said = fault["msg"].removeprefix("Value error, ")
+                said = said[:1].lower() + said[1:]
+                value = f".{key} = {fault.get('input')!r}" if key else ""
+                message = f"{name}{value}: {said}"
                 hint = ""
             problems.append(Problem(message=message, place=key, hint=hint))
         raise InputError(problems) from error

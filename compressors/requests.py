@@ -8,7 +8,7 @@ the lockstep driver, the meter, the simulator or `torch.distributed` carried it 
 | `AllReduce` | the element-wise sum (or maximum) over workers, same shape and dtype          |
 | `AllGather` | the workers' payloads in rank order, as a `Payloads` sequence                |
 | `PushPull`  | the payload that the server made of everybody's payloads                     |
-| `AllToAll`  | the payloads that the workers addressed to this one, in rank order, a list    |
+| `AllToAll`  | the payloads that the workers addressed to this one, in rank order            |
 | `TreeMerge` | the payload that was merged from everybody's payloads, two by two             |
 """
 

@@ -23,8 +23,10 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir
 _PUBLIC = {
     "load_scenario": "gcsim.scenarios.load:load_scenario",
     "run": "gcsim.scenarios.run:run",
+    "sweep": "gcsim.scenarios.sweep:sweep",
     "record": "gcsim.scenarios.record:record",
     "Result": "gcsim.scenarios.result:Result",
+    "SweepResult": "gcsim.scenarios.sweep_result:SweepResult",
     "GcsimError": "gcsim.errors:GcsimError",
     "InputError": "gcsim.errors:InputError",
     "Compressor": "gcsim.compressors.base:Compressor",

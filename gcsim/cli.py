@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `sweep`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
@@ -134,6 +134,52 @@ def run(
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{other}gbit"))]
         cached = "" if no_cache else " (compressors are not run again)"
         note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
+
+
+@app.command()
+@reported
+def sweep(
+    scenario: ScenarioArgument,
+    *,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid",
+            metavar="KEY=V1,V2,...",
+            help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep."),
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="results.json on stdout.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a scenario at every combination of values. The same command goes on after a stop."""
+    from gcsim import cli_sweep
+
+    cli_sweep.sweep(
+        scenario,
+        grid,
+        sets=sets or (),
+        seed=seed,
+        jobs=jobs,
+        dask=dask,
+        output=output,
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:

@@ -99,13 +99,17 @@ def accepted(rule: Mapping[str, Any]) -> str:
 def _bounds(rule: Mapping[str, Any]) -> str:
     low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
     high, below = rule.get("maximum"), rule.get("exclusiveMaximum")
-    lower = f"[{low:g}" if low is not None else f"({above:g}" if above is not None else ""
-    upper = f"{high:g}]" if high is not None else f"{below:g})" if below is not None else ""
+    lower = f"[{_number(low)}" if low is not None else f"({_number(above)}" * (above is not None)
+    upper = f"{_number(high)}]" if high is not None else f"{_number(below)})" * (below is not None)
     if lower and upper:
         return f" in {lower}, {upper}"
     if lower:
         return (" >= " if lower[0] == "[" else " > ") + lower[1:]
     return (" <= " if upper[-1] == "]" else " < ") + upper[:-1] if upper else ""
+
+
+def _number(value: float | None) -> str:
+    return str(value) if isinstance(value, int) else f"{value or 0:g}"
 
 
 # --- scenarios and models ------------------------------------------------------------------------

@@ -165,6 +165,7 @@ def show_details(kind: Kind, entry: Entry) -> None:
     parts: list[RenderableType] = [Text(entry["name"], style="bold")]
     parts += [Text(line) for line in _lines(kind, entry)]
     if kind is Kind.compressors:
+        parts += ["", Text(entry["summary"].split("\n\n")[0])] if entry["summary"] else []
         needs = entry["requires"]
         parts += [Text(f"needs: {', '.join(needs)}")] if needs else []
         parts += ["", _parameters(entry["parameters"])]

@@ -160,7 +160,7 @@ def _rows(
         for size, (nodes, times) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * scenario.batch_size / times.iteration
-            wire = profile.wire_bytes_per_worker
+            wire = profile.wire_bytes(workers)
             rows.append(
                 Row(
                     compressor=choice.kind,

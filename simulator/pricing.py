@@ -10,7 +10,7 @@ for each stretch of computation. A coefficient that a device does not state cost
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
@@ -55,6 +55,9 @@ class PriceList:
         if key not in self._known:
             exact = self._exact(compute.fixed, servers)
             exact += payloads * self._exact(compute.per_payload, servers)
+            exact += self._exact(
+                [replace(c, launches=c.launches * payloads) for c in compute.per_part], servers
+            )
             self._known[key] = round(exact)
         return self._known[key]
 

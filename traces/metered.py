@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gcsim.compressors.kernels import KernelCost, total
 from gcsim.compressors.meter import Meter, Recorder
@@ -30,10 +31,16 @@ def _compute(recorders: Sequence[Recorder], stage: str) -> Compute:
     fixed = [cost for recorder in recorders for cost in recorder.fixed]
     per_payload = [cost for recorder in recorders for cost in recorder.per_payload]
     payloads = sum(recorder.payloads for recorder in recorders)
+    per_part = [cost for recorder in recorders for cost in recorder.per_part]
+    parts = sum(recorder.parts for recorder in recorders)
     return Compute(
         stage=stage,  # type: ignore[arg-type]  # one of the literals above
         fixed=_divided(fixed, len(recorders)),
         per_payload=_divided(per_payload, payloads),
+        per_part=tuple(
+            replace(cost, launches=round(cost.launches * len(recorders) / parts))
+            for cost in _divided(per_part, len(recorders))
+        ),
     )
 
 

@@ -65,6 +65,8 @@ class Compute:
     fixed: Costs
     per_payload: Costs = ()
     """Spent once for each payload received: for each worker of the simulated cluster."""
+    per_part: Costs = ()
+    """For the parts of one whole: launches of one part, bytes and FLOPs of all together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +130,16 @@ class TrafficProfile:
 
     @property
     def wire_bytes_per_worker(self) -> float:
-        """Bytes that one worker hands to its collectives in a step: mean over workers, over the
-        steps of each phase, and over a whole period."""
+        """`wire_bytes` with as many workers as were run."""
+        return self.wire_bytes(self.workers)
+
+    def wire_bytes(self, workers: int) -> float:
+        """Bytes that one of `workers` hands to its collectives in a step: mean over workers, over
+        the steps of each phase, and over a whole period."""
         sums = 0.0
         for phase in self.phases:
             sent = [
-                sum(record.sent) / len(record.sent)
+                sum(record.sent) / (workers if record.part else len(record.sent))
                 for step in phase.steps
                 for exchange in step.exchanges
                 for record in exchange.collectives

@@ -182,6 +182,7 @@ def as_bytes(values: Tensor) -> Tensor:
     return values.contiguous().view(torch.uint8)
 
 
+@unpriced  # messages are laid out so that they need no realigning where that costs time
 def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     """`[count]` of `dtype` from exactly as many bytes; a copy when the bytes are not aligned.
 

@@ -1,4 +1,4 @@
-"""Is everything finite, and how long is a vector? One pass each, without a copy in float64."""
+"""Is everything finite, is it still the same, how long is it? One pass over a vector each."""
 
 from __future__ import annotations
 
@@ -25,6 +25,26 @@ def squared_length(values: Tensor) -> float:
     sums = partial_sums(values.numel())
     in_parallel(_sums_of_squares, values.numel(), array(values), sums, grain=SUM_BLOCK)
     return float(sums.sum())
+
+
+def fingerprint(values: Tensor) -> int:
+    """64 bits that change when an element of a float32 `[n]` does (but for one case in 2^32)."""
+    sums = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint64)
+    bits = array(values.contiguous()).view(np.uint32)
+    in_parallel(_weighted_sums, values.numel(), bits, sums, grain=SUM_BLOCK)
+    return int(sums.sum(dtype=np.uint64))
+
+
+@loop
+def _weighted_sums(start: int, stop: int, bits: Any, sums: Any) -> None:
+    """Sums of elements times odd numbers that differ, modulo 2^64: one a block."""
+    for first in range(start, stop, SUM_BLOCK):
+        block = bits[first : min(first + SUM_BLOCK, stop)]
+        total = np.uint64(0)
+        factor = np.uint64(2) * np.uint64(first) + np.uint64(1)
+        for i in range(block.size):
+            total += np.uint64(block[i]) * (factor + np.uint64(2) * np.uint64(i))
+        sums[first // SUM_BLOCK] = total
 
 
 @loop

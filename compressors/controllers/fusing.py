@@ -216,10 +216,10 @@ class _Part:
 
     def __iter__(self) -> Iterator[Tensor]:
         recorder = meter._active[-1] if meter._active else None
-        before = recorder.payloads if recorder else 0
+        before = (recorder.payloads, recorder.parts) if recorder else (0, 0)
         try:
             for payload in self._received:
                 yield self._cut(payload)[self._number]
         finally:
             if recorder and self._number:
-                recorder.payloads = before
+                recorder.payloads, recorder.parts = before

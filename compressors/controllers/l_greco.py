@@ -226,6 +226,9 @@ class _ByteCounter:
     def serve(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
+        return received
+
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
         return received
 

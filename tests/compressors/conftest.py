@@ -48,6 +48,9 @@ class Listener:
             self.as_sent.append([payload.clone() for payload in received])
         return received
 
+    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
+        return received
+
     def collective(self, record: CollectiveRecord) -> None:
         self.collectives.append(record)
 

@@ -1,0 +1,562 @@
+"""`gcsim sweep` as scripts use it: exit codes, files, what survives a kill, a cluster of workers.
+
+Everything runs in fresh processes on LeNet; nothing takes part that these tests did not start.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gcsim.cli_sweep import watching
+from gcsim.cli_sweep_table import shown
+from gcsim.errors import Problem
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.sweep_result import SweepPoint, SweepResult
+from gcsim.scenarios.sweep_tasks import Failure
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+SCENARIO = """\
+name: small
+model: lenet
+batch_size: 8
+gradients: {source: live, workers: 2, warmup_steps: 1, iterations: 1, device: cpu}
+cluster: {nodes: 4, devices_per_node: 2, device: p100_pcie, network: 10gbe}
+compressors: [none, {kind: topk, ratio: 0.01}]
+"""
+FOUR = ("--grid", "cluster.nodes=2,[1, 8]", "--grid", "cluster.network.bandwidth=1Gbit/s,10 Gbit/s")
+Finished = subprocess.CompletedProcess[str]
+Run = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    without = {k: v for k, v in os.environ.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
+    return {**without, "GCSIM_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def gcsim(environment: dict[str, str]) -> Run:
+    def run(*arguments: object, folder: Path, **variables: str) -> Finished:
+        return subprocess.run(
+            command(*arguments), cwd=folder, env={**environment, **variables},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "gcsim", *map(str, arguments)]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def done(gcsim: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where four points have been run."""
+    folder = tmp_path_factory.mktemp("done")
+    (folder / "small.yaml").write_text(SCENARIO)
+    ended = gcsim("sweep", "small.yaml", *FOUR, "--json", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    (folder / "stdout.json").write_text(ended.stdout)
+    (folder / "stderr.txt").write_text(ended.stderr)
+    return folder
+
+
+OUT = Path("runs") / "small_sweep"
+
+
+# --- files, stdout, stderr -----------------------------------------------------------------------
+
+
+def test_results_are_files_and_json_on_stdout_is_results_json(done: Path) -> None:
+    assert {path.name for path in (done / OUT).iterdir()} == {
+        ".lock", "sweep.json", "points", "results.csv", "results.json"
+    }  # fmt: skip
+    assert (done / "stdout.json").read_text() == (done / OUT / "results.json").read_text()
+    assert len(list((done / OUT / "points").iterdir())) == 4
+    with (done / OUT / "results.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 2 * (1 + 2) * 2
+
+
+def test_stderr_tells_what_is_done_and_quiet_tells_nothing(done: Path, gcsim: Run) -> None:
+    told = (done / "stderr.txt").read_text()
+    assert "compressors: 2 of 2 in " in told
+    assert "points: 4 of 4 in " in told
+    assert f"Written to {OUT}: results.csv" in told
+    again = gcsim("sweep", "small.yaml", *FOUR, folder=done)
+    assert again.stderr.startswith(f"4 of 4 points are done already, in {OUT}\n")
+    quiet = gcsim("sweep", "small.yaml", *FOUR, "-q", folder=done)
+    assert (quiet.stderr, quiet.stdout) == ("", again.stdout)
+
+
+def test_a_line_a_point_names_the_winner_of_a_single_run(done: Path, gcsim: Run) -> None:
+    """Expected: the fastest row at the largest size in `results.json` of `gcsim run`."""
+    table = gcsim("sweep", "small.yaml", *FOUR, "-q", folder=done).stdout
+    alone = gcsim("run", "small.yaml", "--json", "-q", "--set", "cluster.nodes=[1, 8]", "--set",
+                  "cluster.network.bandwidth=1Gbit/s", folder=done)  # fmt: skip
+    rows = [row for row in json.loads(alone.stdout)["rows"] if row["nodes"] == 8]
+    best = min(rows, key=lambda row: float(row["iteration_s"]))
+    (line,) = [line for line in table.splitlines() if line.startswith("[1, 8]  1Gbit/s")]
+    label, speedup, milliseconds, dense_wins = line.split()[-4:]
+    assert (label, dense_wins) == (best["label"], "no")
+    assert float(speedup) == pytest.approx(best["speedup_vs_dense"], abs=0.005)
+    assert float(milliseconds) == pytest.approx(best["iteration_s"] * 1e3, rel=0.005)
+
+
+def test_help_is_light() -> None:
+    code = (
+        "import sys\nfrom gcsim.cli import main\n"
+        "try:\n    main(['sweep', '--help'])\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, {'torch', 'numpy', 'yaml', 'dask'} & set(sys.modules))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "0 set()"
+
+
+def row(label: str, speedup: float | None, seconds: float) -> Row:
+    return Row(
+        compressor=label, label=label, nodes=4, workers=8, iteration_s=seconds, forward_s=0.01,
+        backward_s=0.02, encode_s=0.0, communication_s=seconds, decode_s=0.0,
+        exposed_communication_s=seconds - 0.03, throughput_samples_per_s=256 / seconds,
+        speedup_vs_dense=speedup, scaling_efficiency=0.03 / seconds, wire_bytes_per_worker=1e6,
+        compression_ratio=1.0, nmse=0.1, cosine_similarity=0.9, period=1, steps_run=4,
+        memory="none",
+    )  # fmt: skip
+
+
+def point(values: dict[str, Any], *rows: Row) -> SweepPoint:
+    return SweepPoint(values=values, result=Result(scenario={}, provenance={}, rows=rows, wall={}))
+
+
+def rendered(points: Sequence[SweepPoint], width: int) -> list[str]:
+    keys = points[0].values
+    grid = {
+        key: tuple({str(p.values[key]): p.values[key] for p in points}.values()) for key in keys
+    }
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(*shown(SweepResult(grid=grid, versions={}, points=tuple(points)), width),
+                      sep="\n")  # fmt: skip
+    return capture.get().splitlines()
+
+
+NETWORK = {"like": "10gbe", "latency": "220 us"}
+POINTS = [
+    point({"cluster.network": NETWORK, "seed": 1, "model": "lenet"},
+          row("none", 1.0, 0.5), row("a method with quite a long name", 2.5, 0.2)),
+    point({"cluster.network": "10gbe", "seed": 1, "model": "lenet"},
+          row("none", 1.0, 0.05), row("slow", 0.1, 0.5)),
+    point({"cluster.network": NETWORK, "seed": 2, "model": "lenet"}, row("topk", None, 1.25)),
+    SweepPoint(values={"cluster.network": "10gbe", "seed": 2, "model": "lenet"},
+               failure=Failure(problems=(Problem(message="bad"),))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_the_table_keeps_to_the_width_and_cuts_no_number(width: int) -> None:
+    lines = rendered(POINTS, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    # milliseconds with the decimals that give the smallest three digits; speedups with two
+    for number in ("2.50  ", "200.0", "50.0", "1250.0", " no", " yes", "failed"):
+        assert number in text
+    assert "model" not in text  # it has one value
+    assert "seed" in text
+
+
+def test_headings_are_the_shortest_ends_that_tell_keys_apart() -> None:
+    keys = ["cluster.network.latency", "cluster.intra_node.latency", "cluster.nodes", "a.b.1"]
+    values = dict.fromkeys(keys, 7)
+    (_, heading, *_) = rendered([point(values, row("none", 1.0, 0.1))], 120)
+    assert heading.split()[:4] == ["network.latency", "intra_node.latency", "nodes", "b.1"]
+
+
+def test_the_answer_counts_where_compression_pays() -> None:
+    # of four points one failed and one has no dense row to compare with
+    assert rendered(POINTS, 120)[-1] == "Compression pays in 1 of 2 points. 1 point failed."
+
+
+@pytest.mark.parametrize(("every", "between"), [(0.0, 1), (60.0, 0)])
+def test_a_log_gets_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every: float, between: int
+) -> None:
+    monkeypatch.setattr("gcsim.cli_sweep.LOG_EVERY", every)
+    with watching(quiet=False) as progress, progress.task("points", 4) as task:
+        task.advance(0, note="nothing is done yet")
+        task.advance()
+        task.advance(3)
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert len(lines) == between
+    assert all(re.fullmatch(r"points: 1 of 4, \S+/s, \d+ s left", line) for line in lines)
+    assert re.fullmatch(r"points: 4 of 4 in \d+\.\d s", last)
+
+
+def test_a_terminal_gets_the_rate_and_the_time_that_remains(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with watching(quiet=False) as progress, progress.task("points", 4) as task:
+        for number in range(3):
+            task.advance(note=f"cluster.nodes={number}, {'a long value ' * 9}")
+            time.sleep(0.01)
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert re.search(r"points \S+ 3/4 +\S+/s \d:\d\d:\d\d cluster\.no", drawn)
+    assert max(map(len, re.split(r"[\r\n]", drawn))) <= 80
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_every_problem_is_told_at_once_and_nothing_is_written(here: Path, gcsim: Run) -> None:
+    grids = ("--grid", "cluster.nodes=0", "--grid", "batch_size=8,x", "--set", "modle=lenet")
+    ended = gcsim("sweep", "small.yaml", *grids, folder=here)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert sorted(ended.stderr.splitlines()) == [
+        "--grid batch_size=x: error: batch_size = 'x': must be a whole number",
+        "--grid cluster.nodes=0: error: cluster.nodes = 0: must be at least 1",
+        "--set modle: error: unknown key 'modle'; did you mean 'model'?",
+    ]
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "error: Missing option '--grid'"),
+        (["--grid", "seed=1", "--jobs", "0"], "error: Invalid value for '--jobs'"),
+        (["--grid", "seed=1", "--jobs", "2", "--dask", "tcp://127.0.0.1:1"],
+         "--jobs: error: has no effect with --dask"),
+        (["--grid", "seed=1", "-o", "small.yaml/in"], "small.yaml/in: error: small.yaml is a file"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_exit_2(
+    here: Path, gcsim: Run, arguments: list[str], said: str
+) -> None:
+    ended = gcsim("sweep", "small.yaml", *arguments, folder=here)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(said)
+
+
+MINE = """
+from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.requests import AllReduce
+from gcsim.errors import InputError
+
+class Mine(Compressor):
+    class Parameters(CompressorParameters):
+        fault: str = ""
+
+    about = About(title="mine", family="dense", collective="all-reduce", bits="32",
+                  unbiased=True, state="none", paper="none")
+
+    def __init__(self, worker, parameters):
+        super().__init__(worker, parameters)
+        self.fault = parameters.fault
+
+    def exchange(self, bucket, step):
+        if self.fault == "input":
+            raise InputError("this gradient has too few elements")
+        if self.fault == "bug":
+            raise ZeroDivisionError("by nothing")
+        total = yield AllReduce(tensor=bucket.gradient.clone())
+        return total / self.worker.count
+"""
+
+
+def test_a_failed_point_stops_no_other_and_sets_the_exit_code(here: Path, gcsim: Run) -> None:
+    (here / "mine.py").write_text(MINE)
+    sets = ("--set", "compressors=[none, {kind: 'mine:Mine', label: mine}]")
+    nodes = ("--grid", "cluster.nodes=2,4")
+    # the second sweep adds a value: what failed is tried again, what is done is kept
+    for faults, code in (("input", 2), ("input,bug", 3)):
+        values = f'compressors.1.fault={faults},""'
+        ended = gcsim("sweep", "small.yaml", "--grid", values, *nodes, *sets, "-q", folder=here,
+                      TMPDIR=str(here))  # fmt: skip
+        failed = 2 * len(faults.split(","))
+        assert ended.returncode == code
+        assert "Traceback" not in ended.stderr
+        document = json.loads((here / OUT / "results.json").read_text())
+        assert [entry["point"]["cluster.nodes"] for entry in document["points"]] == [2, 4]
+        assert [entry["bug"] for entry in document["failed"]] == [False, False, True, True][:failed]
+        assert f"Compression pays in 0 of 2 points. {failed} points failed." in ended.stdout
+        assert (
+            "point compressors.1.fault=input, cluster.nodes=2 and 1 other point: mine: error: this "
+            "gradient has too few elements\n"
+        ) in ended.stderr
+    assert "error: ZeroDivisionError: by nothing\n" in ended.stderr
+    (saved,) = here.glob("gcsim-traceback-*.txt")
+    assert str(saved) in ended.stderr
+    assert "mine.py" in saved.read_text()
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+MANY = ("--grid", f"cluster.nodes={','.join(map(str, range(1, 41)))}", "--grid", "batch_size=8")
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in listed.read_text().split()]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def gone(pids: Sequence[int]) -> bool:
+    def over(pid: int) -> bool:
+        try:
+            return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return True
+
+    return all(map(over, pids))
+
+
+@pytest.fixture
+def started(
+    here: Path, environment: dict[str, str]
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts sweeps, and ends them when a test does not."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object, **variables: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command("sweep", "small.yaml", *arguments), cwd=here, text=True,
+            env={**environment, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def slow(here: Path) -> dict[str, str]:
+    """Makes every point take a moment: a module that Python imports at its start."""
+    (here / "slowly").mkdir()
+    (here / "slowly" / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "if any('sweep_worker' in word for word in sys.orig_argv):\n"
+        "    import gcsim.scenarios.sweep_tasks as tasks\n"
+        "    fast = tasks.run\n"
+        "    def run(*arguments, **options):\n"
+        "        time.sleep(0.2)\n"
+        "        return fast(*arguments, **options)\n"
+        "    tasks.run = run\n"
+    )
+    path = [str(here / "slowly"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join([*path, str(Path(__file__).resolve().parent.parent)])}
+
+
+def test_a_sweep_that_was_killed_goes_on_and_loses_nothing(
+    here: Path, gcsim: Run, started: Callable[..., subprocess.Popen[str]], slow: dict[str, str]
+) -> None:
+    points = here / OUT / "points"
+    process = started(*MANY, "--jobs", "2", "-q", **slow)
+    wait_until(lambda: points.is_dir() and len(list(points.glob("[!.]*.json"))) >= 4)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    wait_until(lambda: gone(workers))
+    kept = {path.name: path.stat().st_mtime_ns for path in points.glob("[!.]*.json")}
+    assert 4 <= len(kept) < 40
+    assert not (here / OUT / "results.csv").exists()
+    ended = gcsim("sweep", "small.yaml", *MANY, folder=here)
+    assert ended.returncode == 0, ended.stderr
+    assert f"{len(kept)} of 40 points are done already" in ended.stderr
+    assert {name: (points / name).stat().st_mtime_ns for name in kept} == kept
+    whole = gcsim("sweep", "small.yaml", *MANY, "-q", "-o", "whole", folder=here)
+    assert whole.stdout == ended.stdout
+    for name in ("results.json", "results.csv"):
+        assert (here / OUT / name).read_bytes() == (here / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_one_line_and_exit_130(
+    here: Path,
+    started: Callable[..., subprocess.Popen[str]],
+    slow: dict[str, str],
+    number: signal.Signals,
+) -> None:
+    points = here / OUT / "points"
+    process = started(*MANY, "--jobs", "1", "-q", **slow)
+    wait_until(lambda: points.is_dir() and len(list(points.glob("[!.]*.json"))) >= 2)
+    workers = children(process.pid)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    kept = len(list(points.glob("[!.]*.json")))
+    assert process.returncode == 130
+    assert output == ""
+    assert errors == (
+        f"interrupted; {kept} of 40 points are in {OUT}: give the same command again to go on\n"
+    )
+    assert gone(workers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
+    here: Path, started: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    empty = here / "cache"
+    endless = ("--set", "gradients.warmup_steps=100000", "--grid", "cluster.nodes=1,2")
+    process = started(*endless, GCSIM_CACHE_DIR=str(empty))
+    wait_until(lambda: bool(list(empty.glob("gradients-*"))))
+    workers = children(process.pid)
+    assert len(workers) == 1  # stage 1 has the machine to itself
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    wait_until(lambda: gone(workers))
+    assert list(empty.glob("gradients-*")) == []
+
+
+def test_two_sweeps_in_one_folder_the_second_is_refused(
+    here: Path,
+    gcsim: Run,
+    started: Callable[..., subprocess.Popen[str]],
+    slow: dict[str, str],
+) -> None:
+    first = started(*MANY, "--jobs", "1", "-q", **slow)
+    wait_until((here / OUT / "sweep.json").exists)
+    second = gcsim("sweep", "small.yaml", *MANY, folder=here)
+    assert second.returncode == 2
+    assert second.stderr == (
+        f"{OUT}: error: another sweep (process {first.pid}) is running in this folder; wait for "
+        "it, or choose another folder with -o\n"
+    )
+
+
+# --- many machines -------------------------------------------------------------------------------
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1",
+                      dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
+    """The address of a scheduler with two worker processes, which have a cache of their own."""
+    if importlib.util.find_spec("distributed") is None:
+        pytest.skip("distributed is not installed: pip install 'gcsim[cluster]'")
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    with subprocess.Popen(
+        [sys.executable, "cluster.py"], cwd=tmp_path, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**environment, "GCSIM_CACHE_DIR": str(tmp_path / "cache of the cluster")},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            try:
+                process.communicate(timeout=30)  # the end of its stdin lets it leave in order
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def test_a_cluster_gives_the_bytes_of_one_machine(
+    here: Path, done: Path, gcsim: Run, cluster: str
+) -> None:
+    ended = gcsim("sweep", "small.yaml", *FOUR, "--dask", cluster, folder=here,
+                  GCSIM_CACHE_DIR=str(here / "cache of the client"))  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    for name in ("results.json", "results.csv"):
+        assert (here / OUT / name).read_bytes() == (done / OUT / name).read_bytes()
+    profiles = list((here / "cache of the cluster").glob("*.json"))
+    assert len(profiles) == 2  # one of each compressor
+    assert list((here / "cache of the client").glob("*.json")) == []
+    # a point that fails there is told as one that fails here
+    (here / "mine.py").write_text(MINE)
+    away = gcsim("sweep", "small.yaml", "--grid", 'compressors.1.fault=input,""', "--set",
+                 "compressors=[none, {kind: 'mine:Mine', label: mine}]", "-o", "faulty",
+                 "--dask", cluster, folder=here)  # fmt: skip
+    assert away.returncode == 2
+    said = "point compressors.1.fault=input: mine: error: this gradient has too few elements"
+    assert said in away.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs distributed")
+def test_an_address_that_is_none_is_refused_at_once(here: Path, gcsim: Run) -> None:
+    ended = gcsim("sweep", "small.yaml", *FOUR, "--dask", "nowhere", folder=here)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("--dask nowhere: error: ")
+    assert not (here / OUT / "sweep.json").exists()
+
+
+def test_without_distributed_the_extra_is_named(here: Path, gcsim: Run, tmp_path: Path) -> None:
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "distributed.py").write_text("raise ModuleNotFoundError('none')")
+    path = os.pathsep.join(
+        [str(tmp_path / "without"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    ended = gcsim("sweep", "small.yaml", *FOUR, "--dask", "a:1", folder=here, PYTHONPATH=path)
+    assert ended.returncode == 2
+    assert ended.stderr == ("--dask: error: needs dask.distributed; pip install 'gcsim[cluster]'\n")
+
+
+# --- the README ----------------------------------------------------------------------------------
+
+
+def example(language: str, beginning: str) -> str:
+    found = re.search(rf"```{language}\n({re.escape(beginning)}.*?)```", README, re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_examples_of_the_readme_run_as_they_stand(
+    tmp_path: Path, environment: dict[str, str], gcsim: Run
+) -> None:
+    import shlex
+
+    words = shlex.split(example("sh", "gcsim sweep"))
+    ended = gcsim(*words[1:], "-q", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    printed = example("", "                                   speedup").splitlines()
+    assert ended.stdout.splitlines()[: len(printed)] == printed
+    (tmp_path / "sweep.py").write_text(example("python", "# sweep.py"))
+    script = subprocess.run(
+        [sys.executable, "sweep.py"], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert script.returncode == 0, script.stderr
+    assert [line.split()[:2] for line in script.stdout.splitlines()] == [
+        ["2", "0.01"], ["2", "0.001"], ["8", "0.01"], ["8", "0.001"]
+    ]  # fmt: skip
