@@ -40,6 +40,26 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
     assert worst <= Z, f"the mean update is {worst:.1f} standard errors from the mean gradient"
 
 
+def more_workers_do_not_scale_the_update(subject: Subject) -> None:
+    """Where all hold the same gradient, its share in the update is about the same for one worker
+    and for four: sums are divided by the number of workers. Over a window, and over ten seeds."""
+    if subject.laws.scale_free:
+        return
+    gradient = _heavy(ELEMENTS, 3)
+    shares = []
+    for workers in (1, 4):
+        share = 0.0
+        for seed in range(10):
+            crew = subject.crew([(ELEMENTS // 25, 25)], workers=workers, seed=seed)
+            for t in range(subject.windows(2)):
+                updates = crew.step([gradient] * workers, subject.first + t)
+                share += sum(float(gradient.double() @ update.double()) for update in updates)
+        shares.append(share / workers / float(gradient.double().square().sum()))
+    alone, together = shares
+    near = 0.5 * alone <= together <= 2.0 * alone
+    assert near, f"four workers' updates hold {together / alone:.2f} times as much as one worker's"
+
+
 def error_stays_within_its_bound(subject: Subject) -> None:
     """The mean of |Q(v) - v|^2 over seeds, for one worker with empty memory."""
     bound = subject.laws.error_bound
@@ -130,6 +150,7 @@ def _heavy(n: int, seed: int) -> Tensor:
 
 CHECKS = (
     mean_is_right_when_unbiased,
+    more_workers_do_not_scale_the_update,
     error_stays_within_its_bound,
     what_is_not_sent_is_kept,
     lossless_is_lossless,

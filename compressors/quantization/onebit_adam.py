@@ -13,8 +13,9 @@ Afterwards v stays. m is the same on all workers; with N of them and n elements 
 Scale: the root mean square of a (`rms`, what the authors' code does), or mean |a|. |Q(a) - a|^2 is
 2 |a|^2 - 2 |a| |a|_1 / sqrt(n) for the first, |a|^2 - |a|_1^2 / n for the second, both exactly:
 N(0, 1) .404 and .363 of |a|^2, log-normal .842 and .665. State: m, v and the worker's error (n
-each), the owned chunk's error (n / N). A worker sends n + 64 N bits all together, its own parts
-included; the chunks' length is rounded up to a multiple of 8 elements. Biased.
+each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
+included, and as an owner n / N + 32 to all; the chunks' length is rounded up to a multiple of 8
+elements. Biased.
 
 What the update is: m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the
 quality is that of the compression alone; the optimiser then divides by its frozen sqrt(v) + eps,
@@ -94,7 +95,7 @@ class OneBitAdam(Compressor):
         title="1-bit Adam",
         family="quantization",
         collective="all-to-all of sign chunks, then all-gather (warm-up: all-reduce)",
-        bits="2 + 64 workers / n; warm-up: 32",
+        bits="1 + 1 / workers (to the owners, and as owner to all); warm-up: 32",
         unbiased=False,
         state="momentum, variance, error (n each), error of the owned chunk (n / workers)",
         paper="Tang et al., ICML 2021, arXiv:2102.02888",

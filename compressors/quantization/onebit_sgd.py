@@ -88,7 +88,7 @@ class OneBitSgd(Compressor):
         title="1-bit SGD",
         family="quantization",
         collective="all-to-all of stripes, all-gather of the coded sums; or all-gather",
-        bits="1 + 64 / rows of the matrix; stripes: the same again for the result",
+        bits="1 + 64 / rows of the matrix; stripes: its N-th part again as owner",
         unbiased=False,
         state="error (n); stripes: owner's error (n / workers)",
         paper="Seide et al., Interspeech 2014",

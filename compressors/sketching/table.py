@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import count_bytes, kernel
 from gcsim.compressors.random import bits64, random_key, stream
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def sketch(values: Tensor, hashes: Hashes) -> Tensor:
     Each cell adds up its elements in order, in `PARTS` sums: the same on any number of threads.
     """
     n = values.numel()
+    count_bytes("gather_scatter", 8 * hashes.rows * n)  # cells read and written
     partial = np.zeros((PARTS, hashes.rows, hashes.columns), dtype=np.float32)
     units = PARTS * hashes.rows  # a unit is one row of the table of one part of the elements
     in_parallel(_add_rows, units * n, array(values), partial, *hashes.for_loops, grain=max(1, n))
@@ -117,6 +118,7 @@ def estimate(table: Tensor, n: int, hashes: Hashes) -> Tensor:
     Of an even number of rows the mean of the two in the middle.
     """
     out = np.empty(n, dtype=np.float32)
+    count_bytes("gather_scatter", 4 * hashes.rows * n)  # cells read
     cells = array(table)
     in_parallel(_estimate, n, cells, out, *hashes.for_loops, grain=_CHUNK)
     return tensor(out, table)

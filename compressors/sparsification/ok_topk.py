@@ -30,9 +30,9 @@ authors' code (github.com/Shigangli/Ok-Topk).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
@@ -91,6 +91,15 @@ class OkTopK(Compressor):
         region_interval: int = Field(
             64, ge=1, description="steps between repartitions: a multiple of threshold_interval"
         )
+
+        @model_validator(mode="after")
+        def _check_intervals(self) -> Self:
+            if self.region_interval % self.threshold_interval:
+                raise ValueError(
+                    f"region_interval {self.region_interval} is no multiple of "
+                    f"threshold_interval {self.threshold_interval}"
+                )
+            return self
 
     about = About(
         title="Ok-Topk",

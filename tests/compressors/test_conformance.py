@@ -183,6 +183,15 @@ class Biased(Plain):
         return Laws(unbiased=True)
 
 
+class ForgetsToDivide(Plain):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        return self.worker.count * (yield from super().exchange(bucket, step))
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws()
+
+
 class BreaksItsBound(Biased):
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
@@ -230,6 +239,7 @@ def test_the_method_to_be_spoilt_passes() -> None:
         (BelievesEverything, "damaged payloads are refused"),
         (BelievesEverything, "payloads of another tensor are refused"),
         (Biased, "mean is right when unbiased"),
+        (ForgetsToDivide, "more workers do not scale the update"),
         (BreaksItsBound, "error stays within its bound"),
         (BoastsOfAnExactError, "error stays within its bound"),
         (Forgets, "what is not sent is kept"),

@@ -134,6 +134,29 @@ def test_a_kernel_counts_what_it_updates_and_not_what_is_resident() -> None:
     ]
 
 
+def test_parts_of_a_whole_are_counted_apart_and_looking_into_them_is_free() -> None:
+    meter = Meter(1)
+    received = [torch.zeros(10), torch.zeros(10)]
+    with meter.compute(0):
+        parts = meter.parts(received)
+        for part in parts:
+            float(part.sum())
+        torch.ones(4) + 1  # after the last part: the exchange's own
+    (recorder,) = meter.segments[0]
+    assert recorder.parts == 2
+    assert counted(recorder.per_part) == [("reduction", 44, 0)] * 2
+    assert not recorder.per_payload
+    assert sum(cost.nbytes for cost in recorder.fixed) == 16 + 32
+
+
+def test_an_empty_slice_is_free() -> None:
+    x = torch.zeros(10)
+    with segment() as recorder:
+        x[:0]
+        x[3:3].clone()
+    assert not recorder.fixed
+
+
 def test_what_is_unpriced_costs_nothing() -> None:
     @unpriced
     def check(x: torch.Tensor) -> None:

@@ -178,6 +178,13 @@ def test_what_is_spent_for_each_payload_grows_with_their_number() -> None:
     assert times == [6_000_000, 13_000_000, 6_000_000 + 64 * 7_000_000]
 
 
+def test_parts_of_a_whole_cost_more_launches_and_the_same_bytes() -> None:
+    toy = device(kernels={"streaming": STREAM})
+    compute = Compute(stage="decode", fixed=(), per_part=(cost("streaming", 2, 1_000_000),))
+    times = [PriceList(toy).compute_time(compute, payloads) for payloads in (1, 64)]
+    assert times == [10_000_000 + 2_000_000, 64 * 10_000_000 + 2_000_000]
+
+
 def test_servers_share_the_bytes_but_not_the_launches() -> None:
     toy = PriceList(device(kernels={"streaming": STREAM}))
     compute = Compute(stage="server", fixed=(cost("streaming", 2, 10**6),))

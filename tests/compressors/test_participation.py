@@ -1,0 +1,110 @@
+"""A compressor's own mistakes are told as such: by name, with the rule, never as a wrong tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.participation import participate
+from gcsim.compressors.registry import compressor_class
+from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.errors import InputError
+
+
+class Toy(Compressor):
+    about = About(
+        title="Toy", family="dense", collective="all-reduce", bits="32", unbiased=True,
+        state="none", paper="none",
+    )  # fmt: skip
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        total: Tensor = yield AllReduce(tensor=bucket.gradient.clone())
+        return total / self.worker.count
+
+
+class Zeroing(Toy):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        update = yield from super().exchange(bucket, step)
+        bucket.gradient.zero_()
+        return update
+
+
+class Raising(Toy):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield AllReduce(tensor=bucket.gradient.clone())
+        raise ValueError("too tired")
+
+
+class Impatient(Toy):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        return bucket.gradient.clone()  # type: ignore[return-value]  # the mistake
+
+
+class YieldsATensor(Toy):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield bucket.gradient.clone()  # type: ignore[misc]  # the mistake
+        return bucket.gradient.clone()
+
+
+class Halved(Toy):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        return (yield from super().exchange(bucket, step)).half()
+
+
+class Silent(Toy):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield from super().exchange(bucket, step)
+        return None  # type: ignore[return-value]  # the mistake
+
+
+def run(faulty: type[Compressor], bucket: Bucket) -> list[Tensor]:
+    team = [faulty(Worker(rank=r, count=2, seed=0), CompressorParameters()) for r in range(2)]
+    return lockstep([participate(member, bucket, 0) for member in team])
+
+
+@pytest.mark.parametrize(
+    ("faulty", "said"),
+    [
+        (Zeroing, "Toy: error: exchange\\(\\) modified bucket.gradient; clone"),
+        (Raising, r"test_participation.py:\d+: error: Raising raised ValueError: too tired"),
+        (Impatient, "Toy: error: exchange\\(\\) returned Tensor, not a generator"),
+        (YieldsATensor, "yielded Tensor, which is no request; yield AllReduce"),
+        (Halved, r"returned torch.float16 \[24\], not an update float32 \[24\]"),
+        (Silent, r"returned NoneType, not an update float32 \[24\]"),
+    ],
+)
+def test_a_mistake_is_named(
+    faulty: type[Compressor], said: str, bucket_of: Callable[..., Bucket], normal: Any
+) -> None:
+    with pytest.raises(InputError, match=said):
+        run(faulty, bucket_of(normal(24)))
+
+
+def test_a_correct_compressor_passes(bucket_of: Callable[..., Bucket], normal: Any) -> None:
+    bucket = bucket_of(normal(24))
+    for update in run(Toy, bucket):
+        assert torch.equal(update, bucket.gradient)
+
+
+class Nameless(Compressor):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield AllReduce(tensor=bucket.gradient.clone())
+        return bucket.gradient.clone()
+
+
+def test_a_class_that_does_not_say_what_it_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    module = types.ModuleType("nameless_compressors")
+    module.Nameless = Nameless  # type: ignore[attr-defined]  # made here
+    monkeypatch.setitem(sys.modules, "nameless_compressors", module)
+    with pytest.raises(InputError, match=r"does not say what it is; give it `about = About"):
+        compressor_class("nameless_compressors:Nameless")
