@@ -45,6 +45,23 @@ def test_the_compressor_runs_by_its_path(tmp_path: Path, monkeypatch: pytest.Mon
     assert create(kind, Worker(rank=0, count=2, seed=0), {"limit": 0.5}) is not None
 
 
+def test_the_compressor_of_the_readme_and_that_of_its_guide_pass_every_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gcsim.compressors import check
+    from gcsim.compressors.conformance import CHECKS
+
+    guide = (ROOT / "docs/writing-a-compressor.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(# two_means.py\n.*?)```", guide, re.DOTALL)
+    assert found is not None
+    (tmp_path / "two_means.py").write_text(found.group(1))
+    (tmp_path / "my_compressor.py").write_text(block("python", "# my_compressor.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert check("my_compressor:Clipped", {"limit": 0.5}) == tuple(CHECKS)
+    assert check("two_means:TwoMeans") == tuple(CHECKS)
+    assert check("two_means:TwoMeans", {"error_feedback": False}) == tuple(CHECKS)
+
+
 def test_no_placeholder_is_left() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         assert not re.search(r"@[A-Z]+@", page.read_text(encoding="utf-8")), page
