@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from gcsim.scenarios.scenario import Scenario
 
 
+MEANING = 30
+"""Terminal cells that what a parameter means needs beside the other columns."""
+
+
 def width() -> int:
     """Terminal cells of stdout."""
     return shutil.get_terminal_size((120, 24)).columns
@@ -213,10 +217,19 @@ def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
 def _parameters(parameters: Sequence[Entry]) -> RenderableType:
     if not parameters:
         return Text("no parameters")
-    table = _table("parameter", "default", "accepts", "meaning")
-    for entry in parameters:
-        cells = (entry["name"], _default(entry), entry["range"], entry["meaning"])
-        table.add_row(*map(Text, cells))
+    rows = [(e["name"], _default(e), e["range"], e["meaning"]) for e in parameters]
+    headings = ("parameter", "default", "accepts", "meaning")
+    fixed = sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True)) - max(
+        len(row[3]) + 2 for row in rows
+    )
+    if fixed + MEANING > width():  # the table would cut words
+        return _beside(
+            (name, [f"default {default}; {accepted}", meaning])
+            for name, default, accepted, meaning in rows
+        )
+    table = _table(*headings)
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 

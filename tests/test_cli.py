@@ -360,6 +360,20 @@ def test_a_compressors_parameters_are_shown_with_default_range_and_meaning() -> 
     assert "columns of P and Q" in line
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_no_parameter_is_cut_at_any_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    from gcsim.cli_list import Kind, details
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in ("topk", "dgc", "sidco", "gtopk", "qsgd"):
+        shown = gcsim("list", "compressors", name).stdout
+        assert max(map(len, shown.splitlines())) <= columns
+        words = " ".join(shown.split())
+        for parameter in details(Kind.compressors, name)["parameters"]:
+            assert parameter["name"] in shown
+            assert all(word in words for word in parameter["meaning"].split())
+
+
 def test_a_users_own_compressor_can_be_shown() -> None:
     done = gcsim("list", "compressors", "gcsim.compressors.low_rank.powersgd:PowerSgd")
     assert done.exit_code == 0
