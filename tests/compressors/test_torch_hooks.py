@@ -66,7 +66,7 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for process in running:
             process.kill()
             process.wait()
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.fixture(autouse=True)

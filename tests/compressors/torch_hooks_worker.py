@@ -158,7 +158,7 @@ def main() -> None:
         world_size=2,
         timeout=timedelta(seconds=30),
     )
-    job = torch.load(gradients)
+    job = torch.load(gradients, weights_only=True)
     found: dict[str, Any] = {
         "fp16": run(default_hooks.fp16_compress_hook, None, job, rank),
         "bf16": run(default_hooks.bf16_compress_hook, None, job, rank),
