@@ -197,11 +197,11 @@ def test_every_mode_can_be_named() -> None:
 
 HOPS = {
     # latency between nodes and inside one in microseconds, and share, of a ring
-    "ll": (2.7, 1.0, Fraction(1, 2)),
-    "ll128": (4.0, 2.5, Fraction(92, 100)),
-    "simple": (14.0, 5.7, Fraction(1)),
+    "ll": ("2.7", "1.0", Fraction(1, 2)),
+    "ll128": ("4.0", "2.5", Fraction(92, 100)),
+    "simple": ("14.0", "5.7", Fraction(1)),
 }
-ALONE = {"ll": 5.0, "ll128": 8.5, "simple": "14.0"}
+ALONE = {"ll": "5.0", "ll128": "8.5", "simple": "14.0"}
 BASE = {"ll": 6_600_000, "ll128": 14_000_000, "simple": 8_400_000}
 
 
@@ -293,12 +293,12 @@ def test_trees_are_the_double_tree_with_the_tables_links(
 ) -> None:
     on = cluster(*shape, network=link(1_250_000_000, "1/20000", "0.9"))
     tables = {
-        "ll": (5.0, 1.0, Fraction(92, 380), 6_800_000),
-        "ll128": (8.5, 1.9, Fraction(92 * 120, 100 * 128), 14_000_000),
-        "simple": (14.0, 4.0, Fraction(92, 100), 8_400_000),
+        "ll": ("5.0", "1.0", Fraction(92, 380), 6_800_000),
+        "ll128": ("8.5", "1.9", Fraction(92 * 120, 100 * 128), 14_000_000),
+        "simple": ("14.0", "4.0", Fraction(92, 100), 8_400_000),
     }
     if on.nodes == 1:
-        tables["ll128"] = (8.5, 1.9, Fraction(92 * 7, 900), 14_000_000)
+        tables["ll128"] = ("8.5", "1.9", Fraction(92 * 7, 900), 14_000_000)
     for protocol, (between, bus, share, base) in tables.items():
         network, inside = (
             replace(
