@@ -72,7 +72,7 @@ def own_mistakes(member: Compressor) -> Iterator[None]:
     """Turn what a compressor of the user's raises into an `InputError` with file and line."""
     try:
         yield
-    except (GcsimError, GeneratorExit):
+    except (GcsimError, GeneratorExit, MemoryError):
         raise
     except Exception as error:
         if type(member).__module__.startswith("gcsim."):

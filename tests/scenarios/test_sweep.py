@@ -396,7 +396,7 @@ DEEDS = {
         "its process ended with code 7: too bad",
         True,
     ),
-    "raise ZeroDivisionError('by nothing')": ("ZeroDivisionError: by nothing", True),
+    "raise ZeroDivisionError('by nothing')": ("ZeroDivisionError: by nothing", False),
     "raise MemoryError": ("not enough memory", False),
 }
 
