@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
+from gcsim.files import cache_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
-from gcsim.traces import cache
 
 if TYPE_CHECKING:
     from gcsim.traces.store import Trace
@@ -135,8 +135,8 @@ def open_gradients(
     if isinstance(source, RecordedGradients):
         yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it
         return
-    cache.folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gradients-", dir=cache.folder()) as temporary:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gradients-", dir=cache_folder()) as temporary:
         folder = Path(temporary) / "trace"
         record(scenario, folder, second_moments=second_moments, progress=progress)
         yield Trace.open(folder, verify=False)

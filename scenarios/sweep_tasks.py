@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem
-from gcsim.files import write_text
+from gcsim.files import cache_folder, write_text
 from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.record import check_trace
@@ -126,19 +126,19 @@ def _stored(key: str) -> str:
     except FileNotFoundError:
         hint = "set GCSIM_CACHE_DIR to a folder with space"
         message = "profiles cannot be kept here, and a sweep needs them"
-        raise InputError(Problem(place=str(cache.folder()), message=message, hint=hint)) from None
+        raise InputError(Problem(place=str(cache_folder()), message=message, hint=hint)) from None
 
 
 def _path(key: str) -> Path:
-    return cache.folder() / f"{key}.json"
+    return cache_folder() / f"{key}.json"
 
 
 @contextlib.contextmanager
 def measuring_alone() -> Iterator[None]:
     """While the context lasts no other sweep's worker measures on these cores."""
     cores = hashlib.sha256(repr(sorted(os.sched_getaffinity(0))).encode()).hexdigest()[:8]
-    cache.folder().mkdir(parents=True, exist_ok=True)
-    with (cache.folder() / f"measuring-{platform.node()}-{cores}.lock").open("w") as file:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"measuring-{platform.node()}-{cores}.lock").open("w") as file:
         # where a file system has no locks, two at once are only slower
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -27,11 +27,6 @@ from gcsim.traces.profile import TrafficProfile
 _PROFILE = TypeAdapter(TrafficProfile)
 
 
-def folder() -> Path:
-    """Where the profiles lie."""
-    return cache_folder()
-
-
 def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
     """A content hash of plain facts, gcsim's own code, and the user's modules in `code`."""
     document = {
@@ -49,7 +44,7 @@ def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
 def load(name: str) -> TrafficProfile | None:
     """The profile stored under `name`, or None when there is none that is whole."""
     try:
-        text = (folder() / f"{name}.json").read_text(encoding="utf-8")
+        text = (cache_folder() / f"{name}.json").read_text(encoding="utf-8")
         checksum, _, body = text.partition("\n")
         if hashlib.sha256(body.encode()).hexdigest() != checksum:
             return None
@@ -63,12 +58,12 @@ def save(name: str, profile: TrafficProfile) -> None:
     body = _PROFILE.dump_json(profile).decode()
     checksum = hashlib.sha256(body.encode()).hexdigest()
     try:
-        write_text(folder() / f"{name}.json", f"{checksum}\n{body}")
+        write_text(cache_folder() / f"{name}.json", f"{checksum}\n{body}")
     except InputError as error:
         reason = error.problems[0].message
         warnings.warn(
-            f"{folder()}: this profile is not cached: {reason}; set GCSIM_CACHE_DIR to a folder "
-            "with space",
+            f"{cache_folder()}: this profile is not cached: {reason}; "
+            "set GCSIM_CACHE_DIR to a folder with space",
             stacklevel=2,
         )
 

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["pack_fixed", "unpack_fixed"]
-
 IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "gamma", "varint", "auto"]
 """A coder by name; auto is the one that is expected to be the shortest for (n, k)."""
 

@@ -42,6 +42,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.columns import matrix_shape
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.meter import kernel
@@ -118,9 +119,6 @@ class PowerSgd(Compressor):
     def laws(cls, parameters: CompressorParameters) -> Laws:
         """See `Compressor.laws`: the update is a projection, the rest is kept as error."""
         assert isinstance(parameters, PowerSgdParameters)
-
-        def energy(values: Tensor) -> float:
-            return float(values.double().square().sum())
 
         return Laws(conserves=parameters.error_feedback, error_bound=energy)
 

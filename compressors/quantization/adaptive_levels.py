@@ -29,12 +29,13 @@ from pydantic import Field
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.levels import Norm, bucket_count, bucket_grain, bucket_norms
-from gcsim.compressors.coding.tables import MAX_BITS, add_decoded, encode_message, table_error
+from gcsim.compressors.coding.levels import bucket_count, bucket_grain, bucket_norms
+from gcsim.compressors.coding.tables import add_decoded, encode_message, table_error
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.quantization.nuqsgd import TableParameters
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 
 if TYPE_CHECKING:
@@ -44,17 +45,9 @@ if TYPE_CHECKING:
     from gcsim.compressors.coding.truncated_normals import Numbers
 
 
-class AdaptiveParameters(CompressorParameters):
+class AdaptiveParameters(TableParameters):
     """Hyper-parameters that ALQ and AMQ share."""
 
-    bits: int = Field(4, ge=2, le=MAX_BITS, description="of an element's code")
-    bucket: int | None = Field(
-        1024,
-        ge=1,
-        le=65535,
-        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
-    )
-    norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
     update_every: int = Field(
         1000, ge=1, description="steps between two fits of the levels, the first at step 0"
     )

@@ -18,45 +18,24 @@ Communication-Efficient Distributed Training", arXiv:2002.11082, section 5, "Lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.bucket_levels import (
-    MAX_BUCKET,
-    add_decoded,
-    pack_levels,
-    rounding_error,
-    search_levels,
-)
-from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.coding.bucket_levels import search_levels
 from gcsim.compressors.loops import loop
-from gcsim.compressors.random import random_key
-from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.quantization.bucket_tables import BucketTableParameters, BucketTables
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class LinearParameters(CompressorParameters):
+class LinearParameters(BucketTableParameters):
     """Hyper-parameters of `Linear`."""
 
-    levels: Literal[3, 5, 9] = Field(5, description="s, levels of a bucket's table")
-    bucket: int = Field(
-        2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits a bucket)"
-    )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
-    )
 
-
-class Linear(Compressor):
+class Linear(BucketTables):
     """Random rounding to the quantiles of the bucket."""
 
     Parameters = LinearParameters
@@ -70,54 +49,19 @@ class Linear(Compressor):
         paper="Xu et al., arXiv:2002.11082 (as its baseline Linear-s)",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
+    purpose = "linear rounding"
+
+    @staticmethod
+    def tables(values: Tensor, parameters: CompressorParameters) -> Tensor:
+        """See `BucketTables.tables`."""
         assert isinstance(parameters, LinearParameters)
-        self.parameters = parameters
-
-    @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, LinearParameters)
-
-        def error(values: Tensor) -> float:
-            return rounding_error(values, quantile_tables(values, parameters), parameters.bucket)
-
-        return Laws(unbiased=parameters.clip is None, error_bound=error, error_is_exact=True)
-
-    def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
-        payloads = yield AllGather(payload=self.encode(bucket, step))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
-
-    def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, chosen = self.worker, self.parameters
-        return torch.cat(
-            [
-                pack_levels(
-                    values,
-                    quantile_tables(values, chosen),
-                    size=chosen.bucket,
-                    key=random_key(me.seed, step, piece.index, "linear rounding", me.rank),
-                )
-                for piece, values in bucket.layout.views(bucket.gradient)
-            ]
+        return search_levels(
+            values,
+            size=parameters.bucket,
+            count=parameters.levels,
+            clip=parameters.clip,
+            search=_quantiles,
         )
-
-
-def quantile_tables(values: Tensor, parameters: LinearParameters) -> Tensor:
-    """The levels of each bucket: float32 `[ceil(n / bucket), levels]`, ascending."""
-    return search_levels(
-        values,
-        size=parameters.bucket,
-        count=parameters.levels,
-        clip=parameters.clip,
-        search=_quantiles,
-    )
 
 
 @loop

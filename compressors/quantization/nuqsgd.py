@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class NuqsgdParameters(CompressorParameters):
-    """Hyper-parameters of `Nuqsgd`."""
+class TableParameters(CompressorParameters):
+    """Hyper-parameters of every method with a table of levels that all workers know."""
 
     bits: int = Field(4, ge=2, le=MAX_BITS, description="of an element's code")
     bucket: int | None = Field(
@@ -52,6 +52,11 @@ class NuqsgdParameters(CompressorParameters):
         description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
     )
     norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
+
+
+class NuqsgdParameters(TableParameters):
+    """Hyper-parameters of `Nuqsgd`."""
+
     multiplier: float = Field(
         0.5, gt=0, lt=1, description="p, ratio of neighbouring levels' magnitudes"
     )

@@ -46,6 +46,7 @@ from gcsim.compressors.coding.columns import (
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
 from gcsim.compressors.coding.packing import check_packed, packed_bytes
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.loops import array
@@ -112,7 +113,7 @@ class OneBitSgd(Compressor):
             if left.numel():
                 found = column_levels(left, 1, parameters.threshold)
                 column_bits(left, 1, (0, 1), found, keep_error=True)
-            return float(left.double().square().sum())
+            return energy(left)
 
         whole = parameters.levels_per == "tensor"
         return Laws(

@@ -32,6 +32,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.columns import matrix_shape
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.low_rank.powersgd import gaussian, part
@@ -88,9 +89,6 @@ class TorchPowerSgd(Compressor):
     def laws(cls, parameters: CompressorParameters) -> Laws:
         """See `Compressor.laws`: the update of one worker is a projection of its matrices."""
         assert isinstance(parameters, TorchPowerSgdParameters)
-
-        def energy(values: Tensor) -> float:
-            return float(values.double().square().sum())
 
         return Laws(conserves=parameters.error_feedback, error_bound=energy)
 

@@ -17,10 +17,9 @@ from gcsim.compressors.coding.index_coding import (
     encode_indices,
     expected_bits,
     index_width,
-    pack_fixed,
     rice_parameter,
-    unpack_fixed,
 )
+from gcsim.compressors.coding.packing import pack_fixed, unpack_fixed
 from gcsim.compressors.coding.subsets import distinct_positions
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, InternalError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcsim.compressors.coding.bucket_levels import add_decoded, round_between
 from gcsim.compressors.coding.frame import HEADER_BYTES
-from gcsim.compressors.quantization.linear import Linear, LinearParameters, quantile_tables
+from gcsim.compressors.quantization.linear import Linear, LinearParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
@@ -26,7 +26,7 @@ def cut(values: Tensor, size: int) -> list[Tensor]:
 
 
 def tables_of(values: Tensor, **parameters: Any) -> Tensor:
-    return quantile_tables(values, LinearParameters(**parameters))
+    return Linear.tables(values, LinearParameters(**parameters))
 
 
 def test_quantiles_by_hand() -> None:

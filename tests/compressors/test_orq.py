@@ -15,8 +15,8 @@ from torch import Tensor
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.bucket_levels import add_decoded, round_between, rounding_error
 from gcsim.compressors.coding.frame import HEADER_BYTES
-from gcsim.compressors.quantization.linear import LinearParameters, quantile_tables
-from gcsim.compressors.quantization.orq import Orq, OrqParameters, level_tables
+from gcsim.compressors.quantization.linear import Linear, LinearParameters
+from gcsim.compressors.quantization.orq import Orq, OrqParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
@@ -33,12 +33,12 @@ def cut(values: Tensor, size: int) -> list[Tensor]:
 
 def optimal(values: Tensor, **parameters: Any) -> Tensor:
     """ORQ's tables: float32 `[buckets, levels]`."""
-    return level_tables(values, OrqParameters(**parameters))
+    return Orq.tables(values, OrqParameters(**parameters))
 
 
 def quantiles(values: Tensor, **parameters: Any) -> Tensor:
     """Linear's tables: float32 `[buckets, levels]`."""
-    return quantile_tables(values, LinearParameters(**parameters))
+    return Linear.tables(values, LinearParameters(**parameters))
 
 
 def levels(values: Tensor, **parameters: Any) -> list[float]:

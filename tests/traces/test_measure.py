@@ -15,6 +15,7 @@ from gcsim.compressors.laws import Laws, Replicas
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
+from gcsim.files import cache_folder
 from gcsim.traces import cache
 from gcsim.traces.measure import Subject, measure, steps_to_run
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
@@ -243,7 +244,7 @@ def test_a_damaged_cache_entry_is_as_good_as_none(
 ) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
     cache.save("some", profile_of("none"))
-    path = cache.folder() / "some.json"
+    path = cache_folder() / "some.json"
     text = path.read_text()
     path.write_text(text.replace('"nmse":0.0', '"nmse":9.0'))
     assert cache.load("some") is None
