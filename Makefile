@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= scenarios/alexnet_32node.yaml
 
-.PHONY: run test long bench speed gallery lint types imports check clean
+.PHONY: run test long bench crosscheck speed gallery lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -23,6 +23,9 @@ long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
 
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
 	$(BIN)/python -m pytest tests/benchmarks --ignore=tests/benchmarks/test_bench_compressors.py --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"
+
+crosscheck: $(VENV)/dev.stamp  ## collectives against SimGrid, where it is installed
+	$(BIN)/python -m pytest tests/crosscheck --override-ini=addopts="--import-mode=importlib --strict-markers -rs"
 
 speed: $(VENV)/dev.stamp  ## docs/compressor-speed.md
 	mkdir -p build

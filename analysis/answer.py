@@ -1,18 +1,28 @@
-"""Does compression pay here? The answer in sentences, and where it comes from.
+"""Does compression pay here? The answer in sentences.
 
-The winner is chosen by the rule of `gcsim.analysis.selection`. A gradient error is a property of
-single updates, not an accuracy: the sentences say what was measured and claim no more.
+The winner is chosen by the rule of `gcsim.analysis.selection`; where luck decides, none is named.
+A gradient error is a property of single updates, not an accuracy: the sentences say what was
+measured and claim no more.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
-from gcsim.analysis.selection import DENSE, TIE, at_largest, best, best_by_size, dense_row, error_of
+from gcsim.analysis.selection import (
+    DENSE,
+    TIE,
+    Best,
+    at_largest,
+    best,
+    best_by_size,
+    dense_row,
+    error_of,
+    told_apart,
+)
+from gcsim.analysis.spread import averaged, mean_of, number, range_of
 from gcsim.scenarios.result import Result, Row
 
 NO_MEMORY = "none"
@@ -23,14 +33,9 @@ SMALL_ERROR = 0.1
 LARGE_ERROR = 0.5
 """NMSE above which a sentence says what an NMSE of 1 means."""
 
-_SHORT = 200
-"""Characters of a source that a note shows; results.json holds all of it."""
-
-_CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
-"""How a note words a link's calibration, where results.json has a bare word."""
-
-_TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
-"""What a note tells of the gradients, where it is known."""
+MORE = "Set training.iterations higher to tell them apart."
+_NAMED = 5
+"""Methods that are named of those that cannot be told apart."""
 
 
 def answer(result: Result) -> list[str]:
@@ -43,29 +48,71 @@ def answer(result: Result) -> list[str]:
         fact = (
             f"{where} {winner.row.label} takes {milliseconds(winner.row.iteration_s)} an iteration"
         )
-        return [f"{fact}: nothing to compare it with."]
+        return [f"{fact}: nothing to compare it with.", *_spread(result, rows[:1])]
+    if winner.unclear:
+        sentences = _undecided(result, where, winner.unclear, dense)
+        if dense is not None and dense not in winner.unclear:
+            sentences += _nearer(result, winner.unclear[0], dense, rows)
+        return [*sentences, *_by_size(result)]
     if dense is None:
         sentences = [
             f"{where} {winner.row.label} is fastest: {milliseconds(winner.row.iteration_s)} an "
             "iteration. The scenario has no row of kind `none`, so there is no speedup to state.",
+            *_spread(result, [winner.row]),
             _cost(winner.row),
         ]
     elif winner.row.compressor == DENSE:
-        sentences = [_dense_wins(where, dense, rows)]
+        rival = next(row for row in rows if row is not dense)
+        sentences = [_dense_wins(where, dense, rival), *_spread(result, [dense, rival])]
     else:
         sentences = [
             f"{where} {winner.row.label} is fastest: "
             f"{times(dense.iteration_s / winner.row.iteration_s)} the speed of {_name(dense)}, "
             f"{milliseconds(winner.row.iteration_s)} an iteration against "
             f"{milliseconds(dense.iteration_s)}.",
+            *_spread(result, [winner.row, dense]),
             _cost(winner.row),
-            *_nearer(winner.row, dense, rows),
+            *_nearer(result, winner.row, dense, rows),
         ]
     equals = [row for row in winner.equals if row.compressor != DENSE]
     if equals and winner.row.compressor != DENSE:
         names = " and ".join(row.label for row in equals)
         sentences.append(f"As fast within {TIE:.0%}, with a larger error: {names}.")
     return [*sentences, *_by_size(result)]
+
+
+def _undecided(result: Result, where: str, unclear: Sequence[Row], dense: Row | None) -> list[str]:
+    """No winner: what cannot be told apart, and what can be said of it all the same."""
+    # dense is what the others are compared with: it is named, however many they are
+    shown = list(unclear[:_NAMED])
+    if dense is not None and dense in unclear and dense not in shown:
+        shown[-1] = dense
+    left = len(unclear) - len(shown)
+    labels = [_name(row) for row in shown] + ([f"{plural(left, 'other')}"] if left else [])
+    means = ", ".join(f"{row.label} {mean_of(row)}" for row in shown)
+    sentences = [
+        f"{where} {_listed(labels)} cannot be told apart with {number(result)}: their means differ "
+        f"by less than two standard errors. An iteration takes: {means}."
+    ]
+    if dense in unclear:
+        sentences.append(f"So it is not known whether compression pays. {MORE}")
+    elif dense is not None:
+        faster = [row for row in shown if told_apart(row, dense)]
+        speeds = ", ".join(
+            f"{row.label} {times(dense.iteration_s / row.iteration_s)}" for row in faster
+        )
+        sentences.append(f"Faster than {_name(dense)} ({mean_of(dense)}): {speeds}. {MORE}")
+    else:
+        sentences.append(
+            f"The scenario has no row of kind `none`, so there is no speedup to state. {MORE}"
+        )
+    return [*sentences, *_spread(result, shown[:2])]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _name(row: Row) -> str:
@@ -89,8 +136,17 @@ def _cost(row: Row) -> str:
     )
 
 
-def _dense_wins(where: str, dense: Row, rows: tuple[Row, ...]) -> str:
-    rival = next(row for row in rows if row is not dense)
+def _spread(result: Result, rows: Iterable[Row]) -> list[str]:
+    """What kind of times these rows have, where iterations differ."""
+    ranges = [f"{row.label} {range_of(row)}" for row in rows if range_of(row)]
+    if not ranges:
+        return []
+    if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
+        return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
+    return [f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."]
+
+
+def _dense_wins(where: str, dense: Row, rival: Row) -> str:
     verdict = f"{where} compression does not pay: "
     if rival.iteration_s <= dense.iteration_s * (1 + TIE):
         return (
@@ -105,7 +161,7 @@ def _dense_wins(where: str, dense: Row, rows: tuple[Row, ...]) -> str:
     )
 
 
-def _nearer(winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
+def _nearer(result: Result, winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
     """The fastest method whose update is near to the dense one, when the winner's is not.
 
     Only methods without memory: what error feedback and momentum deliver later differs from the
@@ -126,122 +182,47 @@ def _nearer(winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
             f"No method without memory that has an NMSE of at most {SMALL_ERROR} is faster than "
             f"{_name(dense)}."
         ]
+    faster = [row for row in faster if told_apart(row, dense)]
+    if not faster:
+        return [
+            f"No method without memory that has an NMSE of at most {SMALL_ERROR} can be told from "
+            f"{_name(dense)} with {number(result)}."
+        ]
+    kind = f"Of the methods without memory that have an NMSE of at most {SMALL_ERROR}"
+    found = best(faster)
+    if found.unclear:
+        names = [
+            f"{row.label} ({times(dense.iteration_s / row.iteration_s)})"
+            for row in found.unclear[:_NAMED]
+        ]
+        return [f"{kind}, {_listed(names)} are faster, and cannot be told apart."]
     row = faster[0]
     speedup = times(dense.iteration_s / row.iteration_s)
-    return [
-        f"Of the methods without memory that have an NMSE of at most {SMALL_ERROR}, {row.label} "
-        f"is fastest: {speedup} (NMSE {significant(error_of(row))})."
-    ]
+    return [f"{kind}, {row.label} is fastest: {speedup} (NMSE {significant(error_of(row))})."]
 
 
 def _by_size(result: Result) -> list[str]:
     """Which method wins at which sizes; nothing to say of a single size."""
-    winners = [found.row for found in best_by_size(result)]
+    winners = best_by_size(result)
     if len(winners) == 1:
         return []
-    runs = [list(rows) for _, rows in groupby(winners, key=lambda row: row.label)]
+    runs = [list(group) for _, group in groupby(winners, key=_winner_named)]
+    if len(runs) == 1 and winners[0].unclear:
+        return [f"At no size can it be told which method is fastest, with {number(result)}."]
     if len(runs) == 1:
-        return [f"The same method wins at every size, from {plural(winners[0].nodes, 'node')} on."]
+        return [
+            f"The same method wins at every size, from {plural(winners[0].row.nodes, 'node')} on."
+        ]
     parts = []
-    for number, rows in enumerate(runs):
-        first, last = rows[0].nodes, rows[-1].nodes
-        if number == len(runs) - 1:
+    for place, group in enumerate(runs):
+        first, last = group[0].row.nodes, group[-1].row.nodes
+        if place == len(runs) - 1:
             span = f"from {plural(first, 'node')} on" if first != last else f"on {last} nodes"
         else:
             span = f"on {plural(last, 'node')}" if first == last else f"on {first} to {last} nodes"
-        parts.append(f"{_name(rows[0])} {span}")
+        parts.append(f"{_winner_named(group[0])} {span}")
     return ["Fastest by size: " + ", ".join(parts) + "."]
 
 
-# --- where the numbers come from -----------------------------------------------------------------
-
-
-def provenance_notes(result: Result) -> list[str]:
-    """One line for each kind of number: its source, and whether it is an estimate."""
-    facts = result.provenance
-    notes = [
-        _gradients(_table(facts, "gradients")),
-        _compute(facts.get("compute")),
-        _kernels(_table(facts, "kernels")),
-        *_links(_table(facts, "links")),
-        _transport(facts),
-        _pairs("versions", {"seed": facts.get("seed"), **_table(facts, "versions")}),
-        "gradient error: of single updates; whether training converges as well is not simulated",
-    ]
-    return [note for note in notes if note]
-
-
-def _table(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = facts.get(key)
-    if isinstance(value, Mapping):
-        return value
-    return {} if value is None else {"source": value}
-
-
-def _short(text: object) -> str:
-    return textwrap.shorten(str(text), _SHORT, placeholder=" [...]")
-
-
-def _pairs(title: str, facts: Mapping[str, Any]) -> str:
-    plain = [
-        f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if value is not None
-    ]
-    return f"{title}: {', '.join(plain)}" if plain else ""
-
-
-def _gradients(facts: Mapping[str, Any]) -> str:
-    """Live or recorded, and what is known of the training that made them."""
-    if not facts:
-        return ""
-    parts = [str(facts.get("source", "source unknown"))]
-    parts += [f"{key.replace('_', ' ')} {facts[key]}" for key in _TRAINING if key in facts]
-    losses = facts.get("warmup_losses")
-    if isinstance(losses, list | tuple) and losses:
-        parts.append(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} before the first was taken")
-    return _short(f"gradients: {', '.join(parts)}")
-
-
-def _compute(facts: object) -> str:
-    if not facts:
-        return ""
-    if not isinstance(facts, Mapping):
-        return f"forward and backward: {_short(facts)}"
-    mark = "an estimate; " if facts.get("estimate") else ""
-    return f"forward and backward: {mark}{_short(facts.get('source', 'source unknown'))}"
-
-
-def _kernels(facts: Mapping[str, Any]) -> str:
-    if not facts:
-        return ""
-    classes = _table(facts, "classes")
-    estimated = [kind for kind in classes if _table(classes, kind).get("estimate")]
-    measured = [kind for kind in classes if kind not in estimated]
-    notes = [f"encode and decode: {facts.get('method', 'kernels')}, {facts.get('device', '')}"]
-    if measured:
-        notes.append("measured: " + ", ".join(measured))
-    if estimated:
-        notes.append("ESTIMATES: " + ", ".join(estimated))
-    return "; ".join(notes)
-
-
-def _transport(facts: Mapping[str, Any]) -> str:
-    if "transport" not in facts:
-        return ""
-    carried = _table(facts, "algorithms").values()
-    algorithms = sorted({name for names in carried for name in names})
-    return f"transport: {facts['transport']}" + (f"; {', '.join(algorithms)}" if algorithms else "")
-
-
-def _links(facts: Mapping[str, Any]) -> list[str]:
-    notes = []
-    for key in facts:
-        link = _table(facts, key)
-        efficiency = link.get("efficiency")
-        framed = isinstance(efficiency, float) and efficiency < 1
-        share = f" ({efficiency:.1%} of the line rate)" if framed else ""
-        kind = str(link.get("calibration", "of unknown origin"))
-        notes.append(
-            f"{key.replace('_', ' ')}: {link.get('name', '')}, {_CALIBRATIONS.get(kind, kind)}"
-            f"{share}; {_short(link.get('source', ''))}"
-        )
-    return notes
+def _winner_named(found: Best) -> str:
+    return "not told apart" if found.unclear else _name(found.row)

@@ -63,3 +63,30 @@ def times(factor: float) -> str:
 def plural(count: int, noun: str) -> str:
     """A count and its noun: "1 node", "32 nodes"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def bits(bytes_per_second: float) -> str:
+    """A rate as networks are sold: "9.41 Gbit/s"."""
+    rate = bytes_per_second * 8
+    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if rate >= size:
+            return (
+                f"{rate / size:.3g} {unit}" if rate < 999.5 * size else f"{rate / size:.0f} {unit}"
+            )
+    return f"{rate:.3g} bit/s"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits its size: "50 us", "1.5 ms", "2 h"."""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns" if seconds else "0 s"
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes in binary units: "25 MiB", "1000 B"."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.4g} {unit}"
+    return f"{nbytes} B"

@@ -17,6 +17,8 @@ from matplotlib.patches import Patch
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
 from gcsim.analysis.plot_style import (
     BLUE,
+    GREEN,
+    GREY,
     MANY,
     ORANGE,
     PURPLE,
@@ -26,24 +28,34 @@ from gcsim.analysis.plot_style import (
     settings,
 )
 from gcsim.analysis.selection import at_largest
+from gcsim.analysis.spread import averaged, spreads
 from gcsim.scenarios.result import Result, Row
 
 PARTS = (
+    ("input wait", "input_s", GREY, "\\\\\\\\"),
     ("forward", "forward_s", BLUE, ""),
     ("backward", "backward_s", SKY, ""),
     ("encode", "encode_s", ORANGE, "////"),
     ("exposed communication", "exposed_communication_s", VERMILION, ""),
     ("decode", "decode_s", PURPLE, "...."),
+    ("optimizer", "optimizer_s", GREEN, "--"),
 )
 """Name, field of the row in seconds, colour, hatching (legible without colour)."""
+NOW_AND_THEN = ("input_s", "optimizer_s")
+"""Drawn only where a row has them."""
 
 DWARFED = 1.8
 """Slowest iteration over the second panel's scale from which that panel is drawn."""
 
 
 def breakdown_figure(result: Result) -> Figure:
-    """One bar a compressor; the axes' containers are the parts in the order of `PARTS`."""
+    """One bar a compressor; the axes' containers are the parts in the order of `parts_of`.
+
+    Where iterations differ the bars are means, and a thin line reaches from the 5th to the 95th
+    percentile of the iterations.
+    """
     rows = at_largest(result)
+    parts = parts_of(rows)
     cut = zoom_limit(rows)
     with settings():
         pitch = 0.36 if len(rows) <= MANY else 0.26
@@ -58,7 +70,10 @@ def breakdown_figure(result: Result) -> Figure:
         _bars(axes, rows, limit=None, numbers=cut is None)
         _totals(axes, rows)
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
-        axes.set_xlabel("time of one iteration [ms], and its speedup against dense")
+        what = "time of one iteration [ms]"
+        if spreads(rows):
+            what = f"{averaged(result)} [ms] (line: 5 to 95 %)"
+        axes.set_xlabel(f"{what}, and the speedup against dense")
         if cut is not None:
             zoomed = figure.add_axes(
                 (left + room * share + 0.012, bottom, room * (1 - share) - 0.012, top - bottom)
@@ -69,16 +84,25 @@ def breakdown_figure(result: Result) -> Figure:
         figure.legend(
             handles=[
                 Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=name)
-                for name, _, colour, hatch in PARTS
+                for name, _, colour, hatch in parts
             ],
-            ncols=len(PARTS), loc="upper left", bbox_to_anchor=(left - 0.012, 1 - 0.36 / height),
-            frameon=False, handlelength=1.4, columnspacing=1.6,
+            ncols=len(parts), loc="upper left", bbox_to_anchor=(left - 0.012, 1 - 0.36 / height),
+            frameon=False, handlelength=1.4, columnspacing=1.6 if len(parts) < len(PARTS) else 1.2,
         )  # fmt: skip
         figure.text(
             left, 1 - 0.22 / height, _title(result, rows), fontsize=12, fontweight="bold",
             va="center",
         )  # fmt: skip
         return figure
+
+
+def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
+    """The entries of `PARTS` that the bars of these rows have."""
+    return [
+        part
+        for part in PARTS
+        if part[1] not in NOW_AND_THEN or any(getattr(row, part[1]) for row in rows)
+    ]
 
 
 def zoom_limit(rows: Sequence[Row]) -> float | None:
@@ -105,7 +129,7 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
     """The stacked bars in milliseconds, with marks at the cut when there is a `limit`."""
     end = (limit or max(row.iteration_s for row in rows)) * 1e3
     starts = [0.0] * len(rows)
-    for name, field, colour, hatch in PARTS:
+    for name, field, colour, hatch in parts_of(rows):
         widths = [getattr(row, field) * 1e3 for row in rows]
         axes.barh(
             range(len(rows)), widths, left=starts, height=0.7, color=colour, hatch=hatch,
@@ -114,6 +138,7 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
         if numbers:
             _numbers(axes, starts, widths, end)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    _percentiles(axes, rows)
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
@@ -122,6 +147,16 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
         for place, total in enumerate(starts):
             if total > end:
                 _cut_mark(axes, place)
+
+
+def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
+    """Thin lines from the 5th to the 95th percentile, with ends, below the middle of the bars."""
+    for place, row in enumerate(rows):
+        if row.iteration_p5_s is not None and row.iteration_p95_s is not None:
+            axes.plot(
+                [row.iteration_p5_s * 1e3, row.iteration_p95_s * 1e3], [place + 0.22] * 2,
+                color="black", linewidth=1.0, marker="|", markersize=5, clip_on=True,
+            )  # fmt: skip
 
 
 def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit: float) -> None:
@@ -146,8 +181,9 @@ def _cut_mark(axes: Axes, place: int) -> None:
 
 def _totals(axes: Axes, rows: Sequence[Row]) -> None:
     """Total and speedup behind each bar."""
-    axes.set_xlim(0, 1.27 * max(row.iteration_s for row in rows) * 1e3)
-    for place, row in enumerate(rows):
+    ends = [max(row.iteration_s, row.iteration_p95_s or 0.0) * 1e3 for row in rows]
+    axes.set_xlim(0, 1.27 * max(ends))
+    for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
         text = f" {milliseconds(row.iteration_s)}{speedup}"
-        axes.text(row.iteration_s * 1e3, place, text, va="center", fontsize=9)
+        axes.text(end, place, text, va="center", fontsize=9)

@@ -3,6 +3,11 @@
 Rule: at a size the winner has the shortest iteration; methods within 1 % of the shortest are
 called equal, since no prediction here is that sharp, and of equals that one wins whose update is
 nearest to the dense one (smallest NMSE; the uncompressed exchange has none).
+
+Where times are random, two methods are told apart when their means differ by more than two combined
+standard errors, 2 sqrt(a^2 + b^2). Methods meet the same luck, so that their errors mostly go
+together and the rule is on the safe side. Methods that are not told apart from the fastest, and may
+differ by more than 1 %, leave no winner.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ from gcsim.scenarios.result import Result, Row
 TIE = 0.01
 """Relative difference of iteration times below which two methods count as equally fast."""
 
+ERRORS = 2
+"""Combined standard errors within which two means are not told apart."""
+
 DENSE = "none"
 """Registered name of the uncompressed exchange."""
 
@@ -26,8 +34,11 @@ class Best:
     """The winner at one size, and those that are as fast."""
 
     row: Row
+    """Where there is no winner: of those that may be fastest, the one with the smallest error."""
     equals: tuple[Row, ...]
     """Other rows within `TIE` of the fastest, by rising NMSE."""
+    unclear: tuple[Row, ...] = ()
+    """Where there is no winner: the rows that cannot be told apart, fastest first; else empty."""
 
 
 def at_largest(result: Result) -> tuple[Row, ...]:
@@ -51,9 +62,33 @@ def sizes(result: Result) -> tuple[int, ...]:
 def best(rows: Iterable[Row]) -> Best:
     """The winner among rows of one size."""
     ordered = fastest_first(rows)
-    limit = ordered[0].iteration_s * (1 + TIE)
+    fastest, dense = ordered[0], dense_row(ordered)
+    limit = fastest.iteration_s * (1 + TIE)
     equals = sorted((row for row in ordered if row.iteration_s <= limit), key=_error)
+    unclear = [row for row in ordered[1:] if _unclear(fastest, row)]
+    if unclear:
+        first, *others = sorted({id(row): row for row in (*equals, *unclear)}.values(), key=_error)
+        return Best(row=first, equals=tuple(others), unclear=(fastest, *unclear))
+    if dense is not None and dense not in equals:
+        # who is faster than dense beyond doubt goes before who may not be
+        equals = [row for row in equals if row is fastest or told_apart(row, dense)]
     return Best(row=equals[0], equals=tuple(equals[1:]))
+
+
+def doubt(one: Row, other: Row) -> float:
+    """The difference of two mean iterations, in seconds, that could be luck; 0 without any."""
+    return ERRORS * math.hypot(one.iteration_error_s or 0.0, other.iteration_error_s or 0.0)
+
+
+def told_apart(one: Row, other: Row) -> bool:
+    """Whether their mean iterations differ by more than luck."""
+    return abs(one.iteration_s - other.iteration_s) > doubt(one, other)
+
+
+def _unclear(fastest: Row, row: Row) -> bool:
+    """Whether a slower row may be faster, or slower by more than `TIE`, for all that is known."""
+    worst = row.iteration_s - fastest.iteration_s + doubt(fastest, row)
+    return not told_apart(fastest, row) and worst > fastest.iteration_s * TIE
 
 
 def _error(row: Row) -> tuple[bool, float]:

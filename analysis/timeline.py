@@ -1,9 +1,9 @@
 """What happened when in a sample iteration? A trace that Perfetto and chrome://tracing open.
 
-A process is one rank under one compressor, a thread one resource of that rank: compute, encode,
-network, decode. Each span is a complete event ("X") with its start and duration in microseconds;
-all compressors start at zero. Spans of one resource that overlap (two collectives under way) get
-a lane each, as slices on one track must nest.
+A process is one rank under one compressor, a thread one resource of that rank: input (only where
+batches are loaded), compute, encode, network, decode. Each span is a complete event ("X") with its
+start and duration in microseconds; all compressors start at zero. Spans of one resource that
+overlap (two collectives under way) get a lane each, as slices on one track must nest.
 
 A trace of more than `LIMIT` spans keeps, for each compressor, the ranks of the first node and the
 rank that ends last, and says so in `otherData`.
@@ -21,7 +21,9 @@ from gcsim.analysis.selection import at_largest
 from gcsim.scenarios.result import Result, Span, Timeline
 
 RESOURCES = ("compute", "encode", "network", "decode")
-"""Threads of a process, from top to bottom; others follow in the order of appearance."""
+"""Threads that every process has, from top to bottom; others follow in the order of appearance."""
+INPUT = "input"
+"""A thread above them, where batches are loaded."""
 
 LIMIT = 60_000
 """Spans in one trace: about 7 MB of JSON."""
@@ -87,8 +89,10 @@ def _events(
 
 
 def _threads(process: int, spans: list[Span]) -> Iterator[dict[str, Any]]:
-    """One rank's threads, in the order of `RESOURCES`, each with its events by start."""
-    resources = list(dict.fromkeys([*RESOURCES, *(span.resource for span in spans)]))
+    """One rank's threads from top to bottom, each with its events by start."""
+    found = dict.fromkeys(span.resource for span in spans)
+    resources = [*([INPUT] if INPUT in found else []), *RESOURCES]
+    resources += [name for name in found if name not in resources]
     for number, resource in enumerate(resources, start=1):
         of_resource = [span for span in spans if span.resource == resource]
         for lane, lane_spans in enumerate(_lanes(of_resource) or [[]]):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -27,6 +27,9 @@ from gcsim.cli_outcome import (
     reported,
     say,
 )
+
+if TYPE_CHECKING:
+    from gcsim.simulator.links import Link
 
 app = typer.Typer(
     name="gcsim",
@@ -129,9 +132,9 @@ def run(
     if not quiet:
         note_provenance(result)
         note_written(paths)
-        other = 10 if loaded.cluster.network.bandwidth > 15e9 / 8 else 25
-        network = [*_again(sets, seed), "--set", f"cluster.network.bandwidth={other} Gbit/s"]
-        elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{other}gbit"))]
+        change, suffix = _another_network(loaded.cluster.network)
+        network = [*_again(sets, seed), "--set", change]
+        elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
         note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
 
@@ -182,6 +185,18 @@ def sweep(
     )
 
 
+def _another_network(link: Link) -> tuple[str, str]:
+    """A change of the network that loads whatever the network is, and the end of a folder's name.
+
+    Media and access links become Ethernet: another bandwidth alone would contradict a trace, and
+    no Wi-Fi or cellular link has it.
+    """
+    if link.shared or link.up is not None or link.timed:
+        return "cluster.network=10gbe", "10gbe"
+    other = 10 if link.bandwidth > 15e9 / 8 else 25
+    return f"cluster.network.bandwidth={other} Gbit/s", f"{other}gbit"
+
+
 def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
     """The options that make the same scenario once more."""
     repeated = [word for assignment in sets or () for word in ("--set", assignment)]
@@ -197,7 +212,11 @@ def check(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a scenario, and the trace it replays: every problem at once, nothing is run."""
+    """Check a scenario, and the trace it replays: every problem at once, nothing is run.
+
+    Says what was understood: nodes, links, and the algorithms that the transport chooses.
+    """
+    from gcsim.cli_check import understood
     from gcsim.cli_show import emit, summary
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.record import check_trace
@@ -205,7 +224,7 @@ def check(
     loaded = load_scenario(scenario, sets or (), seed)
     check_trace(loaded)
     if not quiet:
-        emit(summary(loaded))
+        emit(summary(loaded), understood(loaded))
 
 
 @app.command(name="list")

@@ -210,16 +210,31 @@ def _link_names() -> Iterable[str]:
 
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link
+    from gcsim.scenarios.link_plain import calibration, plain_link
 
     found: Link = link(name)
-    return {
+    up = found.up
+    goodput = found.rate * (found.factors[-1].bandwidth if found.factors else 1)
+    entry: Entry = {
         "name": found.name,
+        "calibration": calibration(found),
         "bandwidth_bytes_per_s": float(found.bandwidth),
-        "latency_s": float(found.latency),
         "efficiency": float(found.efficiency),
+        "goodput_bytes_per_s": float(goodput),
+        "latency_s": float(found.latency),
+        "up": None
+        if up is None
+        else {
+            "bandwidth_bytes_per_s": float(up.bandwidth),
+            "latency_s": float(up.latency),
+            "grant_s": float(up.grant),
+        },
+        "shared": found.shared,
+        "by_size": bool(found.factors),
         "estimate": found.estimate,
         "source": found.source,
     }
+    return {**entry, "section": plain_link(found)} if full else entry
 
 
 _KINDS: dict[Kind, tuple[Callable[[], Iterable[str]], Callable[[str, bool], Entry]]] = {

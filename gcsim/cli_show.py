@@ -19,6 +19,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.cli_links import ABOUT_LINKS, link_details, link_tables
 from gcsim.cli_list import Entry, Kind
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def show_answer(result: Result) -> None:
 
 def note_provenance(result: Result) -> None:
     """Where the numbers come from, on stderr."""
-    from gcsim.analysis.answer import provenance_notes
+    from gcsim.analysis.sources import provenance_notes
 
     note("", "Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)))
 
@@ -133,6 +134,9 @@ def summary(scenario: Scenario) -> str:
 def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
     """Names at the left; beside each what it is. Compressors under the name of their family."""
     entries = list(found)
+    if kind is Kind.links:
+        emit(*_links(entries))
+        return
     if kind is not Kind.compressors:
         emit(_beside((entry["name"], _lines(kind, entry)) for entry in entries))
         return
@@ -167,6 +171,9 @@ def _beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Tab
 def show_details(kind: Kind, entry: Entry) -> None:
     """One entry in full."""
     parts: list[RenderableType] = [Text(entry["name"], style="bold")]
+    if kind is Kind.links:
+        emit(*parts, "", _beside((label, [text]) for label, text in link_details(entry)))
+        return
     parts += [Text(line) for line in _lines(kind, entry)]
     if kind is Kind.compressors:
         parts += ["", Text(entry["summary"].split("\n\n")[0])] if entry["summary"] else []
@@ -199,19 +206,22 @@ def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
             f"{count}, input {shape}, {entry['classes']} classes",
             f"paper: {entry['paper']}",
         ]
-    if kind is Kind.devices:
-        return [
-            entry["title"],
-            f"whole training steps: {entry['effective_flops'] / 1e12:.3g} TFLOP/s",
-            f"models with their own rate: {', '.join(entry['models']) or 'none'}",
-            f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
-        ]
-    rate, goodput = entry["bandwidth_bytes_per_s"] * 8 / 1e9, entry["efficiency"] * 100
     return [
-        f"{rate:g} Gbit/s line rate, {goodput:.3g}% goodput, "
-        f"{entry['latency_s'] * 1e6:g} us one way",
-        _source(entry),
+        entry["title"],
+        f"whole training steps: {entry['effective_flops'] / 1e12:.3g} TFLOP/s",
+        f"models with their own rate: {', '.join(entry['models']) or 'none'}",
+        f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]
+
+
+def _links(entries: Sequence[Entry]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for title, headings, rows in link_tables(entries):
+        table = _table(*headings)
+        for row in rows:
+            table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
+        parts += ["", Text(title, style="bold underline"), table]
+    return [*parts[1:], "", Text("\n".join(ABOUT_LINKS))]
 
 
 def _parameters(parameters: Sequence[Entry]) -> RenderableType:

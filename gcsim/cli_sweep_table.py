@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gcsim.analysis.numbers import decimals_for, fixed, plural
 from gcsim.analysis.selection import DENSE, TIE, at_largest, best
+from gcsim.analysis.spread import spreads
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweep_grid import written
 from gcsim.scenarios.sweep_result import SweepPoint, SweepResult
@@ -25,14 +26,19 @@ NARROWEST = 6
 """Cells of a column of text on the narrowest terminal."""
 
 FOOTNOTE = (
-    f"fastest: at the point's largest cluster; of methods within {TIE:.0%}, the one with the "
-    "smallest error. speedup: against dense training there. All rows are in results.csv."
+    f"fastest: at the point's largest cluster; of methods within {TIE:.0%}, or two standard errors "
+    "where times are random, the one with the smallest error. speedup: against dense "
+    "training there. All rows are in results.csv."
 )
+
+MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 
 def shown(result: SweepResult, cells: int) -> tuple[RenderableType, ...]:
     """The table for a terminal of `cells` cells, what its columns mean, the answer."""
-    return _table(result, cells), "", Text(FOOTNOTE), "", Text(_summary(result))
+    differ = any(point.result and spreads(point.result.rows) for point in result.points)
+    notes = [FOOTNOTE, *([MEANS] if differ else [])]
+    return _table(result, cells), "", Text(" ".join(notes)), "", Text(_summary(result))
 
 
 def _table(result: SweepResult, cells: int) -> Table:

@@ -27,6 +27,7 @@ _TIMES = {
     unit: Fraction(1, 1000**power) for power, unit in enumerate(("s", "ms", "us", "ns", "ps"))
 }
 _TIMES["µs"] = _TIMES["μs"] = _TIMES["us"]  # both of Unicode's mu
+_TIMES |= {"min": Fraction(60), "h": Fraction(3600)}
 
 UNITS: dict[Dimension, dict[str, Fraction]] = {
     "time": _TIMES,
@@ -92,7 +93,8 @@ def _nearest(unit: str, dimension: Dimension) -> str:
     near = [name for word in (as_bits, spelled) for name in known if name.lower() == word.lower()]
     if near:
         return f"did you mean {' or '.join(repr(name) for name in dict.fromkeys(near))}?"
-    common = {"time": ("s", "ms", "us", "ns", "ps"), "size": ("B", "kB", "MB", "KiB", "MiB", "GiB"),
+    common = {"time": ("s", "ms", "us", "ns", "ps", "min", "h"),
+              "size": ("B", "kB", "MB", "KiB", "MiB", "GiB"),
               "bandwidth": ("Mbit/s", "Gbit/s", "MB/s", "GB/s"),
               "compute rate": ("GFLOP/s", "TFLOP/s")}  # fmt: skip
     return did_you_mean(unit, common[dimension])

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
-from fractions import Fraction
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
@@ -25,10 +24,11 @@ from gcsim.scenarios.checking import (
     Duration,
     PositiveDuration,
     Section,
-    Share,
     check,
 )
 from gcsim.scenarios.document import Document, read_file
+from gcsim.scenarios.link_fields import LinkFields, over
+from gcsim.scenarios.link_trace import read_traces
 from gcsim.simulator.device import Device, KernelRate, TrainingRate
 from gcsim.simulator.links import Link
 
@@ -36,6 +36,7 @@ FOLDER = Path(__file__).parent / "catalog"
 
 Entry = TypeVar("Entry", Device, Link)
 
+_Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 _Text = Annotated[str, Field(min_length=1)]
 
 
@@ -63,10 +64,7 @@ class _DeviceEntry(Section):
     training: dict[str, _TrainingEntry] = {}  # noqa: RUF012
 
 
-class _LinkEntry(Section):
-    bandwidth: Bandwidth
-    latency: Duration
-    efficiency: Share = Fraction(1)
+class _LinkEntry(LinkFields):
     estimate: bool
     source: _Text
 
@@ -112,7 +110,7 @@ def fingerprint(value: Device | Link) -> str:
 def read_devices(path: Path) -> dict[str, Device]:
     """The devices of a file. Raises `InputError` with every problem and its line and column."""
     document = read_file(path, _shown(path))
-    problems = _inherit(document, "devices")
+    problems = _inherit(document, "devices", _merged)
     table, faults = check(_DeviceTable, document)
     problems += faults
     for name, entry in table.devices.items() if table else ():
@@ -129,19 +127,15 @@ def read_devices(path: Path) -> dict[str, Device]:
 def read_links(path: Path) -> dict[str, Link]:
     """The links of a file. Raises `InputError` with every problem and its line and column."""
     document = read_file(path, _shown(path))
-    problems = _inherit(document, "links")
+    problems = _inherit(document, "links", over)
     table, faults = check(_LinkTable, document)
-    if problems or faults or table is None:
-        raise InputError(document.sorted(problems + faults))
+    problems += faults
+    if table is not None:
+        problems += read_traces(table, document, path)
+    if problems or table is None:
+        raise InputError(document.sorted(problems))
     return {
-        name: Link(
-            name=name,
-            bandwidth=entry.bandwidth,
-            latency=entry.latency,
-            efficiency=entry.efficiency,
-            source=entry.source,
-            estimate=entry.estimate,
-        )
+        name: entry.link(name=name, source=entry.source, estimate=entry.estimate)
         for name, entry in table.links.items()
     }
 
@@ -178,7 +172,7 @@ def _device(name: str, entry: _DeviceEntry) -> Device:
     )
 
 
-def _inherit(document: Document, table: str) -> list[Problem]:
+def _inherit(document: Document, table: str, merge: _Merge) -> list[Problem]:
     """Complete entries that say `like: NAME` from an entry that stands above them."""
     entries = document.data.get(table) if isinstance(document.data, dict) else None
     problems: list[Problem] = []
@@ -189,7 +183,7 @@ def _inherit(document: Document, table: str) -> list[Problem]:
         if isinstance(entry, dict) and "like" in entry:
             base = entry.pop("like")
             if isinstance(base, str) and isinstance(above.get(base), dict):
-                entries[name] = _merged(above[base], entry)
+                entries[name] = merge(above[base], entry)
             else:
                 place = document.place((table, name, "like"))
                 message = f"{table}.{name}.like = {base!r}: no entry of that name stands above"

@@ -7,6 +7,7 @@ here too. Strict: a number is never read from text, nor a truth value from a num
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar, get_args
@@ -26,6 +27,13 @@ class Section(BaseModel):
 
 
 AnySection = TypeVar("AnySection", bound=Section)
+
+# No text makes a huge integer, and all the digits of what is read here can be read again.
+_NUMBER = re.compile(
+    r"[+-]?(?:\d+\.?\d*|\.\d+)|\d+/\d+|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})[eE][+-]?\d{1,2}",
+    re.ASCII,
+)
+_LONGEST = 160
 
 NAMED, SPELLED_OUT = "<name>", "<mapping>"
 """Tags of unions of a name and a mapping; they occur in pydantic's locations, not in files."""
@@ -69,16 +77,41 @@ def _positive_bytes(text: Any) -> int:
     return value
 
 
+def exact_number(value: Any) -> Fraction | None:
+    """A number of a file, or a ratio of whole numbers as text, without rounding; else None."""
+    text = str(value)
+    if isinstance(value, bool) or len(text) > _LONGEST or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def without_per_cent(value: Any, *, share: bool = False) -> str:
+    """The hint for a value that seems to be in per cent, as a number; else empty.
+
+    With `share`, a plain number from 1 to 100 seems so too.
+    """
+    text = str(value).strip()
+    number = exact_number(text.removesuffix("%").rstrip())
+    plain = not text.endswith("%")
+    if number is None or (plain and not (share and 1 < number <= 100)):
+        return ""
+    return f"write {float(number / 100):.12g} for {float(number):.12g} %"
+
+
 def _fraction_of_one(value: Any) -> Fraction:
     """0.94, or a ratio of whole numbers: 1448/1538."""
-    try:
-        if isinstance(value, bool) or len(str(value)) > 40:
-            raise ValueError
-        share = Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{value!s:.40} is not a number or a ratio such as 1448/1538") from None
+    share = exact_number(value)
+    if share is None:
+        message = f"{value!s:.40} is not a number or a ratio such as 1448/1538"
+        raise InputError(Problem(message=message, hint=without_per_cent(value)))
     if not 0 < share <= 1:
-        raise InputError(f"{value} must be greater than 0 and at most 1")
+        hint = without_per_cent(value, share=True)
+        raise InputError(
+            Problem(message=f"{value} must be greater than 0 and at most 1", hint=hint)
+        )
     return share
 
 
@@ -131,14 +164,15 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     if kind == "missing":
         place = document.place_of_key(way[:-1])
         return Problem(place=place, message=f"key {way[-1]!r} is missing{around}")
-    if last == "[key]":
+    if last == "[key]" and kind != "refused":
         expected = [word.strip("' ") for word in _context(fault, "expected").split(",")]
         known = [word.strip("' ") for part in expected for word in part.split(" or ")]
         return unknown_key(document, way, known)
     name = dotted(way) or "the file"
     value = fault["input"]
     # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
-    place = document.place_of_key(way) if isinstance(value, dict) else document.place(way)
+    of_key = isinstance(value, dict) or last == "[key]"
+    place = document.place_of_key(way) if of_key else document.place(way)
     if kind == "refused":
         message, hint = _context(fault, "message"), _context(fault, "hint")
         return Problem(place=place, message=f"{name}: {message}", hint=hint)

@@ -11,14 +11,16 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 from gcsim.compressors.registry import check_parameters
-from gcsim.errors import InputError, InternalError, Problem, did_you_mean
-from gcsim.scenarios import catalog
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.build import build_cluster, build_training
 from gcsim.scenarios.checking import check
+from gcsim.scenarios.contradictions import contradictions
 from gcsim.scenarios.document import Document, Keys, read_file
+from gcsim.scenarios.idle import idle
+from gcsim.scenarios.link_section import read_traces
 from gcsim.scenarios.overrides import apply
 from gcsim.scenarios.resolve import resolved
 from gcsim.scenarios.scenario import (
@@ -29,18 +31,10 @@ from gcsim.scenarios.scenario import (
     RecordedGradients,
     Scenario,
 )
-from gcsim.scenarios.schema import (
-    PER_NODE,
-    ClusterSection,
-    CollectivesSection,
-    Gradients,
-    LinkSection,
-    OwnModel,
-    ScenarioFile,
-)
-from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.scenarios.schema import Gradients, OwnModel, ScenarioFile
+from gcsim.scenarios.schema_cluster import PER_NODE
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.training import Training
 
 DEFAULT_LIVE_WORKERS = 2
 _LOG = logging.getLogger(__name__)
@@ -86,13 +80,16 @@ def load_scenario(
     problems += faults + mistakes
     if file is not None:
         problems += _missing_trace(document, file, path)
-    if problems:
+        unread = read_traces(file.cluster, document, path, ("cluster",))
+        problems += unread
+        if not unread:
+            cluster, training = build_cluster(file.cluster), build_training(file.training)
+            problems += contradictions(document, cluster, training, file.cluster.sizes)
+    if problems or file is None:
         raise InputError(document.sorted(problems))
-    if file is None:
-        raise InternalError("a scenario without problems was not read")
-    for idle in _idle(document, file.cluster.collectives):
-        _LOG.warning("%s: warning: %s; %s", idle.place, idle.message, idle.hint)
-    return _build(document, file, compressors, path)
+    for warning in idle(document, file, cluster, training):
+        _LOG.warning("%s: warning: %s; %s", warning.place, warning.message, warning.hint)
+    return _build(document, file, path, cluster=cluster, training=training, compressors=compressors)
 
 
 def _find(wanted: str) -> tuple[Path, str]:
@@ -151,44 +148,17 @@ def _in_place(document: Document, way: Keys, problem: Problem) -> Problem:
     return Problem(place=place((*way, *inner)), message=problem.message, hint=problem.hint)
 
 
-def _idle(document: Document, section: CollectivesSection) -> list[Problem]:
-    """Settings that change nothing beside the others."""
-    way = ("cluster", "collectives")
-    named = "auto" not in (section.all_reduce, section.all_gather)
-    found = []
-    if section.transport in {"nccl", "mpich"} and named:
-        found.append(
-            Problem(
-                place=document.place((*way, "transport")),
-                message=f"cluster.collectives.transport = {section.transport!r} has no effect: "
-                "all_reduce and all_gather name their algorithms",
-                hint="leave them out, or write auto",
-            )
-        )
-    default = CollectivesSection.model_fields["pipeline_block"].default
-    cut = (
-        section.all_gather == "pipelined_ring"
-        or section.all_reduce == "double_tree"
-        or (section.transport, section.all_gather) == ("mpich", "auto")
-    )
-    if section.pipeline_block != default and not cut:
-        found.append(
-            Problem(
-                place=document.place((*way, "pipeline_block")),
-                message="cluster.collectives.pipeline_block has no effect with transport "
-                f"{section.transport!r}, all_reduce {section.all_reduce!r} and all_gather "
-                f"{section.all_gather!r}",
-                hint="only all_gather: pipelined_ring and all_reduce: double_tree cut messages so",
-            )
-        )
-    return found
-
-
 # --- the scenario --------------------------------------------------------------------------------
 
 
 def _build(
-    document: Document, file: ScenarioFile, compressors: tuple[CompressorChoice, ...], path: Path
+    document: Document,
+    file: ScenarioFile,
+    path: Path,
+    *,
+    cluster: Cluster,
+    training: Training,
+    compressors: tuple[CompressorChoice, ...],
 ) -> Scenario:
     own = file.model if isinstance(file.model, OwnModel) else None
     if own is None and ":" in str(file.model):
@@ -201,8 +171,9 @@ def _build(
         input_shape=tuple(own.input_shape) if own else None,
         classes=own.classes if own else None,
         gradients=_gradients(document, file.gradients, path),
-        cluster=_cluster(file.cluster),
-        node_counts=_node_counts(file.cluster),
+        cluster=cluster,
+        training=training,
+        node_counts=file.cluster.sizes,
         compressors=compressors,
         buckets=DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket),
         compute=None
@@ -247,67 +218,3 @@ def _gradients(
         momentum=section.momentum,
         device=section.device,
     )
-
-
-def _node_counts(section: ClusterSection) -> tuple[int, ...]:
-    return tuple(section.nodes) if isinstance(section.nodes, list) else (section.nodes,)
-
-
-def _cluster(section: ClusterSection) -> Cluster:
-    largest = _node_counts(section)[-1]
-    chosen = section.collectives
-    return Cluster(
-        nodes=largest,
-        devices_per_node=section.devices_per_node,
-        device=_device(section),
-        network=_link(section.network),
-        intra_node=_link(section.intra_node),
-        collectives=Collectives(
-            transport=chosen.transport,
-            all_reduce=chosen.all_reduce,
-            all_gather=chosen.all_gather,
-            pipeline_block=chosen.pipeline_block,
-            servers=chosen.servers if isinstance(chosen.servers, int) else largest,
-        ),
-    )
-
-
-def _device(section: ClusterSection) -> Device:
-    name = section.device if isinstance(section.device, str) else section.device.name
-    return catalog.device(name)
-
-
-def _link(section: str | LinkSection) -> Link:
-    if isinstance(section, str):
-        return catalog.link(section)
-    base = catalog.link(section.like) if section.like else None
-    changed = section.model_fields_set - {"like"}
-    if base and not changed:
-        return base
-    source = "given in the scenario"
-    if base:
-        stated = ", ".join(sorted(changed & {"bandwidth", "latency", "efficiency"}))
-        source = (
-            f"{stated or 'name'} stated in the scenario, the rest as {base.name}: {base.source}"
-        )
-    return Link(
-        name=section.name or (f"{base.name}, changed" if base else "custom"),
-        bandwidth=_given(section.bandwidth, base.bandwidth if base else None),
-        latency=_given(section.latency, base.latency if base else None),
-        efficiency=_given(section.efficiency, base.efficiency if base else Fraction(1)),
-        source=source if section.source is None else section.source,
-        estimate=_remains_estimate(section, base) if section.estimate is None else section.estimate,
-    )
-
-
-def _remains_estimate(section: LinkSection, base: Link | None) -> bool:
-    """Whether a figure of an estimated link is still in use; what the user states is none."""
-    stated = {"bandwidth", "latency", "efficiency"} <= section.model_fields_set
-    return base is not None and base.estimate and not stated
-
-
-def _given(value: Fraction | None, otherwise: Fraction | None) -> Fraction:
-    found = otherwise if value is None else value
-    if found is None:
-        raise InternalError("a link without bandwidth or latency passed the schema")
-    return found

@@ -14,6 +14,14 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.checking import dotted
 from gcsim.scenarios.document import Document, Keys, read
 
+_LINKS: tuple[Keys, ...] = (
+    ("cluster", "network"),
+    ("cluster", "intra_node"),
+    ("cluster", "racks", "uplink"),
+    ("cluster", "collectives", "server_network"),
+)
+"""Where the name of a link may stand, beside the cards."""
+
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
     """Change `document` in the order given; what could not be changed comes back."""
@@ -99,7 +107,7 @@ def _spelled_out(way: Keys, value: Any) -> Any:
     if isinstance(value, str):
         if len(way) == 2 and way[0] == "compressors":
             return {"kind": value}
-        if way in (("cluster", "network"), ("cluster", "intra_node")):
+        if way in _LINKS or (len(way) == 3 and way[:2] == ("cluster", "cards")):
             return {"like": value}
         if way == ("model",):
             return {"build": value}

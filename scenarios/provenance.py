@@ -10,17 +10,22 @@ import json
 import platform
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import gcsim
-from gcsim.scenarios import catalog
+from gcsim.scenarios.checking import dotted
+from gcsim.scenarios.link_section import link_facts
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.topology import links_of, random_settings, timed_settings
 from gcsim.simulator.clock import seconds
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.device import KernelRate
 from gcsim.simulator.links import Link
-from gcsim.simulator.predict import Prediction
 from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import TrafficProfile
+
+if TYPE_CHECKING:
+    from gcsim.simulator.predict import Prediction
 
 
 def provenance(
@@ -55,11 +60,10 @@ def provenance(
             "device": cluster.device.title,
             "classes": {kind: _kernel_class(rate) for kind, rate in cluster.device.kernels.items()},
         },
-        "links": {
-            "network": _link(cluster.network),
-            "intra_node": _link(cluster.intra_node),
-        },
+        "links": _links(cluster),
         "transport": cluster.collectives.transport,
+        "averages": _averages(scenario),
+        "estimates": _estimates(cluster, compute),
         "algorithms": {
             choice.label: sorted({name for size in sizes for name in size.algorithms})
             for choice, sizes in zip(scenario.compressors, predictions, strict=True)
@@ -97,24 +101,37 @@ def _kernel_class(rate: KernelRate) -> dict[str, object]:
     }
 
 
-def _link(link: Link) -> dict[str, object]:
+def _links(cluster: Cluster) -> dict[str, object]:
+    """By what they connect; under `cards` every kind of card with its nodes."""
+    kinds: dict[Link, list[int]] = {}
+    for node, card in sorted(cluster.cards.items()):
+        kinds.setdefault(card, []).append(node)
+    found: dict[str, object] = {}
+    for way, link in links_of(cluster).items():
+        if way[:2] == ("cluster", "cards"):
+            found["cards"] = [{"nodes": nodes, **link_facts(card)} for card, nodes in kinds.items()]
+        else:
+            found["rack_uplink" if way[-1] == "uplink" else str(way[-1])] = link_facts(link)
+    return found
+
+
+def _averages(scenario: Scenario) -> dict[str, object] | None:
+    """Why iterations differ, and over how many the times are means; None where all are alike."""
+    random = random_settings(scenario.cluster, scenario.training)
+    timed = timed_settings(scenario.cluster)
+    if not random and not timed:
+        return None
     return {
-        "name": link.name,
-        "calibration": _calibration(link),
-        "efficiency": float(link.efficiency),
-        "source": link.source,
+        "iterations": scenario.training.iterations,
+        "random": [dotted(way) for way in random],
+        "changing_with_time": [dotted(way) for way in timed],
+        "seed": scenario.seed,
     }
 
 
-def _calibration(link: Link) -> Literal["measured", "estimate", "stated", "ideal"]:
-    """How the link's figures were arrived at.
-
-    Only an unchanged entry of the catalogue is measured or ideal; what else is no estimate was
-    stated by the user.
-    """
-    shipped = catalog.links().get(link.name) == link
-    if shipped and link.name.endswith("_ideal"):
-        return "ideal"
-    if link.estimate:
-        return "estimate"
-    return "measured" if shipped else "stated"
+def _estimates(cluster: Cluster, compute: ComputeTimes) -> list[str]:
+    """Settings whose figures were neither measured on that hardware nor stated by the user."""
+    found = [dotted(way) for way, link in links_of(cluster).items() if link.estimate]
+    kernels = cluster.device.kernels.items()
+    found += [f"cluster.device: {kind} kernels" for kind, rate in kernels if rate.estimate]
+    return found + (["compute"] if compute.estimate else [])

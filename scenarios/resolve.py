@@ -1,7 +1,7 @@
 """A scenario as the file that would load to it: every default filled in, units written out.
 
 It is what stands beside the results and can be run again. Links stand in it by value, with
-their sources: five lines, and the file alone says what was simulated. A device stands in it by
+their sources: a few lines, and the file alone says what was simulated. A device stands in it by
 name with a fingerprint of its catalogue entry: that is some forty numbers with their sources,
 and a changed entry must not pass for the old one.
 """
@@ -14,9 +14,10 @@ from typing import Any
 from gcsim import units
 from gcsim.compressors.registry import check_parameters
 from gcsim.scenarios import catalog
+from gcsim.scenarios.link_plain import number_text, plain_link
 from gcsim.scenarios.scenario import LiveGradients, MeasuredCompute, RecordedGradients, Scenario
-from gcsim.scenarios.schema import PER_NODE
-from gcsim.simulator.links import Link
+from gcsim.scenarios.schema_cluster import PER_NODE
+from gcsim.simulator.training import Faults, Training
 
 
 def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
@@ -28,6 +29,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     entries["batch_size"] = scenario.batch_size
     entries["gradients"] = _gradients(scenario.gradients)
     entries["cluster"] = _cluster(scenario)
+    entries["training"] = _training(scenario.training)
     entries["ddp"] = {
         "first_bucket": units.exact(scenario.buckets.first, "size"),
         "bucket": units.exact(scenario.buckets.cap, "size"),
@@ -73,35 +75,96 @@ def _gradients(gradients: LiveGradients | RecordedGradients) -> dict[str, Any]:
 
 def _cluster(scenario: Scenario) -> dict[str, Any]:
     cluster = scenario.cluster
-    chosen = cluster.collectives
-    return {
+    entries: dict[str, Any] = {
         "nodes": list(scenario.node_counts),
         "devices_per_node": cluster.devices_per_node,
         "device": {
             "name": cluster.device.name,
             "fingerprint": catalog.fingerprint(cluster.device),
         },
-        "network": _link(cluster.network),
-        "intra_node": _link(cluster.intra_node),
-        "collectives": {
-            "transport": chosen.transport,
-            "all_reduce": chosen.all_reduce,
-            "all_gather": chosen.all_gather,
-            "pipeline_block": units.exact(chosen.pipeline_block, "size"),
-            "servers": PER_NODE if scenario.server_per_node else chosen.servers,
-        },
+        "network": plain_link(cluster.network),
     }
+    if cluster.cards:
+        entries["cards"] = {
+            str(node): plain_link(card) for node, card in sorted(cluster.cards.items())
+        }
+    if cluster.racks is not None:
+        entries["racks"] = {
+            "nodes": cluster.racks.nodes,
+            "uplink": plain_link(cluster.racks.uplink),
+        }
+    entries["intra_node"] = plain_link(cluster.intra_node)
+    entries["shared_bus"] = cluster.shared_bus
+    entries["collectives"] = _collectives(scenario)
+    return entries
 
 
-def _link(link: Link) -> dict[str, str | bool]:
+def _collectives(scenario: Scenario) -> dict[str, Any]:
+    chosen = scenario.cluster.collectives
+    entries: dict[str, Any] = {
+        "transport": chosen.transport,
+        "all_reduce": chosen.all_reduce,
+        "all_gather": chosen.all_gather,
+        "pipeline_block": units.exact(chosen.pipeline_block, "size"),
+        "servers": PER_NODE if scenario.server_per_node else chosen.servers,
+        "server_hosts": chosen.server_hosts,
+    }
+    if chosen.server_network is not None:
+        entries["server_network"] = plain_link(chosen.server_network)
+    if chosen.host_staging is not None:  # else as the transport does, also after it is changed
+        entries["host_staging"] = chosen.host_staging
+    return entries
+
+
+def _training(training: Training) -> dict[str, Any]:
+    entries: dict[str, Any] = {
+        "encode_on": training.encode_on,
+        "side_slowdown": _number(training.side_slowdown),
+        "concurrent_collectives": training.concurrent_collectives,
+        "optimizer": units.exact(training.optimizer, "time"),
+        "accumulation": training.accumulation,
+    }
+    if training.input is not None:
+        entries["input"] = {
+            "batch": units.exact(training.input.batch, "time"),
+            "prefetch": training.input.prefetch,
+        }
+    if training.slow_nodes:
+        slow = sorted(training.slow_nodes.items())
+        entries["slow_nodes"] = {str(node): _number(factor) for node, factor in slow}
+    if training.noise is not None:
+        entries["noise"] = {
+            "distribution": training.noise.distribution,
+            "variation": _number(training.noise.variation),
+            "slow_probability": _number(training.noise.slow_probability),
+            "slow_factor": _number(training.noise.slow_factor),
+        }
+    entries["iterations"] = training.iterations
+    if training.faults is not None:
+        entries["faults"] = _faults(training.faults)
+    return entries
+
+
+def _faults(faults: Faults) -> dict[str, Any]:
+    deaths = []
+    for death in faults.deaths:
+        deaths.append({"node": death.node, "at": units.exact(death.at, "time")})
+        if death.down is not None:
+            deaths[-1]["down"] = units.exact(death.down, "time")
     return {
-        "name": link.name,
-        "bandwidth": units.exact(link.bandwidth, "bandwidth"),
-        "latency": units.exact(link.latency, "time"),
-        "efficiency": units.decimal(link.efficiency) or str(link.efficiency),
-        "source": link.source,
-        "estimate": link.estimate,
+        "horizon": units.exact(faults.horizon, "time"),
+        "restart": units.exact(faults.restart, "time"),
+        "deaths": deaths,
     }
+
+
+def _number(value: Fraction) -> int | float | str:
+    """A number that is read as this value; digits, or a ratio, where no float is."""
+    if value.denominator == 1:
+        return int(value)
+    if Fraction(repr(float(value))) == value:
+        return float(value)
+    return number_text(value)
 
 
 def _compute(compute: MeasuredCompute) -> dict[str, str]:

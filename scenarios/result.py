@@ -11,14 +11,16 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One compressor at one cluster size. Times are means over whole periods of the method."""
+    """One compressor at one cluster size. Times are means over whole periods of the method, and,
+    where iterations differ, over as many of them as the scenario's `training` says."""
 
     compressor: str
     label: str
     nodes: int
     workers: int
     iteration_s: float
-    """forward + backward + encode + exposed communication + decode, on the slowest worker."""
+    """input + forward + backward + encode + exposed communication + decode + optimizer, on the
+    slowest worker."""
     forward_s: float
     backward_s: float
     encode_s: float
@@ -46,7 +48,24 @@ class Row:
     memory: str
     """What the method keeps from step to step; "none" when every step stands alone."""
     period: int
-    """Iterations over which the means were taken."""
+    """Iterations after which the method's steps repeat."""
+    optimizer_s: float = 0.0
+    """The optimiser's, where it is not in the backward time."""
+    input_s: float = 0.0
+    """Time during which the device waits for a batch."""
+    iteration_p5_s: float | None = None
+    """5 % of the iterations are shorter; None where all are alike."""
+    iteration_p95_s: float | None = None
+    """5 % of the iterations are longer; None where all are alike."""
+    throughput_with_faults_samples_per_s: float | None = None
+    """Over the run of `training.faults`, of the iterations that were finished; None without."""
+    lost_to_faults_s: float | None = None
+    """Seconds of that run in which no iteration was under way that was finished."""
+    iteration_error_s: float | None = None
+    """Standard error of `iteration_s`, by batch means; None where nothing is random, and of a
+    single iteration."""
+    algorithms: str = ""
+    """Titles of the collective algorithms that carried the traffic, joined with "; "."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +74,7 @@ class Span:
 
     rank: int
     resource: str
-    """compute, encode, network or decode."""
+    """input, compute, encode, network or decode."""
     name: str
     start_s: float
     end_s: float

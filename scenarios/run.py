@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.keys import profile_key
@@ -20,11 +21,13 @@ from gcsim.scenarios.provenance import provenance
 from gcsim.scenarios.record import check_trace, open_gradients
 from gcsim.scenarios.result import Result, Row, Span, Timeline
 from gcsim.scenarios.scenario import CompressorChoice, RecordedGradients, Scenario
+from gcsim.scenarios.survivors import with_faults
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.training import Noise
 from gcsim.simulator.training_time import ComputeTimes, training_times
 from gcsim.traces import cache as profile_cache
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
@@ -127,14 +130,21 @@ def _simulate(
     progress: Progress,
 ) -> list[list[Prediction]]:
     """Stage 2: by compressor, then by cluster size."""
-    sizes = [scenario.cluster_at(nodes) for nodes in scenario.node_counts]
-    largest = sizes[-1]  # the only one whose timeline is kept
+    sizes = scenario.node_counts
     with progress.task("cluster sizes", len(sizes) * len(profiles)) as task:
         predictions = []
         for profile in profiles:
             of_sizes = []
-            for cluster in sizes:
-                of_sizes.append(predict(profile, cluster, compute, spans=cluster is largest))
+            for nodes in sizes:
+                prediction = predict(
+                    profile,
+                    scenario.cluster_at(nodes),
+                    compute,
+                    training=scenario.training_at(nodes),
+                    seed=scenario.seed,
+                    spans=nodes == sizes[-1],  # the only timeline that is kept
+                )
+                of_sizes.append(prediction)
                 task.advance()
             predictions.append(of_sizes)
     return predictions
@@ -149,9 +159,9 @@ def _rows(
     dense = next(
         (n for n, choice in enumerate(scenario.compressors) if choice.kind == "none"), None
     )
-    single = scenario.batch_size / _one_device(
-        scenario, None if dense is None else profiles[dense], compute
-    )
+    samples = scenario.batch_size * scenario.training.accumulation
+    uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
+    single = samples / _one_device(scenario, uncompressed, compute)
     rows = []
     for choice, profile, of_sizes in zip(scenario.compressors, profiles, predictions, strict=True):
         method = compressor_class(choice.kind)
@@ -159,8 +169,9 @@ def _rows(
         scale_free = method.laws(parameters).scale_free
         for size, (nodes, times) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             workers = nodes * scenario.cluster.devices_per_node
-            throughput = workers * scenario.batch_size / times.iteration
+            throughput = workers * samples / times.iteration
             wire = profile.wire_bytes(workers)
+            faulty = with_faults(scenario, profile, compute, times, nodes)
             rows.append(
                 Row(
                     compressor=choice.kind,
@@ -188,21 +199,48 @@ def _rows(
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
                     memory=method.memory(parameters),
                     period=profile.period,
+                    optimizer_s=times.optimizer,
+                    input_s=times.input,
+                    iteration_p5_s=times.iteration_p5,
+                    iteration_p95_s=times.iteration_p95,
+                    throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
+                    lost_to_faults_s=faulty.lost if faulty else None,
+                    iteration_error_s=times.iteration_error,
+                    algorithms="; ".join(times.algorithms),
                 )
             )
     return tuple(rows)
 
 
-def _one_device(scenario: Scenario, dense: TrafficProfile | None, compute: ComputeTimes) -> float:
+def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> float:
     """Seconds an iteration of uncompressed training on one device, which has nobody to talk to.
 
-    With a dense row that is DDP with a single worker (it still fills its buckets); without one,
-    forward and backward alone.
+    With a dense profile that is DDP with a single worker (it still fills its buckets); without
+    one, what a step takes beside its exchange. The device is one that is not slow.
+
+    In expectation, so that no luck of its own is in it: nothing is drawn, the device computes at
+    its mean pace. That is exact where it only computes; where it also waits (for input, or for a
+    side stream), the mean of the longer of two times is taken for the longer of their means.
     """
-    if dense is None:
-        return seconds(compute.total)
     alone = replace(scenario.cluster_at(1), devices_per_node=1)
-    return predict(dense, alone, compute, spans=False).iteration
+    pace = Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
+    training = replace(
+        scenario.training, slow_nodes={} if pace == 1 else {0: pace}, noise=None, faults=None
+    )
+    seed = scenario.seed
+    return predict(profile, alone, compute, training=training, seed=seed, spans=False).iteration
+
+
+def mean_pace(noise: Noise) -> Fraction:
+    """How many times as long a worker computes, in expectation; the variation has mean 1."""
+    return 1 + noise.slow_probability * (noise.slow_factor - 1)
+
+
+def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
+    """A method that computes and sends nothing, for the same model and buckets."""
+    nothing = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
+    step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
+    return replace(profile, period=1, phases=(Phase(name="step", count=1, steps=(step,)),))
 
 
 def _timelines(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.training import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Scenario:
     model: str
     """A model's name, or `package.module:build`."""
     batch_size: int
-    """Samples a worker and iteration."""
+    """Samples a worker and micro-batch."""
     input_shape: tuple[int, ...] | None
     """One sample, for a user's model; None for a shipped model."""
     classes: int | None
@@ -77,6 +78,8 @@ class Scenario:
     gradients: LiveGradients | RecordedGradients
     cluster: Cluster
     """At its largest: `max(node_counts)` nodes."""
+    training: Training
+    """On that cluster."""
     node_counts: tuple[int, ...]
     """The sweep, ascending."""
     compressors: tuple[CompressorChoice, ...]
@@ -94,4 +97,14 @@ class Scenario:
         collectives = self.cluster.collectives
         if self.server_per_node:
             collectives = replace(collectives, servers=nodes)
-        return replace(self.cluster, nodes=nodes, collectives=collectives)
+        cards = {node: card for node, card in self.cluster.cards.items() if node < nodes}
+        return replace(self.cluster, nodes=nodes, collectives=collectives, cards=cards)
+
+    def training_at(self, nodes: int) -> Training:
+        """The training on that many machines: nothing is said of those that are not there."""
+        slow = {node: factor for node, factor in self.training.slow_nodes.items() if node < nodes}
+        faults = self.training.faults
+        if faults is not None:
+            deaths = tuple(death for death in faults.deaths if death.node < nodes)
+            faults = replace(faults, deaths=deaths)
+        return replace(self.training, slow_nodes=slow, faults=faults)

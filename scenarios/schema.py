@@ -6,34 +6,25 @@ values from them. `schema_json` gives editors the same rules.
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from gcsim.errors import InputError, did_you_mean
-from gcsim.scenarios import catalog
+from gcsim.errors import did_you_mean
 from gcsim.scenarios.checking import (
     NAMED,
     SPELLED_OUT,
-    Bandwidth,
-    Duration,
     PositiveDuration,
     Section,
-    Share,
     Size,
     by_shape,
     refuse,
 )
-from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, TransportName
+from gcsim.scenarios.schema_cluster import ClusterSection
+from gcsim.scenarios.schema_training import TrainingSection
+from gcsim.scenarios.schema_types import Count
 
-LARGEST_CLUSTER = 100_000
-"""Machines: beyond it the engine's memory is the limit, not its model."""
-
-PER_NODE = "per_node"
-
-_Count = Annotated[int, Field(ge=1)]
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
@@ -64,39 +55,21 @@ def _model_name(name: str) -> str:
     return name
 
 
-def _in_catalogue(look_up: Any) -> AfterValidator:
-    def known(name: str) -> str:
-        try:
-            look_up(name)
-        except InputError as error:
-            raise refuse(error.problems[0].message, error.problems[0].hint) from error
-        return name
-
-    return AfterValidator(known)
-
-
-def _ascending(nodes: list[int]) -> list[int]:
-    for smaller, larger in itertools.pairwise(nodes):
-        if larger <= smaller:
-            raise refuse(f"{larger} stands after {smaller}; cluster sizes must ascend")
-    return nodes
-
-
 class OwnModel(Section):
     """A model that the user's code builds."""
 
     build: Annotated[str, AfterValidator(_builder)]
-    input_shape: Annotated[list[_Count], Field(min_length=1)] = [3, 224, 224]  # noqa: RUF012
-    classes: _Count = 1000
+    input_shape: Annotated[list[Count], Field(min_length=1)] = [3, 224, 224]  # noqa: RUF012
+    classes: Count = 1000
 
 
 class Gradients(Section):
     """Where the gradients come from."""
 
     source: Literal["live", "recorded"] = "live"
-    workers: _Count | None = None
+    workers: Count | None = None
     warmup_steps: Annotated[int, Field(ge=0)] = 20
-    iterations: _Count = 4
+    iterations: Count = 4
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -113,85 +86,6 @@ class Gradients(Section):
             names = ", ".join(repr(name) for name in sorted(idle))
             raise refuse(f"{names} would have no effect with source {self.source!r}", "remove it")
         return self
-
-
-class LinkSection(Section):
-    """A link, in full or as changes to one of the catalogue."""
-
-    like: Annotated[str, _in_catalogue(catalog.link)] | None = None
-    name: Annotated[str, Field(min_length=1)] | None = None
-    bandwidth: Bandwidth | None = None
-    latency: Duration | None = None
-    efficiency: Share | None = None
-    source: str | None = None
-    estimate: bool | None = None
-
-    @model_validator(mode="after")
-    def _complete(self) -> LinkSection:
-        if self.like is None:
-            for key in ("bandwidth", "latency"):
-                if getattr(self, key) is None:
-                    hint = "write it, or `like:` with a link of the catalogue"
-                    raise refuse(f"key {key!r} is missing", hint)
-        return self
-
-
-class DeviceSection(Section):
-    """A device of the catalogue as it was when a scenario was resolved."""
-
-    name: Annotated[str, _in_catalogue(catalog.device)]
-    fingerprint: str
-
-    @model_validator(mode="after")
-    def _unchanged(self) -> DeviceSection:
-        if catalog.fingerprint(catalog.device(self.name)) != self.fingerprint:
-            raise refuse(
-                f"the catalogue's {self.name} is not what it was when this scenario was resolved",
-                f"write `device: {self.name}` to use what it is now",
-            )
-        return self
-
-
-class CollectivesSection(Section):
-    """Which algorithm carries out each kind of request; by default what the transport chooses."""
-
-    transport: TransportName = "textbook"
-    all_reduce: AllReduceAlgorithm = "auto"
-    all_gather: AllGatherAlgorithm = "auto"
-    pipeline_block: Size = 32 * 1024
-    servers: Annotated[
-        Annotated[Literal["per_node"], Tag(NAMED)] | Annotated[_Count, Tag(SPELLED_OUT)],
-        Discriminator(lambda value: NAMED if isinstance(value, str) else SPELLED_OUT),
-    ] = 1
-
-
-_Link = Annotated[
-    Annotated[str, _in_catalogue(catalog.link), Tag(NAMED)]
-    | Annotated[LinkSection, Tag(SPELLED_OUT)],
-    Discriminator(by_shape),
-]
-_Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
-
-
-class ClusterSection(Section):
-    """Machines, devices and links."""
-
-    nodes: Annotated[
-        Annotated[_Nodes, Tag(NAMED)]
-        | Annotated[
-            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(SPELLED_OUT)
-        ],
-        Discriminator(lambda value: SPELLED_OUT if isinstance(value, list) else NAMED),
-    ]
-    devices_per_node: _Count = 1
-    device: Annotated[
-        Annotated[str, _in_catalogue(catalog.device), Tag(NAMED)]
-        | Annotated[DeviceSection, Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
-    ]
-    network: _Link
-    intra_node: _Link = "pcie3_x16"
-    collectives: CollectivesSection = CollectivesSection()
 
 
 class DdpSection(Section):
@@ -227,9 +121,10 @@ class ScenarioFile(Section):
         | Annotated[OwnModel, Tag(SPELLED_OUT)],
         Discriminator(by_shape),
     ]
-    batch_size: _Count
+    batch_size: Count
     gradients: Gradients = Gradients()
     cluster: ClusterSection
+    training: TrainingSection = Field(default_factory=TrainingSection)
     ddp: DdpSection = DdpSection()
     compute: ComputeSection | None = None
     compressors: Annotated[

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
-TransportName = Literal["textbook", "gloo", "nccl", "mpich"]
+TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
 AllReduceAlgorithm = Literal[
     "auto",
     "ring",
@@ -17,6 +18,8 @@ AllReduceAlgorithm = Literal[
     "recursive_doubling",
     "binomial_tree",
     "double_tree",
+    "alltoall_allgather",
+    "parameter_server",
     "gloo_ring",
     "nccl",
     "nccl_ring_ll",
@@ -28,8 +31,10 @@ AllReduceAlgorithm = Literal[
 ]
 AllGatherAlgorithm = Literal[
     "auto",
+    "parameter_server",
     "ring",
     "pipelined_ring",
+    "pipelined_ring_sync",
     "recursive_doubling",
     "bruck",
     "gather_broadcast",
@@ -46,15 +51,38 @@ class Collectives:
     """Which algorithm carries out each kind of request."""
 
     transport: TransportName = "textbook"
-    """The library in whose place "auto" chooses. gloo: device tensors are staged through host
-    memory over `Cluster.intra_node`."""
+    """The library in whose place "auto" chooses; custom: nothing is "auto"."""
     all_reduce: AllReduceAlgorithm = "ring"
     """auto: what the transport would choose; nccl: what NCCL's tuner would, on any transport."""
     all_gather: AllGatherAlgorithm = "ring"
     pipeline_block: int = 32 * 1024
     """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""
     servers: int = 1
-    """Parameter servers; server s lives on node s mod nodes and shares its network card."""
+    """Parameter servers."""
+    server_hosts: Literal["nodes", "dedicated"] = "nodes"
+    """nodes: server s lives on node s mod nodes and shares its network card; dedicated: each on a
+    machine of its own, at the switch (with a shared medium: at the access point)."""
+    server_network: Link | None = None
+    """Of a dedicated server's card; None: as `Cluster.network`, but at a shared medium's or a
+    cell's access point: no limit of its own."""
+    host_staging: bool | None = None
+    """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
+    collective; None: as the transport does (Gloo does)."""
+
+    @property
+    def stages(self) -> bool:
+        """Whether device tensors are copied to host memory and back."""
+        return self.transport == "gloo" if self.host_staging is None else self.host_staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Racks:
+    """Nodes grouped under switches, whose uplinks may carry less than their nodes together."""
+
+    nodes: int
+    """Nodes a rack, in order; the last rack may have fewer."""
+    uplink: Link
+    """Between a rack's switch and the others', each direction. Its latency comes on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +99,40 @@ class Cluster:
     network: Link
     """Between a node's network card and the switch, each direction."""
     intra_node: Link
-    """Between a device and its node's memory (PCIe), each direction."""
+    """Between a device and its node's memory (PCIe), or between two devices of a node, each
+    direction."""
     collectives: Collectives = Collectives()
+    cards: Mapping[int, Link] = field(default_factory=dict)
+    """By number of the node: network links that differ from `network`."""
+    racks: Racks | None = None
+    """None: one switch that never holds anything up."""
+    shared_bus: bool = False
+    """The devices of a node share the rate of `intra_node` (one PCIe switch) instead of each
+    having it for itself."""
 
     @property
     def workers(self) -> int:
         """Number of devices, one worker each."""
         return self.nodes * self.devices_per_node
+
+    @property
+    def nodes_differ(self) -> bool:
+        """Whether a node's place or card tells it from the others."""
+        return bool(self.cards) or (self.racks is not None and self.racks.nodes < self.nodes)
+
+    def card(self, node: int) -> Link:
+        """The network link of a node."""
+        return self.cards.get(node, self.network)
+
+    def links(self) -> tuple[Link, ...]:
+        """All links that a message may see a part of."""
+        own = [self.network, self.intra_node, *self.cards.values()]
+        if self.racks is not None:
+            own.append(self.racks.uplink)
+        chosen = self.collectives
+        if chosen.server_hosts == "dedicated" and chosen.server_network is not None:
+            own.append(chosen.server_network)
+        return tuple(own)
 
     def node_of(self, rank: int) -> int:
         """The node that a rank is on."""

@@ -1,29 +1,49 @@
 """How long does training with a compressor take on a cluster? From traffic profile to seconds.
 
-Each recorded step of each phase is simulated; steps are averaged within a phase, and phases are
-weighted by how often they occur in the compressor's period. The means are exact rationals and
-become floats at the end.
+Each recorded step of each phase is simulated as if it were repeated for ever, skew between ranks
+carried over (`averages.py`); steps are averaged within a phase, and phases are weighted by how
+often they occur in the compressor's period. The means are exact rationals and become floats at
+the end.
 
-Assumptions: every iteration begins with all ranks together (the iteration before has ended on
-all of them) and steps do not overlap; all workers compute equally fast.
+How far a mean over random iterations may be off is estimated by batch means (A. Law and W. Kelton,
+"Simulation modeling and analysis", sec. 9.5.3): consecutive iterations, which depend on each other
+by the skew that is carried over, are cut into about 10 batches of equal length, and the batches'
+means, which hardly do, are treated as independent draws. With batches of m among n iterations
+
+    standard error = s sqrt(m / n)          s: the batch means' standard deviation
+
+A batch's mean is weighted over phases and steps as the whole mean is: in iteration i the steps
+meet the same luck, so their errors do not cancel. Ten batches are few: s itself is known to a
+quarter, one standard deviation.
+
+Assumption: what one step leaves behind for another kind of step (skew that local steps have
+gathered before a synchronisation) is not carried over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gcsim.errors import InternalError
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import CollectiveMemo, algorithm_of
-from gcsim.simulator.pricing import PriceList
-from gcsim.simulator.step import BucketWork, IterationTimes, Job, Kind, Span, simulate_iteration
-from gcsim.simulator.training_time import ComputeTimes
-from gcsim.traces.profile import Exchange, Phase, Step, TrafficProfile
+import numpy as np
 
-_PARTS = ("iteration", "forward", "backward", "encode", "communication", "exposed", "decode")
+from gcsim.errors import InternalError
+from gcsim.simulator.averages import Average, Averager
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import algorithm_of
+from gcsim.simulator.ledger import PARTS
+from gcsim.simulator.plans import Planner
+from gcsim.simulator.step_plan import Span, StepPlan
+from gcsim.simulator.training import Training
+from gcsim.simulator.training_time import ComputeTimes
+from gcsim.traces.profile import Phase, TrafficProfile
+
+BATCHES = 10
+"""Of iterations, about, for the standard error: few and long rather than many that depend on each
+other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,129 +52,120 @@ class Prediction:
 
     workers: int
     iteration: float
-    """forward + backward + encode + exposed + decode."""
+    """forward + backward + encode + exposed + decode + optimizer + input."""
     forward: float
     backward: float
     encode: float
     communication: float
     """Time during which a collective is under way, hidden or not."""
     exposed: float
-    """Time during which the device has nothing to do."""
+    """Time during which the device has nothing to do, but for waiting for input."""
     decode: float
+    optimizer: float
+    input: float
+    """Time during which the device waits for a batch."""
+    iteration_p5: float | None
+    iteration_p95: float | None
+    """Of the iterations of the slowest rank: the shortest that at least 5 % (95 %) of them do not
+    exceed. None where nothing is random and nothing changes with time."""
+    iteration_error: float | None
+    """Standard error of `iteration`. None where nothing is random (links that only change with
+    time are not), and with a single iteration, which does not tell it."""
     algorithms: tuple[str, ...]
     """Titles of the collective algorithms that carried the traffic, sorted."""
     sample_phase: str
     """The phase that `spans` shows."""
     spans: tuple[Span, ...]
     """The last recorded step of the most frequent phase that communicates (if one does), all
-    ranks, in picoseconds."""
+    ranks, in picoseconds from when the first rank begins it."""
 
 
 def predict(
-    profile: TrafficProfile, cluster: Cluster, compute: ComputeTimes, *, spans: bool = True
+    profile: TrafficProfile,
+    cluster: Cluster,
+    compute: ComputeTimes,
+    *,
+    training: Training = Training(),  # noqa: B008 (frozen)
+    seed: int = 0,
+    spans: bool = True,
 ) -> Prediction:
     """Simulate the profile's traffic on the cluster.
 
-    `compute` is one worker's forward and backward pass (`training_times`). `spans=False` leaves
-    the sample's timeline out, which costs one more simulation of all ranks. Raises `InputError`
-    when the device has no price for a kernel, or the times exceed the clock.
+    `compute` is one worker's forward and backward pass of a micro-batch (`training_times`), `seed`
+    that of all random times. `spans=False` leaves the sample's timeline out, which costs one more
+    simulation of all ranks. Raises `InputError` when the device has no price for a kernel, or the
+    times exceed the clock.
     """
     if sum(phase.count for phase in profile.phases) != profile.period:
         raise InternalError(f"the phases of {profile.compressor!r} do not fill its period")
-    simulated = _Simulated(cluster, compute)
-    sums = dict.fromkeys(_PARTS, Fraction(0))
-    for phase in profile.phases:
-        for step in phase.steps:
-            times = simulated.step(step)
-            weight = Fraction(phase.count, len(phase.steps) * profile.period)
-            for part in _PARTS:
-                sums[part] += weight * getattr(times, part)
+    planner, averager = Planner(cluster, compute, training), Averager(cluster, training, seed)
+    plans = [
+        (Fraction(phase.count, len(phase.steps) * profile.period), planner.plan(step))
+        for phase in profile.phases
+        for step in phase.steps
+    ]
+    averages = [(weight, averager.average(plan)) for weight, plan in plans]
+    drawn = [
+        (weight, averager.average(plan))
+        for weight, plan in plans
+        if _random(plan, cluster, training)
+    ]
+    sums = {"iteration": sum(weight * average.iteration for weight, average in averages)}
+    for part in PARTS:
+        sums[part] = sum(weight * average.parts[part] for weight, average in averages)
     # The first of equals. A local step shows nothing of how a method communicates.
     sample = max(profile.phases, key=lambda phase: (_communicates(phase), phase.count))
     return Prediction(
         workers=cluster.workers,
+        iteration_p5=_percentile(averages, Fraction(5, 100)) if averager.varies else None,
+        iteration_p95=_percentile(averages, Fraction(95, 100)) if averager.varies else None,
+        iteration_error=_standard_error(drawn),
         algorithms=tuple(sorted(_algorithms(profile, cluster))),
         sample_phase=sample.name,
-        spans=simulated.spans(sample.steps[-1]) if spans else (),
+        spans=averager.spans(planner.plan(sample.steps[-1])) if spans else (),
         **{part: float(total / PS_PER_SECOND) for part, total in sums.items()},
     )
 
 
-class _Simulated:
-    """Simulates steps on one cluster, equal ones once."""
-
-    def __init__(self, cluster: Cluster, compute: ComputeTimes) -> None:
-        self._cluster, self._compute = cluster, compute
-        self._prices = PriceList(cluster.device)
-        self._carry_out = CollectiveMemo(cluster)
-        self._known: dict[tuple[BucketWork, ...], IterationTimes] = {}
-
-    def step(self, step: Step) -> IterationTimes:
-        """The times of a recorded step."""
-        work = self._work(step)
-        if work not in self._known:
-            self._known[work] = self._simulate(work, spans=False)
-        return self._known[work]
-
-    def spans(self, step: Step) -> tuple[Span, ...]:
-        """What happens in a recorded step."""
-        return self._simulate(self._work(step), spans=True).spans
-
-    def _simulate(self, work: tuple[BucketWork, ...], *, spans: bool) -> IterationTimes:
-        return simulate_iteration(
-            self._compute,
-            work,
-            ranks=self._cluster.workers,
-            carry_out=self._carry_out,
-            spans=spans,
-        )
-
-    def _work(self, step: Step) -> tuple[BucketWork, ...]:
-        return tuple(
-            self._price(exchange, bucket) for bucket, exchange in enumerate(step.exchanges)
-        )
-
-    def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
-        """Computations become durations; every worker of the cluster sends one payload."""
-        if len(exchange.computes) != len(exchange.collectives) + 1:
-            raise InternalError(
-                f"bucket {bucket}: {len(exchange.computes)} computations around "
-                f"{len(exchange.collectives)} collectives"
-            )
-        payloads = self._cluster.workers
-        names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
-        times = [self._prices.compute_time(compute, payloads) for compute in exchange.computes]
-        kinds: list[Kind] = ["encode" for _ in exchange.computes]
-        if exchange.collectives or exchange.computes[0].stage == "decode":
-            kinds[-1] = "decode"
-        first, *after = [
-            Job(kind=kind, name=name, duration=time)
-            for kind, name, time in zip(kinds, names, times, strict=True)
+def _percentile(averages: Sequence[tuple[Fraction, Average]], share: Fraction) -> float:
+    """The shortest iteration, in seconds, that at least this share of them does not exceed."""
+    times = np.concatenate([average.iterations for _, average in averages])
+    weights = np.concatenate(
+        [
+            np.full(len(average.iterations), float(weight / len(average.iterations)))
+            for weight, average in averages
         ]
-        before = [first]
-        if exchange.moments is not None:
-            time = self._prices.compute_time(exchange.moments, payloads)
-            before = [Job(kind="encode", name=f"moments, bucket {bucket}", duration=time), first]
-        return BucketWork(
-            before=tuple(before),
-            collectives=exchange.collectives,
-            server_times=self._server_times(exchange),
-            after=tuple(after),
-        )
+    )
+    order = np.argsort(times, kind="stable")
+    place = int(np.searchsorted(np.cumsum(weights[order]), float(share) - 1e-9))
+    return int(times[order][place]) / PS_PER_SECOND
 
-    def _server_times(self, exchange: Exchange) -> tuple[Picoseconds, ...]:
-        if not exchange.servers:
-            return ()
-        return tuple(
-            0
-            if compute is None
-            else self._prices.compute_time(
-                compute,
-                self._cluster.workers,
-                self._cluster.collectives.servers if record.kind == "push_pull" else 1,
-            )
-            for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
-        )
+
+def _random(plan: StepPlan, cluster: Cluster, training: Training) -> bool:
+    """Whether the plan's iterations are drawn: workers have random paces, or its messages random
+    delays."""
+    noise = training.noise
+    if noise is not None and (noise.variation or noise.slow_probability):
+        return True
+    talks = cluster.workers > 1 and any(bucket.collectives for bucket in plan.buckets)
+    return talks and any(link.random for link in cluster.links())
+
+
+def _standard_error(averages: Sequence[tuple[Fraction, Average]]) -> float | None:
+    """Of the weighted mean of random iterations, in seconds, by batch means.
+
+    All averages are of as many iterations; iteration i of each met the same luck.
+    """
+    count = min((len(average.iterations) for _, average in averages), default=0)
+    if count < 2:
+        return None
+    length = max(1, round(count / BATCHES))
+    batches = count // length
+    means = sum(
+        float(weight) * average.iterations[-batches * length :].reshape(batches, length).mean(1)
+        for weight, average in averages
+    )
+    return float(np.std(means, ddof=1)) * math.sqrt(length / count) / PS_PER_SECOND
 
 
 def _communicates(phase: Phase) -> bool:

@@ -1,243 +1,193 @@
-"""How long does one iteration of data-parallel training take, and where does it go?
+"""How long do consecutive iterations of data-parallel training take, and where do they go?
 
-A SimPy model of PyTorch's DistributedDataParallel. Each rank has one compute stream, which does
-one piece of work at a time in the order of arrival; all ranks share one communicator.
+A SimPy model of PyTorch's DistributedDataParallel, by the rules of `step_plan.py`: what a worker
+does is in `worker.py`, its devices in `stream.py` and `input_loader.py`, in which order
+collectives run in `communicator.py` (one at a time) and `concurrent.py` (two), what comes first
+when things happen at the same picosecond in `instant.py`.
 
-- The autograd thread issues the forward pass; then, bucket by bucket, the backward pass up to
-  that bucket together with the bucket's moments and encoding; each when the one before is done.
-- A bucket that is encoded asks for its first collective. What is computed between two of its
-  collectives, and its decoding, is issued by a callback when a collective returns: it queues
-  behind the piece of work that is under way, not behind the rest of the backward pass.
-- Streams: `compute_stream.py`; the communicator: `communicator.py`; what happens when things
-  happen at the same picosecond: `instant.py`.
-- A step without collectives (local updates) neither communicates nor waits for anybody.
-- A rank is done when its stream has done everything; the slowest rank's times are reported.
-
-Rank skew is kept: a collective takes a vector of entry times and returns one of exit times.
-Ranks that do the same at the same time are simulated as one; when a collective lets them leave
-at different times the iteration is simulated again with finer classes.
+Rank skew is kept, within an iteration and from one to the next: a collective takes a vector of
+entry times and returns one of exit times. Ranks that do the same at the same time are simulated
+as one; when a collective lets them leave at different times, or their paces differ, everything is
+simulated again with finer classes.
 
 Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.errors import InternalError
-from gcsim.simulator.clock import Picoseconds, reading
-from gcsim.simulator.communicator import CarryOut, Communicator, UnequalExitsError
-from gcsim.simulator.compute_stream import AUTOGRAD, ComputeStream, callback
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.errors import InputError, InternalError
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
+from gcsim.simulator.communicator import Communicator, UnlikeRanksError
+from gcsim.simulator.concurrent import Rings, TwoSlots
+from gcsim.simulator.ledger import PARTS, Ledger
+from gcsim.simulator.step_plan import CarryOut, Run, Span, StepPlan
+from gcsim.simulator.worker import Wait, Worker
 
-Kind = Literal["forward", "backward", "encode", "decode"]
-Resource = Literal["compute", "encode", "network", "decode"]
-Wait = Generator[simpy.Event, Any, None]
+Pace = Callable[[int], "NDArray[np.float64] | None"]
+"""By iteration: each rank's factor on what it computes, `[ranks]`; None: 1 for all."""
+Classes = NDArray[np.int64]
+"""The class of each rank, numbered by their lowest rank."""
+Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
+"""Of a class and an iteration: its finish, the loader's state then, and `PARTS`."""
+Result = TypeVar("Result")
 
-_RESOURCE: dict[Kind, Resource] = {
-    "forward": "compute",
-    "backward": "compute",
-    "encode": "encode",
-    "decode": "decode",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Something that a compute stream does."""
-
-    kind: Kind
-    name: str
-    duration: Picoseconds
+_LIMIT = 2**62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketWork:
-    """One bucket's exchange, with the prices of its computations."""
-
-    before: tuple[Job, ...]
-    """Issued together with the bucket's part of the backward pass."""
-    collectives: tuple[CollectiveRecord, ...] = ()
-    server_times: tuple[Picoseconds, ...] = ()
-    """By collective: the parameter servers' computation."""
-    after: tuple[Job, ...] = ()
-    """By collective: issued when it has returned."""
+def even(iteration: int) -> None:
+    """Everybody computes equally fast in every iteration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """One thing that happened on one resource of one rank, in picoseconds."""
-
-    rank: int
-    resource: Resource
-    name: str
-    start: Picoseconds
-    end: Picoseconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes:
-    """Where the slowest rank's iteration goes, in picoseconds (ties: the lowest rank).
-
-    iteration == forward + backward + encode + exposed + decode, exactly.
-    """
-
-    rank: int
-    iteration: Picoseconds
-    forward: Picoseconds
-    backward: Picoseconds
-    encode: Picoseconds
-    """Moments, and all computation before a bucket's last collective."""
-    decode: Picoseconds
-    communication: Picoseconds
-    """Time during which a collective of this rank is under way, hidden or not."""
-    exposed: Picoseconds
-    """Time during which the compute stream has nothing to do."""
-    spans: tuple[Span, ...] = ()
-    """Of all ranks, by rank and start; empty unless asked for."""
-
-
-def simulate_iteration(
-    compute: ComputeTimes,
-    buckets: Sequence[BucketWork],
+def simulate(
+    plan: StepPlan,
     *,
     ranks: int,
     carry_out: CarryOut,
-    spans: bool = False,
+    iterations: int = 1,
+    pace: Pace = even,
+    seed: int = 0,
     collapse: bool = True,
-) -> IterationTimes:
-    """Simulate one iteration that all ranks begin together.
+    spans: bool = False,
+    rings: Rings | None = None,
+) -> Run:
+    """Simulate consecutive iterations, which all ranks begin together at 0.
 
-    `carry_out(record, entry, server_time)` gives a collective's exit times `[ranks]`. With
-    `collapse` ranks that behave alike are simulated once; the result is the same without.
-    Raises `InternalError` on a deadlock and when a collective ends before its last entry.
+    `carry_out(record, entry, server_time, key)` gives a collective's exit times `[ranks]`,
+    `rings(record)` says how it runs beside another one where the plan has two slots (None: it
+    does not). `pace` and `seed`, of the keys of collectives, make iterations differ. With
+    `collapse` ranks that behave alike are simulated once; the result is the same without. `spans`
+    are those of the last iteration. Raises `InternalError` on a deadlock and when a collective
+    ends before its last entry, `InputError` when the clock cannot hold the times.
     """
-    if len(buckets) != len(compute.parts):
-        raise InternalError(f"{len(buckets)} exchanges for {len(compute.parts)} buckets")
+
+    def run(classes: Classes) -> Run:
+        simulation = Simulation(
+            plan, classes, carry_out=carry_out, pace=pace, seed=seed, rings=rings
+        )
+        simulation.run(iterations)
+        return simulation.result(iterations, spans=spans)
+
+    return with_classes(run, ranks=ranks, collapse=collapse)
+
+
+def with_classes(run: Callable[[Classes], Result], *, ranks: int, collapse: bool) -> Result:
+    """Run with classes of ranks that are as coarse as they may be, or one a rank."""
     classes = np.zeros(ranks, dtype=np.int64) if collapse else np.arange(ranks, dtype=np.int64)
     while True:
         try:
-            return _Iteration(compute, buckets, classes, carry_out).run(spans=spans)
-        except UnequalExitsError as unequal:
-            classes = unequal.finer
+            return run(classes)
+        except UnlikeRanksError as unlike:
+            classes = unlike.finer
 
 
-class _Iteration:
-    """One simulated iteration of classes of ranks; class numbers ascend with their lowest rank."""
+class Simulation:
+    """Simulated iterations of classes of ranks."""
 
     def __init__(
         self,
-        compute: ComputeTimes,
-        buckets: Sequence[BucketWork],
-        classes: NDArray[np.int64],
+        plan: StepPlan,
+        classes: Classes,
+        *,
         carry_out: CarryOut,
+        pace: Pace = even,
+        seed: int = 0,
+        rings: Rings | None = None,
     ) -> None:
-        self.compute, self.buckets, self.classes = compute, buckets, classes
-        self.env = simpy.Environment()
-        count = int(classes.max()) + 1
-        self.communicator = Communicator(self.env, classes, carry_out)
-        self.streams = [ComputeStream(self.env) for _ in range(count)]
-        self.done: list[list[tuple[Job, Picoseconds]]] = [[] for _ in range(count)]
-        """By class: what its stream did, with start times."""
-        self.network: list[list[tuple[str, Picoseconds, Picoseconds]]] = [[] for _ in range(count)]
-        self.finish = [0] * count
-        self.open = 0
-        """Processes that have not come to their end."""
-
-    def run(self, *, spans: bool) -> IterationTimes:
-        for member in range(len(self.streams)):
-            self.env.process(self._train(member))
-        self.env.run()
-        if self.open:
+        if len(plan.buckets) != len(plan.compute.parts):
             raise InternalError(
-                f"deadlock at {self.env.now} ps: {self.open} processes wait for ever; "
-                f"{self.communicator.state()}"
+                f"{len(plan.buckets)} exchanges for {len(plan.compute.parts)} buckets"
             )
-        slowest = max(range(len(self.finish)), key=lambda member: (self.finish[member], -member))
-        return self._times(slowest, self._spans() if spans else ())
+        self.env, self._classes, self._pace = simpy.Environment(), classes, pace
+        self._first = np.unique(classes, return_index=True)[1]
+        self._communicator: Communicator | TwoSlots
+        if plan.slots == 1 or rings is None:
+            self._communicator = Communicator(self.env, classes, carry_out, seed)
+        else:
+            self._communicator = TwoSlots(
+                self.env, plan, classes, carry_out=carry_out, rings=rings, seed=seed
+            )
+        self.workers = [
+            Worker(self.env, plan, member, self._communicator) for member in range(len(self._first))
+        ]
+        self.rows: list[list[Row | None]] = []
+        """By iteration and class."""
+        self._ledgers: list[list[Ledger | None]] = []
+        """As `rows`; empty before the last iteration that all have finished."""
+        self._stopped = False
 
-    def _train(self, member: int) -> Wait:
-        """The autograd thread."""
-        self.open += 1
-        yield from self._work(
-            member, AUTOGRAD, [Job(kind="forward", name="forward", duration=self.compute.forward)]
+    def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
+        """Simulate until `settled` says so of an iteration that all have finished, or `most` are.
+
+        The number of iterations that all have finished.
+        """
+        for member in range(len(self.workers)):
+            self.env.process(self._train(member, most, settled))
+        self.env.run()
+        complete = sum(None not in row for row in self.rows)
+        if complete < most and not self._stopped:
+            raise InternalError(
+                f"deadlock at {self.env.now} ps in iteration {complete}; "
+                f"{self._communicator.state()}"
+            )
+        return complete
+
+    def _train(self, member: int, most: int, settled: Callable[[int], bool]) -> Wait:
+        worker = self.workers[member]
+        for iteration in range(most):
+            if self._stopped:
+                return
+            if iteration == len(self.rows):
+                self.rows.append([None] * len(self.workers))
+                self._ledgers.append([None] * len(self.workers))
+            ledger = yield from worker.iteration(iteration, self._pace_of(member, iteration))
+            finish = reading(self.env.now)
+            if finish >= _LIMIT:
+                raise InputError(
+                    f"iteration {iteration} would end after {finish / PS_PER_SECOND:.3g} s, more "
+                    "than the 53 days that the clock has room for"
+                )
+            row = self.rows[iteration]
+            row[member] = (finish, worker.loader.ahead(finish), ledger.parts(finish))
+            self._ledgers[iteration][member] = ledger
+            if None not in row:
+                if iteration:
+                    self._ledgers[iteration - 1].clear()
+                self._stopped = settled(iteration)
+
+    def _pace_of(self, member: int, iteration: int) -> float:
+        pace = self._pace(iteration)
+        if pace is None:
+            return 1.0
+        if (pace[self._first][self._classes] != pace).any():
+            raise UnlikeRanksError(self._classes, pace.tolist())
+        return float(pace[self._first[member]])
+
+    def finish(self, iteration: int) -> list[Picoseconds]:
+        """By class, of an iteration that all have finished."""
+        return [row[0] for row in self.rows[iteration] if row is not None]
+
+    def result(self, iterations: int, *, spans: bool = False) -> Run:
+        """The first iterations; `spans` only where they are all that everybody has finished."""
+        rows = [[row for row in rows if row is not None] for rows in self.rows[:iterations]]
+        finish: Times = np.array([[row[0] for row in line] for line in rows], dtype=np.int64)
+        parts: Times = np.array([[row[2] for row in line] for line in rows], dtype=np.int64)
+        return Run(
+            finish=finish[:, self._classes],
+            parts={part: parts[:, self._classes, k] for k, part in enumerate(PARTS)},
+            spans=self._spans(iterations - 1) if spans else (),
         )
-        parts = zip(self.buckets, self.compute.parts, strict=True)
-        for number, (bucket, duration) in enumerate(parts):
-            backward = Job(kind="backward", name=f"backward, bucket {number}", duration=duration)
-            yield from self._work(member, AUTOGRAD, [backward, *bucket.before])
-            if bucket.collectives:
-                self.env.process(self._exchange(member, number, bucket))
-        rest = Job(kind="backward", name="backward, rest", duration=self.compute.rest)
-        yield from self._work(member, AUTOGRAD, [rest])
-        self._close(member)
 
-    def _exchange(self, member: int, number: int, bucket: BucketWork) -> Wait:
-        """The callbacks of one bucket."""
-        self.open += 1
-        for index, (record, job) in enumerate(zip(bucket.collectives, bucket.after, strict=True)):
-            server_time = bucket.server_times[index] if bucket.server_times else 0
-            turn = self.communicator.ask(member, (number, index), record, server_time)
-            entry, left = yield turn
-            yield self.env.timeout(left - self.env.now)
-            name = f"{record.kind.replace('_', '-')}, bucket {number}"
-            self.network[member].append((name, entry, left))
-            yield from self._work(member, callback(number, index), [job])
-        self._close(member)
-
-    def _work(self, member: int, key: tuple[int, int, int], jobs: Sequence[Job]) -> Wait:
-        """One piece of work: jobs that follow each other on the stream without a gap."""
-        duration = sum(job.duration for job in jobs)
-        if duration == 0:  # nothing is launched, so nothing queues
-            return
-        start = yield self.streams[member].work(key, duration)
-        for job in jobs:
-            self.done[member].append((job, start))
-            start += job.duration
-
-    def _close(self, member: int) -> None:
-        self.open -= 1
-        self.finish[member] = max(self.finish[member], reading(self.env.now))
-
-    def _times(self, member: int, spans: tuple[Span, ...]) -> IterationTimes:
-        spent: Counter[Kind] = Counter()
-        exposed = last = 0
-        for job, start in self.done[member]:
-            exposed += start - last
-            last = start + job.duration
-            spent[job.kind] += job.duration
-        iteration = self.finish[member]
-        exposed += iteration - last
-        if exposed < 0 or iteration != exposed + spent.total():
-            raise InternalError(f"the parts of an iteration of {iteration} ps do not add up")
-        return IterationTimes(
-            rank=int(np.argmax(self.classes == member)),
-            iteration=iteration,
-            forward=spent["forward"],
-            backward=spent["backward"],
-            encode=spent["encode"],
-            decode=spent["decode"],
-            communication=sum(end - start for _, start, end in self.network[member]),
-            exposed=exposed,
-            spans=spans,
-        )
-
-    def _spans(self) -> tuple[Span, ...]:
-        by_class: list[list[tuple[Resource, str, Picoseconds, Picoseconds]]] = []
-        for jobs, network in zip(self.done, self.network, strict=True):
-            own = [(_RESOURCE[j.kind], j.name, start, start + j.duration) for j, start in jobs]
-            own += [("network", *span) for span in network]
-            by_class.append(sorted((s for s in own if s[3] > s[2]), key=lambda s: (s[2], s[3])))
+    def _spans(self, iteration: int) -> tuple[Span, ...]:
+        by_class = [[] if ledger is None else ledger.spans() for ledger in self._ledgers[iteration]]
         return tuple(
             Span(rank=rank, resource=resource, name=name, start=start, end=end)
-            for rank, member in enumerate(self.classes.tolist())
+            for rank, member in enumerate(self._classes.tolist())
             for resource, name, start, end in by_class[member]
         )

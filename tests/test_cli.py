@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,8 @@ from typer.testing import Result as Outcome
 from gcsim.cli import app
 from gcsim.cli_list import accepted
 from gcsim.errors import ExpectationError, InputError, InternalError, Problem
+from gcsim.scenarios import catalog
+from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result, Row, Span, Timeline
 
 SCENARIO = "alexnet_32node"
@@ -155,6 +158,45 @@ def test_the_next_command_repeats_what_was_asked_for() -> None:
     )
 
 
+TRACE = "{points: [[0 s, 1 Gbit/s], [1 s, 500 Mbit/s]], after: repeat}"
+LINKS = {
+    "named": "1gbe",
+    "fast": "100gbe",
+    "spelled out": "{bandwidth: 10 Gbit/s, latency: 50 us, overhead: 5 us}",
+    "jitter": "{like: 10gbe, jitter: {distribution: exponential, mean: 1 ms}}",
+    "loss": "{like: 10gbe, loss: {rate: 0.001, model: sampled}, background: 0.3}",
+    "factors": "10gbe_smpi_factors",
+    "trace": "{latency: 1 ms, trace: TRACE}",
+    "trace over a catalogue's": "{like: lte, trace: TRACE}",
+    "trace away": "{like: 5g_measured, up: {trace: TRACE}}",
+    "uplink": "5g_50mbit",
+    "grants": "5g_measured",
+    "granted both ways": "{like: 10gbe, grant: 1 ms}",
+    "air": "wifi_802.11n",
+}
+"""A link of every kind."""
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("network", LINKS.values(), ids=LINKS)
+def test_the_next_command_loads_whatever_the_network_is(network: str) -> None:
+    network = network.replace("TRACE", TRACE)
+    done = gcsim("run", SCENARIO, "--set", f"cluster.network={network}")
+    assert done.exit_code == 0, done.stderr
+    _, command, scenario, *words = shlex.split(done.stderr.rstrip().splitlines()[-1])
+    assert command == "run"
+    folder = words.pop()
+    assert words.pop() == "-o"
+    checked = gcsim("check", scenario, *words)
+    assert checked.exit_code == 0, checked.stderr
+    before = load_scenario(SCENARIO, [f"cluster.network={network}"]).cluster.network
+    now = load_scenario(scenario, words[1::2]).cluster.network
+    ethernet = before.shared or before.up is not None or before.timed
+    assert now != before
+    assert not any((now.shared, now.timed, now.up))
+    assert (now == catalog.link("10gbe")) == (folder == f"runs/{SCENARIO}_10gbe") == ethernet
+
+
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_stdout_keeps_to_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
@@ -268,6 +310,90 @@ def test_check_says_what_would_run() -> None:
     assert text.startswith("alexnet_32node: ok. alexnet, 32 samples a worker, live gradients;")
     assert "12 compressors; 1, 2, 4, 8, 16, 32 nodes of 2 devices" in text
     assert gcsim("check", SCENARIO, "-q").stdout == ""
+
+
+TOPOLOGY = (
+    "cluster.nodes=[2, 8]", "cluster.collectives={transport: gloo, servers: 2, server_hosts: "
+    "dedicated, server_network: 40gbe}",
+    "cluster.cards={3: 1gbe}", "cluster.racks={nodes: 4, uplink: 10gbe}", "cluster.shared_bus=true",
+    "training={encode_on: side, side_slowdown: 1.5, accumulation: 4, slow_nodes: {3: 2}, "
+    "noise: {variation: 0.1}, iterations: 50}",
+)  # fmt: skip
+
+
+def test_check_tells_the_topology_that_was_understood() -> None:
+    options = [word for option in TOPOLOGY for word in ("--set", option)]
+    done = gcsim("check", SCENARIO, *options)
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    said = {line[:13].strip(): line[13:].strip() for line in done.stdout.splitlines()}
+    # TCP's framing leaves 1448 of 1538 bytes: 9.41 of 10 Gbit/s
+    assert said["network"] == "10gbe: 9.41 Gbit/s of 10 Gbit/s, 50 us one way"
+    assert said["card, node 3"] == "1gbe: 941 Mbit/s of 1 Gbit/s, 50 us one way"
+    assert said["in a node"].endswith("; devices share it")
+    # the fullest rack has four 10-Gbit/s cards on an uplink of 10 Gbit/s
+    assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
+    assert said["racks"].endswith("oversubscribed 4.00:1")
+    assert said["servers"].startswith("2, on machines of their own, 40gbe: 37.7 Gbit/s of 40 ")
+    assert said["encoding"] == "on a stream beside the backward pass, 1.50x as long"
+    assert said["iteration"] == "4 micro-batches, one exchange"
+    assert said["compute takes"] == "node 3 2.00x as long"
+    assert said["random"] == "training.noise; means of 50 iterations, seed 0"
+    assert said["transport"] == "gloo, copied through host memory"
+    assert said["all-reduce"] == (
+        "for a bucket of 1 MiB and of 25 MiB: Gloo ring all-reduce (chosen by gloo)"
+    )
+    assert "smaller" not in done.stdout  # Gloo's choice does not depend on the size
+
+
+def test_check_tells_what_a_transport_chooses_by_size_and_nodes() -> None:
+    # MPICH_CVAR_ALLREDUCE_SHORT_MSG_SIZE is 2 KiB; below, recursive doubling
+    done = gcsim("check", SCENARIO, "--set", "cluster.collectives={transport: mpich}", "--set",
+                 "ddp.first_bucket=2 KiB", "--set", "cluster.nodes=[1, 2, 3]")  # fmt: skip
+    text = " ".join(done.stdout.split())
+    assert (
+        "all-reduce for a bucket of 2 KiB: recursive doubling all-reduce (chosen by mpich)" in text
+    )
+    assert "for a bucket of 25 MiB: recursive halving-doubling all-reduce (chosen by mpich)" in text
+    # 6 ranks are no power of two: Bruck's for 6 blocks of 20 bytes
+    assert (
+        "for 1 % of a bucket of 2 KiB: recursive doubling all-gather on 1 to 2 nodes; Bruck's "
+        "all-gather on 3 nodes (chosen by mpich)" in text
+    )
+    assert "smaller buckets" not in text  # below 2 KiB nothing changes
+    larger = gcsim("check", SCENARIO, "--set", "cluster.collectives={transport: mpich}")
+    assert larger.stdout.splitlines()[-1].strip() == "smaller buckets may be carried otherwise"
+
+
+def test_check_of_one_worker_names_no_algorithm() -> None:
+    done = gcsim("check", SCENARIO, "--set", "cluster.nodes=1", "--set",
+                 "cluster.devices_per_node=1")  # fmt: skip
+    assert done.exit_code == 0
+    assert "all-reduce" not in done.stdout
+    assert "smaller buckets" not in done.stdout
+
+
+def test_check_speaks_of_ddps_limits_not_of_the_models_buckets() -> None:
+    # LeNet's whole gradient is smaller than 25 MiB
+    done = gcsim("check", "lenet_2node")
+    assert "for a bucket of 1 MiB and of 25 MiB: " in " ".join(done.stdout.split())
+
+
+def test_check_names_no_smaller_buckets_where_the_algorithms_are_named() -> None:
+    chosen = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"
+    done = gcsim("check", SCENARIO, "--set", chosen)
+    assert done.exit_code == 0
+    assert "as named" in done.stdout
+    assert "smaller buckets" not in done.stdout
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_check_keeps_to_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    options = [word for option in TOPOLOGY for word in ("--set", option)]
+    shown = gcsim("check", SCENARIO, *options).stdout.splitlines()
+    assert max(map(len, shown)) <= width
+    assert not any(line.endswith(" ") for line in shown)
 
 
 def test_check_names_every_problem_of_the_options() -> None:

@@ -2,6 +2,7 @@
 
 a: the layer's input, delta: the gradient at its output; both with the batch first. The
 per-sample gradients of a convolution exist for some samples at a time, within `_LIMIT` bytes.
+Batch normalisation: g_z is what the sample's own places add to the gradient of scale and shift.
 
 Source: I. Goodfellow, "Efficient per-example gradient computations", arXiv:1510.01799 (rank-one
 case); the others form g_z = delta_z a_z^T and square it.
@@ -22,13 +23,19 @@ _LIMIT = 64 * 1024 * 1024
 
 
 def has_closed_form(layer: nn.Module) -> bool:
-    """Whether a call of `layer` is exactly torch's Linear or Conv2d on its own weight and bias."""
+    """Whether a call of `layer` is exactly torch's Linear, Conv2d or batch normalisation (of one
+    process) on its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False
     if type(layer) is torch.nn.Conv2d:
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) is torch.nn.Linear
+    return type(layer) is torch.nn.Linear or is_batch_norm(layer)
+
+
+def is_batch_norm(layer: nn.Module) -> bool:
+    """Whether samples meet in this layer, in a way that is understood here."""
+    return type(layer) in {torch.nn.BatchNorm1d, torch.nn.BatchNorm2d}
 
 
 def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) -> Tensor:
@@ -39,6 +46,8 @@ def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) 
         return bias_moment(_channels_last(layer, gradient))
     if isinstance(layer, torch.nn.Conv2d):
         return conv2d_moment(layer, given, gradient)
+    if is_batch_norm(layer):
+        return bias_moment(_channels_last(layer, gradient * _normalised(layer, given)))
     return linear_moment(given, gradient)
 
 
@@ -66,6 +75,10 @@ def adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found:
         )
         found = found.view(layer.groups, -1, *layer.weight.shape[1:]).sum(1)
         scale *= float(given.abs().max())
+    elif is_batch_norm(layer):
+        normalised = _normalised(layer, given)
+        expected = _channels_last(layer, gradient * normalised).flatten(0, -2).sum(0)
+        scale *= float(normalised.abs().max())
     else:
         expected = gradient.flatten(0, -2).sum(1) @ given.flatten(0, -2)
         found = found.sum(0)
@@ -75,7 +88,14 @@ def adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found:
 
 def _channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
     """`[B, …, out]`."""
-    return gradient.movedim(1, -1) if isinstance(layer, torch.nn.Conv2d) else gradient
+    second = isinstance(layer, torch.nn.Conv2d) or is_batch_norm(layer)
+    return gradient.movedim(1, -1) if second else gradient
+
+
+def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
+    """What the layer scales and shifts: its input, normalised over this batch."""
+    assert isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
+    return torch.nn.functional.batch_norm(given, None, None, training=True, eps=layer.eps)
 
 
 def linear_moment(given: Tensor, gradient: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class ModelEntry:
     paper: str
 
 
+_RESNET = "K. He et al., Deep residual learning for image recognition, arXiv:1512.03385"
 _SHIPPED = (
     ModelEntry(
         name="alexnet",
@@ -48,6 +49,87 @@ _SHIPPED = (
         parameters=61_706,
         paper="Y. LeCun et al., Gradient-based learning applied to document recognition, "
         "Proc. IEEE 86(11), 1998",
+    ),
+    ModelEntry(
+        name="resnet18",
+        title="ResNet-18 for ImageNet (torchvision's layout)",
+        build="gcsim.traces.networks_resnet:resnet18",
+        input_shape=(3, 224, 224),
+        classes=1000,
+        parameters=11_689_512,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet34",
+        title="ResNet-34 for ImageNet (torchvision's layout)",
+        build="gcsim.traces.networks_resnet:resnet34",
+        input_shape=(3, 224, 224),
+        classes=1000,
+        parameters=21_797_672,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet50",
+        title="ResNet-50 for ImageNet (torchvision's layout)",
+        build="gcsim.traces.networks_resnet:resnet50",
+        input_shape=(3, 224, 224),
+        classes=1000,
+        parameters=25_557_032,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet101",
+        title="ResNet-101 for ImageNet (torchvision's layout)",
+        build="gcsim.traces.networks_resnet:resnet101",
+        input_shape=(3, 224, 224),
+        classes=1000,
+        parameters=44_549_160,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet152",
+        title="ResNet-152 for ImageNet (torchvision's layout)",
+        build="gcsim.traces.networks_resnet:resnet152",
+        input_shape=(3, 224, 224),
+        classes=1000,
+        parameters=60_192_808,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet18_cifar10",
+        title="ResNet-18 for 32 x 32 images (pytorch-cifar's layout)",
+        build="gcsim.traces.networks_resnet:resnet18_cifar10",
+        input_shape=(3, 32, 32),
+        classes=10,
+        parameters=11_173_962,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet20_cifar10",
+        title="ResNet-20 for CIFAR, shortcuts without parameters",
+        build="gcsim.traces.networks_resnet:resnet20_cifar10",
+        input_shape=(3, 32, 32),
+        classes=10,
+        parameters=269_722,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet56_cifar10",
+        title="ResNet-56 for CIFAR, shortcuts without parameters",
+        build="gcsim.traces.networks_resnet:resnet56_cifar10",
+        input_shape=(3, 32, 32),
+        classes=10,
+        parameters=853_018,
+        paper=_RESNET,
+    ),
+    ModelEntry(
+        name="resnet110_cifar10",
+        title="ResNet-110 for CIFAR, shortcuts without parameters",
+        build="gcsim.traces.networks_resnet:resnet110_cifar10",
+        input_shape=(3, 32, 32),
+        classes=10,
+        parameters=1_727_962,
+        paper=_RESNET,
     ),
 )
 MODELS: dict[str, ModelEntry] = {entry.name: entry for entry in _SHIPPED}

@@ -11,13 +11,18 @@ so nothing is divided here.
   one matrix product, no per-sample gradient in memory. I. Goodfellow, "Efficient per-example
   gradient computations", arXiv:1510.01799.
 - Conv2d: g_z = delta_z unfold(a_z)^T, some samples at a time; Linear on `[B, …, in]` likewise.
+- Batch normalisation (scale and shift): what each sample's own places add to the gradient.
 - Every other parameter: one backward pass a sample through the same graph (the same dropout
   masks). Exact for any model, but B backward passes: slow.
 
-Assumes that the batch is the first axis and that samples do not meet: batch normalisation in
-training mode has no per-sample gradients and is refused. A layer that is called more than once,
-or that shares its parameters with another, goes the slow way. A weight that is also used outside
-its layer's call is found out, because the layer's samples do not add up to its gradient.
+Assumes that the batch is the first axis. Where samples meet in batch normalisation there is no
+loss of one sample alone; g_z is then the sample's term of the sum that makes up the gradient at the
+layer, delta_z a_z^T with the delta and the a of the whole batch. The terms add up to the gradient
+as they do elsewhere. (The slow way has no such terms: a model that needs both is refused.)
+
+A layer that is called more than once, or that shares its parameters with another, goes the slow
+way. A weight that is also used outside its layer's call is found out, because the layer's samples
+do not add up to its gradient.
 """
 
 from __future__ import annotations
@@ -76,6 +81,8 @@ class SecondMoments:
         self._parameters = trainable(model)
         self._numbers = {id(p): i for i, (_, p) in enumerate(self._parameters)}
         self._layers = self._closed_form_layers(model)
+        self._meet = next((name for name, layer in model.named_modules() if _mixes(layer)), "")
+        """Name of a layer in which samples meet."""
         self._calls: dict[int, _Call] = {}
         """By the layer's id."""
         self._losses: Tensor | None = None
@@ -137,6 +144,16 @@ class SecondMoments:
             if parameter.requires_grad
         }
         self._slow = [i for i in range(len(self._parameters)) if i not in covered]
+        if self._slow and self._meet:
+            raise InputError(
+                Problem(
+                    message=f"samples meet in {self._meet}, batch normalisation, and parameter "
+                    f"{self._parameters[self._slow[0]][0]} belongs to no layer whose samples can "
+                    "be told apart, so second moments over samples do not exist",
+                    place="model",
+                    hint="use group normalisation, or leave out the compressors that need them",
+                )
+            )
         losses.sum().backward(retain_graph=bool(self._slow))  # type: ignore[no-untyped-call]
 
     def _is_usable(self, layer: nn.Module, batch: int) -> bool:
@@ -211,24 +228,19 @@ def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
             watched.backward(losses)
             moments = watched.accumulate()
 
-    Raises `InputError` for a model whose samples meet in batch normalisation.
+    `backward` raises `InputError` for a model whose samples meet in batch normalisation and that
+    has parameters outside the layers with a closed form.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
-            raise InputError(
-                Problem(
-                    message=f"{name} is batch normalisation: a sample's gradient depends on the "
-                    "other samples, so second moments over samples do not exist",
-                    place="model",
-                    hint="use group normalisation, or leave out the compressors that need them",
-                )
-            )
     watched = SecondMoments(model)
     watched.watch()
     try:
         yield watched
     finally:
         watched.release()
+
+
+def _mixes(layer: nn.Module) -> bool:
+    return isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.training
 
 
 @contextmanager

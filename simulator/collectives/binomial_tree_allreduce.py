@@ -23,42 +23,60 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric, Ranks
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.link_table import Ranks
 from gcsim.simulator.collectives.ring import NO_COST
-
-
-def binomial_reduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
-) -> Times:
-    """Exit times `[p]` of a reduction to rank 0: a rank leaves when its vector has left it."""
-    distances = tree_distances(len(entry))
-    fabric.check(entry, len(distances), len(distances) * nbytes, gamma)
-    ready = entry
-    for distance in distances:
-        senders = children(len(entry), distance)
-        ready = fabric.exchange(ready, senders, senders - distance, nbytes, gamma)
-    return ready
-
-
-def binomial_broadcast(entry: Times, nbytes: int, fabric: Fabric) -> Times:
-    """Exit times `[p]` of a broadcast from rank 0: a rank leaves when its last copy has left it."""
-    distances = tree_distances(len(entry))
-    fabric.check(entry, len(distances), len(distances) * nbytes)
-    ready = entry
-    for distance in reversed(distances):
-        receivers = children(len(entry), distance)
-        ready = fabric.exchange(ready, receivers - distance, receivers, nbytes)
-    return ready
+from gcsim.simulator.collectives.rounds import Rounds
 
 
 def binomial_tree_allreduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
+    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte. p = 1 costs nothing.
+    `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte; `key` is that of the
+    random delays. p = 1 costs nothing.
     """
-    return binomial_broadcast(binomial_reduce(entry, nbytes, fabric, gamma=gamma), nbytes, fabric)
+    return fabric.prepared(_both, nbytes, gamma).carry_out(entry, key)
+
+
+def binomial_reduce(
+    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
+) -> Times:
+    """Exit times `[p]` of a reduction to rank 0: a rank leaves when its vector has left it."""
+    return fabric.prepared(_up, nbytes, gamma).carry_out(entry, key)
+
+
+def binomial_broadcast(entry: Times, nbytes: int, fabric: Fabric, *, key: int = 0) -> Times:
+    """Exit times `[p]` of a broadcast from rank 0: a rank leaves when its last copy has left it."""
+    return fabric.prepared(_down, nbytes).carry_out(entry, key)
+
+
+def _up(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
+    rounds = Rounds(fabric)
+    for distance in tree_distances(fabric.ranks):
+        senders = children(fabric.ranks, distance)
+        rounds.exchange(senders, senders - distance, nbytes, gamma)
+    return rounds
+
+
+def _down(fabric: Fabric, nbytes: int) -> Rounds:
+    rounds = Rounds(fabric)
+    broadcast_rounds(rounds, fabric.ranks, nbytes)
+    return rounds
+
+
+def _both(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
+    rounds = _up(fabric, nbytes, gamma)
+    broadcast_rounds(rounds, fabric.ranks, nbytes)
+    return rounds
+
+
+def broadcast_rounds(rounds: Rounds, ranks: int, nbytes: int) -> None:
+    """Append those of a broadcast from rank 0."""
+    for distance in reversed(tree_distances(ranks)):
+        receivers = children(ranks, distance)
+        rounds.exchange(receivers - distance, receivers, nbytes)
 
 
 def tree_distances(ranks: int) -> list[int]:
@@ -73,4 +91,4 @@ def children(ranks: int, distance: int) -> Ranks:
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return binomial_tree_allreduce(call.entry, call.nbytes, Fabric.of(call.cluster))
+    return binomial_tree_allreduce(call.entry, call.nbytes, call.fabric, key=call.key)

@@ -24,28 +24,30 @@ import numpy as np
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rounds import Rounds
 
 
-def bruck_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric) -> Times:
+def bruck_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `sizes[r]` is the bytes of rank r's block. p = 1 costs nothing.
+    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
     """
-    ranks = len(entry)
-    rounds = ranks.bit_length()
-    fabric.check(entry, rounds, rounds * sum(sizes))
-    rank = np.arange(ranks, dtype=np.int64)
+    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+    ranks, rank = fabric.ranks, fabric.everyone
     blocks = np.array(sizes, dtype=np.int64)
     ends = np.cumsum(np.concatenate(([0], blocks, blocks)))
-    ready, distance = entry, 1
+    rounds, distance = Rounds(fabric), 1
     while distance < ranks:
         count = min(distance, ranks - distance)
         nbytes = ends[count : count + ranks] - ends[:ranks]
-        ready = fabric.exchange(ready, rank, (rank - distance) % ranks, nbytes)
+        rounds.exchange(rank, (rank - distance) % ranks, nbytes)
         distance *= 2
-    return ready
+    return rounds
 
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return bruck_allgather(call.entry, call.sent, Fabric.of(call.cluster))
+    return bruck_allgather(call.entry, call.sent, call.fabric, key=call.key)

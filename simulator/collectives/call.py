@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.links import Link
 
 
@@ -25,27 +26,33 @@ class Call:
     variable: bool = False
     """All-to-all: lengths are exchanged first."""
     cluster: Cluster
+    key: int = 0
+    """Of the random delays of its messages (`delays.py`)."""
     server_time: Picoseconds = 0
     """Push-pull: what each server computes between the last push and the first pull; tree merge:
     what one merge computes."""
 
+    at_hand: Fabric | None = None
+    """What is known of the cluster's links already."""
+
     @property
     def nbytes(self) -> int:
         """All-reduce: bytes of the vector, the same on every rank."""
-        if len(set(self.sent)) != 1:
+        first = self.sent[0]
+        if self.sent.count(first) != len(self.sent):
             raise InternalError(f"all-reduce of vectors of unequal size: {set(self.sent)} bytes")
-        return self.sent[0]
+        return first
 
-    def ring_links(self) -> list[Link]:
+    @property
+    def fabric(self) -> Fabric:
+        """The links between any ranks."""
+        return Fabric.of(self.cluster) if self.at_hand is None else self.at_hand
+
+    def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
         """The hop from each rank to its successor in the flat ring, node by node.
 
-        Between two devices of a node it is the node's own link, else the network: each network
-        card carries one flow out and one in.
+        Between two devices of a node it is the node's own link, else the path between their cards;
+        what several hops pass (a rack's uplink, the air) each has its share of. `backwards`: the
+        hop to the predecessor. The same tuple for all calls on one fabric.
         """
-        cluster = self.cluster
-        return [
-            cluster.intra_node
-            if cluster.node_of(rank) == cluster.node_of((rank + 1) % cluster.workers)
-            else cluster.network
-            for rank in range(cluster.workers)
-        ]
+        return self.fabric.ring_links(backwards=backwards)

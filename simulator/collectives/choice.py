@@ -2,6 +2,7 @@
 
 - textbook: rings.
 - gloo: its own rings.
+- custom: none; an algorithm must be named.
 - nccl: what its tuner predicts to be fastest (`nccl_allreduce.py`).
 - mpich, all-reduce: recursive doubling up to 2 KiB, and for fewer elements than 2^floor(log2 p);
   else recursive halving and doubling.
@@ -9,9 +10,7 @@
   p and less than 80 KiB; else a ring, which is pipelined where blocks are unequal.
 
 Assumptions: MPICH's reductions inside a node before the all-reduce (`allreduce_intra_smp.c`) are
-left out. Its pipelined ring runs in synchronous rounds, in blocks as large as the smallest
-contribution or 32 KiB; here pieces of `pipeline_block` go on as they arrive, which is faster
-(`pipelined_allgatherv.py`).
+left out. Its pipelined ring runs in synchronous rounds (`synchronous_allgatherv.py`).
 
 Source: pytorch/gloo, gloo/allreduce.cc and gloo/allgather.cc; Thakur, Rabenseifner and Gropp 2005
 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1 and 4.5, and MPICH,
@@ -23,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives import nccl_allreduce
 from gcsim.simulator.collectives.nccl_allreduce import Kind
@@ -51,6 +51,8 @@ def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Clust
 
 def _auto(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:
     match cluster.collectives.transport:
+        case "custom":
+            raise InternalError(f"the transport of a user's own has no {kind} that it would choose")
         case "textbook":
             return "ring"
         case "gloo":
@@ -75,4 +77,4 @@ def _mpich_allgather(sent: Sequence[int]) -> str:
         return "recursive_doubling"
     if total < ALLGATHER_SHORT:
         return "bruck"
-    return "ring" if len(set(sent)) == 1 else "pipelined_ring"
+    return "ring" if len(set(sent)) == 1 else "pipelined_ring_sync"

@@ -1,15 +1,14 @@
-"""Which algorithm carries out a collective, and when is every rank done?
+"""When is every rank done with a collective? Requests go to their algorithms from here.
 
-Adding a collective is one file and one line in `ALGORITHMS`. Where no algorithm is named, the
-transport chooses (see `choice.py`). With the transport "gloo", device tensors are copied to host
-memory before and back after (see `staging.py`).
+Where no algorithm is named, the transport chooses (see `choice.py`). Where device tensors are
+staged (`Collectives.stages`), they are copied to host memory before and back after (`staging.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -17,162 +16,177 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives import (
-    binomial_tree_allreduce,
-    bruck_allgather,
-    double_tree_allreduce,
-    gather_broadcast_allgather,
-    gloo_ring_allgather,
-    gloo_ring_allreduce,
-    halving_doubling_allreduce,
-    hierarchical,
-    nccl_allreduce,
-    pairwise_alltoall,
-    parameter_server,
-    pipelined_allgatherv,
-    recursive_doubling_allgather,
-    recursive_doubling_allreduce,
-    ring_allgather,
-    ring_allreduce,
-    tree_merge,
-)
+from gcsim.simulator.collectives import ring_allgather, ring_allreduce
+from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.staging import after_copies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """One line of the table."""
-
-    title: str
-    carry_out: Callable[[Call], Times]
-    stages_itself: bool = False
-    """True when the algorithm accounts for copies between device and host."""
-
-
-ALGORITHMS: dict[tuple[str, str], Algorithm] = {
-    ("all_reduce", "ring"): Algorithm(title="ring all-reduce", carry_out=ring_allreduce.carry_out),
-    ("all_reduce", "hierarchical"): Algorithm(
-        title="hierarchical all-reduce", carry_out=hierarchical.carry_out, stages_itself=True
-    ),
-    ("all_reduce", "halving_doubling"): Algorithm(
-        title="recursive halving-doubling all-reduce",
-        carry_out=halving_doubling_allreduce.carry_out,
-    ),
-    ("all_reduce", "recursive_doubling"): Algorithm(
-        title="recursive doubling all-reduce", carry_out=recursive_doubling_allreduce.carry_out
-    ),
-    ("all_reduce", "binomial_tree"): Algorithm(
-        title="binomial tree all-reduce", carry_out=binomial_tree_allreduce.carry_out
-    ),
-    ("all_reduce", "double_tree"): Algorithm(
-        title="double binary tree all-reduce", carry_out=double_tree_allreduce.carry_out
-    ),
-    ("all_reduce", "gloo_ring"): Algorithm(
-        title="Gloo ring all-reduce", carry_out=gloo_ring_allreduce.carry_out
-    ),
-    **{
-        ("all_reduce", mode.name): Algorithm(
-            title=mode.title("all_reduce"),
-            carry_out=partial(nccl_allreduce.nccl_allreduce, mode=mode),
-        )
-        for mode in nccl_allreduce.MODES
-    },
-    ("all_gather", "ring"): Algorithm(title="ring all-gather", carry_out=ring_allgather.carry_out),
-    ("all_gather", "pipelined_ring"): Algorithm(
-        title="pipelined ring all-gatherv", carry_out=pipelined_allgatherv.carry_out
-    ),
-    ("all_gather", "recursive_doubling"): Algorithm(
-        title="recursive doubling all-gather", carry_out=recursive_doubling_allgather.carry_out
-    ),
-    ("all_gather", "bruck"): Algorithm(
-        title="Bruck's all-gather", carry_out=bruck_allgather.carry_out
-    ),
-    ("all_gather", "gather_broadcast"): Algorithm(
-        title="binomial gather and broadcast", carry_out=gather_broadcast_allgather.carry_out
-    ),
-    ("all_gather", "gloo_ring"): Algorithm(
-        title="Gloo ring all-gather", carry_out=gloo_ring_allgather.carry_out
-    ),
-    **{
-        ("all_gather", mode.name): Algorithm(
-            title=mode.title("all_gather"),
-            carry_out=partial(nccl_allreduce.nccl_allgather, mode=mode),
-        )
-        for mode in nccl_allreduce.MODES
-        if mode.shape == "ring"
-    },
-    ("push_pull", "parameter_server"): Algorithm(
-        title="parameter server", carry_out=parameter_server.carry_out
-    ),
-    ("all_to_all", "pairwise"): Algorithm(
-        title="pairwise all-to-all", carry_out=pairwise_alltoall.carry_out
-    ),
-    ("tree_merge", "binomial"): Algorithm(
-        title="binomial tree merge", carry_out=tree_merge.carry_out
-    ),
-}
-"""By kind of request and name of the algorithm."""
-
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.ring import PreparedRing
+from gcsim.simulator.collectives.staging import copy_link, copy_times
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
 """The algorithm of the kinds that have one."""
+_KEPT_BYTES = 2**26
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
     """What `Cluster.collectives` says of a request's kind, size and number of ranks."""
+    return _algorithm(record, sizes_sent(record, cluster.workers), cluster)
+
+
+def carry_out(
+    record: CollectiveRecord,
+    entry: Times,
+    cluster: Cluster,
+    server_time: Picoseconds = 0,
+    key: int = 0,
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, as `CollectiveMemo`, of one collective."""
+    return CollectiveMemo(cluster)(record, entry, server_time, key)
+
+
+class CollectiveMemo:
+    """Carries out collectives on one cluster, of which it remembers what can come again.
+
+    What does not depend on entry times is prepared once for each request. Without random delays and
+    links that change over time, times only shift with the entry times, and a collective is known by
+    its request, by the servers' computation and by the entry times relative to the first rank's.
+    Rings are not remembered: to compute one again takes as long as to look it up.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._requests: OrderedDict[CollectiveRecord, _Request] = OrderedDict()
+        self._held = 0
+        """About the bytes that the requests take."""
+        self._fabric: Fabric | None = None
+        self._repeats = not any(link.random or link.timed for link in cluster.links())
+        self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
+
+    def __call__(
+        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds = 0, key: int = 0
+    ) -> Times:
+        """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
+
+        The workers' payload sizes are those of the record, cycled: worker i sends what the
+        recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p
+        workers. `server_time` is the computation of parameter servers or of a merge, `key` that of
+        the random delays (`delays.collective_key`). Entry times are absolute where links change
+        over time. One worker alone leaves at once. Raises `InternalError` when a rank would leave
+        before the last one has entered, which no collective here can do.
+        """
+        workers = self.cluster.workers
+        if entry.shape != (workers,):
+            raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
+        if workers == 1:
+            return entry.copy()
+        request = self._requests.get(record)
+        if request is None:
+            request = self._requests[record] = self._prepare(record)
+            self._held += request.nbytes
+            while self._held > _KEPT_BYTES and len(self._requests) > 1:
+                self._held -= self._requests.popitem(last=False)[1].nbytes
+        if request.ring is not None or not self._repeats:
+            return request.carry_out(entry, server_time, key)
+        first = entry[0]
+        name = (record, (entry - first).tobytes(), server_time)
+        exits = self._known.get(name)
+        if exits is None:
+            earliest = entry.min()
+            relative = request.carry_out(entry - earliest, server_time, key)
+            exits = relative + (earliest - first)
+            self._known[name] = exits
+            while len(self._known) * 2 * exits.nbytes > _KEPT_BYTES:
+                self._known.popitem(last=False)
+        shifted: Times = exits + first
+        return shifted
+
+    def _prepare(self, record: CollectiveRecord) -> _Request:
+        cluster = self.cluster
+        if self._fabric is None:
+            self._fabric = Fabric.of(cluster)
+        sent = sizes_sent(record, cluster.workers)
+        algorithm = _algorithm(record, sent, cluster)
+        call = Call(
+            entry=self._fabric.everyone,
+            sent=sent,
+            element=record.element,
+            pulled=record.pulled,
+            variable=record.variable,
+            cluster=cluster,
+            at_hand=self._fabric,
+        )
+        copies: tuple[Times, Times] | None = None
+        if cluster.collectives.stages and not algorithm.stages_itself:
+            link = copy_link(cluster)
+            copies = copy_times(sent, link), copy_times(_received(record.kind, call), link)
+        return _Request(
+            algorithm=algorithm, call=call, ring=_prepared_ring(algorithm, call), copies=copies
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Request:
+    """A collective, but for its entry times."""
+
+    algorithm: Algorithm
+    call: Call
+    ring: PreparedRing | None
+    """All of it, where it is one textbook ring."""
+    copies: tuple[Times, Times] | None
+    """Before and after, `[p]` each."""
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory that it takes: numbers of each rank, of each size on each link."""
+        ranks = len(self.call.sent)
+        if self.ring is None:
+            return 32 * ranks
+        links = min(ranks, len(self.call.cluster.links()))
+        return 4096 + 112 * ranks + 16 * len(set(self.call.sent)) * links
+
+    def carry_out(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
+        """Exit times, as of `CollectiveMemo`."""
+        if self.copies is None:
+            exits = self._on_host(entry, server_time, key)
+        else:
+            to_host, back = self.copies
+            exits = self._on_host(entry + to_host, server_time, key) + back
+        if np.minimum.reduce(exits) < np.maximum.reduce(entry):
+            raise InternalError(
+                f"{self.algorithm.title}: a rank leaves at {exits.min()} ps, before the last "
+                f"one enters at {entry.max()} ps"
+            )
+        return exits
+
+    def _on_host(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
+        if self.ring is not None:
+            return self.ring(entry, key)
+        call = replace(self.call, entry=entry, server_time=server_time, key=key)
+        return self.algorithm.carry_out(call)
+
+
+def _prepared_ring(algorithm: Algorithm, call: Call) -> PreparedRing | None:
+    if algorithm.carry_out is ring_allreduce.carry_out:
+        return ring_allreduce.prepared(call.nbytes, call.ring_links(), element=call.element)
+    if algorithm.carry_out is ring_allgather.carry_out:
+        return ring_allgather.prepared(call.sent, call.ring_links())
+    return None
+
+
+def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster) -> Algorithm:
     if record.kind in {"all_reduce", "all_gather"}:
-        sent = _sent(record, cluster.workers)
         return ALGORITHMS[record.kind, algorithm_name(record.kind, sent, record.element, cluster)]
     return ALGORITHMS[record.kind, _ONLY[record.kind]]
 
 
-def carry_out(
-    record: CollectiveRecord, entry: Times, cluster: Cluster, server_time: Picoseconds = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
-
-    The workers' payload sizes are those of the record, cycled: worker i sends what the
-    recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p workers.
-    One worker alone leaves at once. Raises `InternalError` when
-    a rank would leave before the last one has entered, which no collective here can do.
-    """
-    workers = cluster.workers
-    if entry.shape != (workers,):
-        raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
-    if workers == 1:
-        return entry.copy()
-    algorithm = algorithm_of(record, cluster)
-    call = Call(
-        entry=entry,
-        sent=_sent(record, workers),
-        element=record.element,
-        pulled=record.pulled,
-        variable=record.variable,
-        cluster=cluster,
-        server_time=server_time,
-    )
-    if cluster.collectives.transport == "gloo" and not algorithm.stages_itself:
-        on_host = after_copies(entry, call.sent, cluster.intra_node)
-        off_host = algorithm.carry_out(replace(call, entry=on_host))
-        exits = after_copies(off_host, _received(record.kind, call), cluster.intra_node)
-    else:
-        exits = algorithm.carry_out(call)
-    if exits.min() < entry.max():
-        raise InternalError(
-            f"{algorithm.title}: a rank leaves at {exits.min()} ps, before the last one enters "
-            f"at {entry.max()} ps"
-        )
-    return exits
-
-
-def _sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
+def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
+    """Bytes that each of so many workers hands over; those of the record, cycled (`carry_out`)."""
     recorded = len(record.sent)
-    sizes = [record.sent[rank % recorded] for rank in range(workers)]
+    sizes = record.sent
     if record.part:
-        sizes = [-(-size * recorded // workers) for size in sizes]
-    return tuple(sizes)
+        sizes = tuple(-(-size * recorded // workers) for size in sizes)
+    return (sizes * -(-workers // recorded))[:workers]
 
 
 def _received(kind: str, call: Call) -> Sequence[int]:
@@ -182,28 +196,3 @@ def _received(kind: str, call: Call) -> Sequence[int]:
     if kind == "all_gather":
         return [sum(call.sent)] * len(call.sent)
     return [call.pulled] * len(call.sent)
-
-
-class CollectiveMemo:
-    """Carries out collectives on one cluster and remembers them.
-
-    Times only shift with the entry times, so a collective is known by its record, by the server's
-    computation and by the entry times relative to the earliest.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._known: dict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = {}
-
-    def __call__(
-        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds = 0
-    ) -> Times:
-        """Exit times `[p]`, as `carry_out` gives them."""
-        first = int(entry.min())
-        relative = np.asarray(entry - first, dtype=np.int64)
-        key = (record, relative.tobytes(), server_time)
-        exits = self._known.get(key)
-        if exits is None:
-            exits = carry_out(record, relative, self.cluster, server_time)
-            self._known[key] = exits
-        return exits + first

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gcsim.simulator.collectives.fabric import Ranks
+from gcsim.simulator.collectives.link_table import Ranks
 
 
 def double_tree(nodes: int) -> tuple[Ranks, Ranks]:

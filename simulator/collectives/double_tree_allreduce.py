@@ -12,6 +12,9 @@ piece, and equal links and entries, the time is at most
 
     2 n beta + 2 H (alpha + 2 m beta)
 
+Random delays are drawn for message s P + c of a sender, the c-th piece of its stream s of at most P
+pieces: up the first tree, up the second, then down to each child, tree by tree and by rank.
+
 Assumptions: those of `fabric.py`. A share is fixed for the way up and for the way down: a tree that
 waits leaves its share of a card unused. Up before down is NCCL's `runTreeUpDown`; its
 `runTreeSplit` lets the first pieces go down while the last go up, where with twice as many
@@ -24,8 +27,6 @@ full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -33,10 +34,18 @@ import numpy as np
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.double_tree import Tree, trees_of_ranks
-from gcsim.simulator.collectives.fabric import Fabric, Ranks
+from gcsim.simulator.collectives.double_tree_hops import Cut, TreeHops
+from gcsim.simulator.collectives.double_tree_pieces import PieceByPiece
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.link_table import Ranks
 from gcsim.simulator.collectives.pieces import Queues, Stream
-from gcsim.simulator.collectives.ring import NO_COST
+from gcsim.simulator.collectives.ring import NO_COST, check_range
 from gcsim.simulator.collectives.ring_allreduce import chunks
+
+_FEW_STEPS = 1 << 16
+"""Pieces times ranks up to which to go piece by piece is faster."""
+_MOST_SLOPES = 16
+"""Different service times up to which straight lines are worth their memory."""
 
 
 def double_tree_allreduce(
@@ -47,82 +56,80 @@ def double_tree_allreduce(
     piece: int,
     element: int = 1,
     gamma: Fraction = NO_COST,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `nbytes` is the vector's size, `element` bytes an element, `piece` bytes a piece, rounded down
-    to whole elements; a reduction costs `gamma` seconds a byte. p = 1 costs nothing. The time to
-    calculate does not depend on the number of pieces; memory is O(p) for few distinct links.
+    to whole elements; a reduction costs `gamma` seconds a byte; `key` is that of the random delays.
+    p = 1 costs nothing. The time to calculate does not depend on the number of pieces where links
+    are few, without random delays and the same at all times; else it is O(p) a piece. Memory is
+    O(p). Raises `InputError` when the clock cannot hold the times.
     """
     if len(entry) == 1:
         return entry.copy()
-    trees = trees_of_ranks(fabric.nodes, fabric.devices)
-    halves = chunks(nbytes, 2, element)
-    cuts = [_Cut.of(half, max(element, piece - piece % element)) for half in halves]
-    hops = sum(len(tree.levels) for tree in trees)
-    volume = 4 * (nbytes + hops * cuts[0].piece)
-    fabric.check(entry, 2 * hops, volume, gamma)
-
-    up = _hops(fabric, trees, cuts, upwards=True)
-    down = _hops(fabric, trees, cuts, upwards=False)
-    ways = [_Way(*parts, gamma) for parts in zip(trees, cuts, up, down, strict=True)]
-    left = np.maximum(*(way.reduce(entry) for way in ways))
-    return np.maximum(*(way.broadcast(left) for way in ways))
+    whole = max(element, piece - piece % element)
+    return fabric.prepared(_DoubleTree, nbytes, whole, element, gamma).carry_out(entry, key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """A half of the vector: equal pieces and a last one, which may be shorter."""
+class _DoubleTree:
+    """The all-reduce of a vector on a fabric, for any entry times."""
 
-    full: int
-    piece: int
-    last: int
+    def __init__(
+        self, fabric: Fabric, nbytes: int, piece: int, element: int, gamma: Fraction
+    ) -> None:
+        trees = trees_of_ranks(fabric.nodes, fabric.devices)
+        cuts = [Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
+        up = TreeHops.of(fabric, trees, cuts, upwards=True)
+        down = TreeHops.of(fabric, trees, cuts, upwards=False)
+        parts = list(zip(trees, cuts, up, down, strict=True))
+        ways = [_Way(*part, gamma) for part in parts]
+        self._ways: list[_Way] | list[PieceByPiece] = ways
+        steps = fabric.ranks * (cuts[0].full + 1)
+        if steps <= _FEW_STEPS or not all(way.serves for way in ways):
+            self._ways = [PieceByPiece(*part, gamma) for part in parts]
+        levels = max(len(tree.levels) for tree in trees)
+        adding = max(int(way.adding.max()) for way in ways)
+        self._longest = sum(
+            (cuts[0].full + 1 + levels) * (int(hops.busy.max()) + adding)
+            + levels * int(max(hops.latency.max(), hops.last_latency.max()))
+            for hops in (*up, *down)
+        )
+        self.nbytes = sum(way.nbytes for way in self._ways)
 
-    @staticmethod
-    def of(nbytes: int, piece: int) -> _Cut:
-        full = max(0, -(-nbytes // piece) - 1)
-        return _Cut(full=full, piece=piece, last=nbytes - full * piece)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Hops:
-    """Between each rank and its parent, one way, `[p]`."""
-
-    busy: Times
-    last: Times
-    latency: Times
-
-
-def _hops(
-    fabric: Fabric, trees: Sequence[Tree], cuts: Sequence[_Cut], *, upwards: bool
-) -> list[_Hops]:
-    """Of each tree, while the messages of all trees share the cards."""
-    lower = np.concatenate([tree.below for tree in trees])
-    upper = np.concatenate([tree.parent[tree.below] for tree in trees])
-    ends = (lower, upper) if upwards else (upper, lower)
-    counts = [len(tree.below) for tree in trees]
-    busy, latency = fabric.messages(*ends, np.repeat([cut.piece for cut in cuts], counts))
-    last, _ = fabric.messages(*ends, np.repeat([cut.last for cut in cuts], counts))
-    found, start = [], 0
-    for tree, count in zip(trees, counts, strict=True):
-        by_rank = np.zeros((3, fabric.ranks), dtype=np.int64)
-        by_rank[:, tree.below] = np.stack((busy, last, latency))[:, start : start + count]
-        found.append(_Hops(busy=by_rank[0], last=by_rank[1], latency=by_rank[2]))
-        start += count
-    return found
+    def carry_out(self, entry: Times, key: int) -> Times:
+        """Exit times `[p]` for entry times `[p]`."""
+        check_range(entry, self._longest)
+        left = np.maximum(*(way.reduce(entry, key) for way in self._ways))
+        exits = np.maximum(*(way.broadcast(left, key) for way in self._ways))
+        check_range(exits, 0)
+        return exits
 
 
 class _Way:
-    """One half of the vector on its tree."""
+    """One half of the vector on its tree, all its pieces at once (`pieces.py`)."""
 
-    def __init__(self, tree: Tree, cut: _Cut, up: _Hops, down: _Hops, gamma: Fraction) -> None:
+    def __init__(self, tree: Tree, cut: Cut, up: TreeHops, down: TreeHops, gamma: Fraction) -> None:
         self.tree, self.up, self.down = tree, up, down
         self.adding = tree.children * round(gamma * cut.piece * PS_PER_SECOND)
         self.adding_last = tree.children * round(gamma * cut.last * PS_PER_SECOND)
         self.queues = Queues(cut.full, up.busy, self.adding, down.busy)
         self.summed: Stream
 
-    def reduce(self, entry: Times) -> Times:
+    @property
+    def serves(self) -> bool:
+        """Straight lines say all, and are few."""
+        return len(self.queues.slopes) <= _MOST_SLOPES and not any(
+            hops.random or hops.timed or (hops.latency != hops.last_latency).any()
+            for hops in (self.up, self.down)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return self.up.nbytes + self.down.nbytes
+
+    def reduce(self, entry: Times, key: int) -> Times:
         """When each rank's last piece has left for its parent; the root keeps `summed`."""
         held, left = self.queues.at_once(entry), entry.copy()
         for level in reversed(self.tree.levels):
@@ -139,7 +146,7 @@ class _Way:
             return here
         return self.queues.serve(here, self.adding[ranks], self.adding_last[ranks])
 
-    def broadcast(self, turn: Times) -> Times:
+    def broadcast(self, turn: Times, key: int) -> Times:
         """When each rank has the result and has sent it on, which it does from its turn on."""
         held, left = self.queues.at_once(turn), turn.copy()
         held.merge(self.tree.root, self.summed)
@@ -156,7 +163,8 @@ def carry_out(call: Call) -> Times:
     return double_tree_allreduce(
         call.entry,
         call.nbytes,
-        Fabric.of(call.cluster),
+        call.fabric,
         piece=call.cluster.collectives.pipeline_block,
         element=call.element,
+        key=call.key,
     )

@@ -1,95 +1,128 @@
-"""How long does a message occupy its sender when the devices of a node share its network card?
+"""How long do the messages of a round take, and what is known of a cluster's links beforehand?
 
-Between two devices of a node a message takes the sending device's own link; to another node it
-takes the network card of the sender's node. Messages that leave through the same outlet in the
-same round share it:
+    left = start + serialisation      arrival = left + latency + random delay
 
-    left = start + sharing * serialisation        arrival = left + latency
+on the path of each message, slowed by what the other messages of the round take of it
+(`round_paths.py`).
 
-with `sharing` the number of messages of the round on that outlet. A rank's own link is shared only
-where an algorithm has the rank send several messages at a time.
+Assumptions: messages are buffered, as in `ring.py`, and those of `round_paths.py`. Message m of a
+rank in a collective of rounds is its m-th, counted from 0.
 
-Assumptions: messages are buffered, as in `ring.py`; messages of a round that share a card take as
-long as if they started together, also when skew keeps them apart; a receiver's card never holds a
-message up, and neither does the switch.
-
-Source: alpha-beta links (Hockney 1994); a card's share as in the fluid picture of
-`fair_sharing.py`, with equal messages.
+Source: alpha-beta links (Hockney 1994).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.ring import NO_COST, check_range, classes
+from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.collectives.hops import Hops
+from gcsim.simulator.collectives.link_table import Bytes, Ranks, scaled
+from gcsim.simulator.collectives.ring import NO_COST
+from gcsim.simulator.collectives.round_paths import Framing, RoundPaths
 from gcsim.simulator.links import Link
 
-Ranks = NDArray[np.int64]
-Bytes = NDArray[np.int64]
-_LARGEST = 2**62
+_KEPT_ROUNDS = 64
+_KEPT_BYTES = 2**28
+
+
+class Prepared(Protocol):
+    """What a collective needs to know of a fabric, ready for any entry times."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+
+
+T = TypeVar("T", bound=Prepared)
 
 
 class Fabric:
     """The links of `nodes * devices` ranks, counted node by node."""
 
     def __init__(
-        self, *, nodes: int, devices: int, cards: Sequence[Link], buses: Sequence[Link]
+        self,
+        *,
+        nodes: int,
+        devices: int,
+        cards: Sequence[Link],
+        buses: Sequence[Link],
+        racks: Racks | None = None,
+        shared_bus: bool = False,
+        framing: Framing | None = None,
     ) -> None:
-        """`cards` leave the nodes, `buses` the devices of a node: one for all nodes or one each."""
+        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each."""
         self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
-        self.node = np.arange(self.ranks, dtype=np.int64) // devices
-        named = {id(link): link for link in (*buses, *cards)}
-        names, kinds = classes([id(link) for link in (*buses, *cards)])
-        self.links = [named[name] for name in names]
-        self._buses, self._cards = kinds[: len(buses)], kinds[len(buses) :]
-        self._latency = np.array([link.latency_ps for link in self.links], dtype=np.int64)
-        rates = [PS_PER_SECOND / (link.bandwidth * link.efficiency) for link in self.links]
-        self._over = np.array([rate.numerator for rate in rates])
-        self._under = np.array([rate.denominator for rate in rates])
-        self._times: dict[int, Times] = {}
+        self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
+        self._of: dict[str, Any] = {
+            "nodes": nodes,
+            "devices": devices,
+            "cards": cards,
+            "buses": buses,
+            "racks": racks,
+            "shared_bus": shared_bus,
+        }
+        self._paths = RoundPaths(**self._of, framing=framing or Framing())
+        self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
+        self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
+        self._prepared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
-        """Every node of a cluster has the same links."""
+        """That of a cluster."""
+        nodes = range(cluster.nodes)
         return Fabric(
             nodes=cluster.nodes,
             devices=cluster.devices_per_node,
-            cards=[cluster.network],
+            cards=[cluster.card(node) for node in nodes] if cluster.cards else [cluster.network],
             buses=[cluster.intra_node],
+            racks=cluster.racks,
+            shared_bus=cluster.shared_bus,
         )
 
-    @cached_property
-    def everyone(self) -> Ranks:
-        """All ranks, in order."""
-        return np.arange(self.ranks, dtype=np.int64)
+    @property
+    def flat(self) -> bool:
+        """Every message of a round in which each rank sends and receives one sees the same link."""
+        return self._paths.flat
 
-    def check(self, entry: Times, rounds: int, volume: int, gamma: Fraction = NO_COST) -> None:
-        """Raise `InputError` when so many rounds are beyond the clock.
+    def framed(self, framing: Framing) -> Fabric:
+        """The same links under a protocol."""
+        return Fabric(**self._of, framing=framing)
 
-        `volume` is the bytes of the largest message of each round, of all rounds together.
+    @property
+    def nbytes(self) -> int:
+        """Memory, without what it has prepared itself."""
+        return 64 * self.ranks
+
+    def prepared(self, prepare: Callable[..., T], *arguments: Any) -> T:
+        """`prepare(self, *arguments)`, remembered as long as there is room."""
+        known, name = self._prepared, (prepare, *arguments)
+        if name in known:
+            known.move_to_end(name)
+        else:
+            known[name] = prepare(self, *arguments)
+            while len(known) > 1 and sum(each.nbytes for each in known.values()) > _KEPT_BYTES:
+                known.popitem(last=False)
+        found: T = known[name]
+        return found
+
+    def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
+        """The links of the messages of one round, `[n]`. Sender and receiver differ.
+
+        Remembered, for collectives of few rounds; to ask `exchange` leaves no trace.
         """
-        busy = max(link.serialization(volume) for link in self.links) + rounds
-        adding = round(gamma * volume * PS_PER_SECOND) + rounds
-        check_range(entry, self.devices * busy + rounds * int(self._latency.max()) + adding)
-
-    def messages(
-        self, senders: Ranks, receivers: Ranks, nbytes: Bytes | int
-    ) -> tuple[Times, Times]:
-        """For how long each message of one round occupies its sender, and its latency.
-
-        Sender and receiver differ; `nbytes` is one size for all or one a message.
-        """
-        kinds, outlets = self._outlets(senders, receivers)
-        sharing = np.bincount(outlets)[outlets]
-        return self._serialisation(kinds, nbytes) * sharing, self._latency[kinds]
+        name = senders.tobytes(), receivers.tobytes()
+        if name not in self._rounds:
+            if len(self._rounds) >= _KEPT_ROUNDS:
+                self._rounds.popitem(last=False)
+            self._rounds[name] = self._paths.hops(senders, receivers)
+        return self._rounds[name]
 
     def exchange(
         self,
@@ -98,63 +131,54 @@ class Fabric:
         receivers: Ranks,
         nbytes: Bytes | int,
         gamma: Fraction = NO_COST,
+        *,
+        key: int = 0,
+        message: int = 0,
     ) -> Times:
         """When each rank is ready for the next round, given when it was ready for this one.
 
         Each rank sends and receives at most one message, and is ready when its own has left and
-        the other has arrived and been reduced (`gamma` seconds a byte).
+        the other has arrived and been reduced (`gamma` seconds a byte). `nbytes` is one size for
+        all messages or one each; they are number `message` of their senders.
         """
-        if self.devices == 1:  # no card is shared
-            kinds = _by_node(self._cards, senders)
-            busy, latency = self._serialisation(kinds, nbytes), self._latency[kinds]
-        else:
-            busy, latency = self.messages(senders, receivers, nbytes)
-        left = ready[senders] + busy
+        hops = self._paths.hops(senders, receivers)
+        start = ready[senders]
+        left = hops.left(start, nbytes) if hops.timed else start + hops.busy(nbytes)
         ready = ready.copy()
         ready[senders] = left
-        arrived = np.maximum(ready[receivers], left + latency)
-        if gamma:
-            cost = gamma * PS_PER_SECOND
-            arrived += scaled(np.asarray(nbytes), cost.numerator, cost.denominator)
-        ready[receivers] = arrived
+        arrival = left + hops.latency(nbytes) + hops.delays(nbytes, key=key, message=message)
+        ready[receivers] = np.maximum(ready[receivers], arrival) + reduction(nbytes, gamma)
         return ready
 
-    def ring_links(self) -> list[Link]:
-        """The hop from each rank to its successor (mod p)."""
-        kinds, _ = self._outlets(self.everyone, np.roll(self.everyone, -1))
-        return [self.links[kind] for kind in np.broadcast_to(kinds, self.ranks).tolist()]
+    def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
+        """The hop from each rank to its successor (mod p), or to its predecessor.
 
-    def _outlets(self, senders: Ranks, receivers: Ranks) -> tuple[NDArray[np.int64], Ranks]:
-        """Link class and number of the outlet of each message."""
-        node = self.node[senders]
-        crosses = node != self.node[receivers]
-        kinds = np.where(crosses, _by_node(self._cards, node), _by_node(self._buses, node))
-        return kinds, np.where(crosses, node, self.nodes + senders)
+        Every hop of a ring is in use at every step, and a hop's link has its share already.
+        """
+        return self._ring(1, backwards=backwards)
 
-    def _serialisation(self, kinds: NDArray[np.int64], nbytes: Bytes | int) -> Times:
-        if not isinstance(nbytes, int):
-            return scaled(nbytes, self._over[kinds], self._under[kinds])
-        if nbytes not in self._times:
-            times = [link.serialization(nbytes) for link in self.links]
-            self._times[nbytes] = np.array(times, dtype=np.int64)
-        return self._times[nbytes][kinds]
+    def leader_links(self) -> tuple[Link, ...]:
+        """The hop from the first device of each node to that of the next (mod N)."""
+        return self._ring(self.devices, backwards=False)
 
+    def _ring(self, every: int, *, backwards: bool) -> tuple[Link, ...]:
+        if (every, backwards) not in self._rings:
+            ranks = self.everyone[::every]
+            self._rings[every, backwards] = self.links(ranks, np.roll(ranks, 2 * backwards - 1))
+        return self._rings[every, backwards]
 
-def scaled(values: NDArray[np.int64], over: NDArray[Any] | int, under: NDArray[Any] | int) -> Times:
-    """`values * over / under`, rounded to the nearest whole number, halves to the even one."""
-    if values.size == 0:
-        return values
-    numerator, denominator = int(np.max(over)), int(np.max(under))
-    if max(numerator * max(1, int(values.max())), 2 * denominator) >= _LARGEST:
-        values = values.astype(object)  # Python's integers have no limit
-    product = values * over
-    whole = product if denominator == 1 else product // under
-    if denominator > 1:
-        twice = 2 * (product - whole * under)
-        whole = whole + ((twice > under) | ((twice == under) & (whole % 2 == 1)))
-    rounded: Times = whole.astype(np.int64, copy=False)
-    return rounded
+    def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
+        """The path of each message of a round, its share included."""
+        if self.ranks == 1:
+            return ()
+        return tuple(self._paths.hops(senders, receivers, whole=True).links)
 
 
-def _by_node(kinds: NDArray[np.int64], node: Ranks) -> NDArray[np.int64]:
-    return kinds[0] if len(kinds) == 1 else kinds[node]
+def reduction(nbytes: Bytes | int, gamma: Fraction) -> Times | int:
+    """What it takes to add so many bytes, `gamma` seconds each."""
+    if not gamma:
+        return 0
+    each = gamma * PS_PER_SECOND
+    if isinstance(nbytes, int):
+        return round(each * nbytes)
+    return scaled(nbytes, each.numerator, each.denominator)

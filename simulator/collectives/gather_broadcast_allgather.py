@@ -23,32 +23,37 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.binomial_tree_allreduce import (
-    binomial_broadcast,
+    broadcast_rounds,
     children,
     tree_distances,
 )
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rounds import Rounds
 
 
-def gather_broadcast_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric) -> Times:
+def gather_broadcast_allgather(
+    entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
+) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `sizes[r]` is the bytes of rank r's block. p = 1 costs nothing.
+    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
     """
-    ranks = len(entry)
-    total = sum(sizes)
-    distances = tree_distances(ranks)
-    fabric.check(entry, len(distances), len(distances) * total)
+    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+    ranks = fabric.ranks
     ends = np.cumsum([0, *sizes], dtype=np.int64)
-    ready = entry
-    for distance in distances:
+    rounds = Rounds(fabric)
+    for distance in tree_distances(ranks):
         senders = children(ranks, distance)
         subtree = ends[np.minimum(senders + distance, ranks)] - ends[senders]
-        ready = fabric.exchange(ready, senders, senders - distance, subtree)
-    return binomial_broadcast(ready, total, fabric)
+        rounds.exchange(senders, senders - distance, subtree)
+    broadcast_rounds(rounds, ranks, sum(sizes))
+    return rounds
 
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return gather_broadcast_allgather(call.entry, call.sent, Fabric.of(call.cluster))
+    return gather_broadcast_allgather(call.entry, call.sent, call.fabric, key=call.key)

@@ -1,7 +1,7 @@
 """How long does Gloo's all-gather take, blocks equal or not?
 
 Each rank passes blocks on to its successor, as a ring whose receivers announce themselves
-(`gloo_ring_allreduce.py`).
+(`ring_announced.py`).
 
 - Equal blocks (`allgather`): two halves a block, two messages in flight. With equal links and
   entries and halves of m bytes, m beta >= 2 alpha: 2 (p - 1) m beta + 2 alpha.
@@ -12,7 +12,7 @@ A rank posts its send before its receive. Of two ranks, one that enters a latenc
 later sends at once, and its announcement waits behind its data: the other one sends half a block
 later, and the two take three halves of a block instead of two (unequal blocks: both in turn).
 
-Assumptions: those of `gloo_ring_allreduce.py`; sizes are known; empty blocks, and empty halves of
+Assumptions: those of `ring_announced.py`; sizes are known; empty blocks, and empty halves of
 blocks of one byte, are messages too; if all blocks are empty nobody sends anything.
 
 Source: pytorch/gloo, gloo/allgather.cc and gloo/allgatherv.cc; PyTorch uses the first for tensors,
@@ -28,34 +28,39 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.gloo_ring_allreduce import Program, announced_ring
-from gcsim.simulator.collectives.ring import classes
+from gcsim.simulator.collectives.ring_announced import AnnouncedRing, Program
+from gcsim.simulator.collectives.ring_cache import Prepared
+from gcsim.simulator.collectives.ring_messages import classes
 from gcsim.simulator.links import Link
 
+_RINGS: Prepared[AnnouncedRing] = Prepared()
 
-def gloo_ring_allgather(entry: Times, sizes: Sequence[int], links: Sequence[Link]) -> Times:
+
+def gloo_ring_allgather(
+    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
+) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1 (mod p).
-    p = 1 costs nothing.
+    `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1 (mod p);
+    `key` is the collective's. p = 1 costs nothing. Raises `InputError` when the clock cannot hold
+    the times.
     """
-    ranks = len(entry)
-    if ranks == 1:
+    if len(entry) == 1:
         return entry.copy()
     if not any(sizes):
         return np.full_like(entry, entry.max())
+    sizes = tuple(sizes)
+    ring = _RINGS(sizes, links, lambda: AnnouncedRing(_program(sizes), links))
+    return ring(entry, key)
+
+
+def _program(sizes: Sequence[int]) -> Program:
     if len(set(sizes)) == 1:
         half = sizes[0] // 2
-        pieces = np.tile(np.arange(2, dtype=np.int64), (ranks, 1))
-        program = Program(
-            sizes=(half, sizes[0] - half), pieces=pieces, in_flight=2, sends_first=True
-        )
-    else:
-        distinct, blocks = classes(sizes)
-        program = Program(
-            sizes=tuple(distinct), pieces=blocks[:, None], in_flight=1, sends_first=True
-        )
-    return announced_ring(entry, program, links)
+        pieces = np.tile(np.arange(2, dtype=np.int64), (len(sizes), 1))
+        return Program(sizes=(half, sizes[0] - half), pieces=pieces, in_flight=2, sends_first=True)
+    distinct, blocks = classes(sizes)
+    return Program(sizes=tuple(distinct), pieces=blocks[:, None], in_flight=1, sends_first=True)
 
 
 def carry_out(call: Call) -> Times:
@@ -68,5 +73,5 @@ def carry_out(call: Call) -> Times:
     if len(entry) == 2:
         first, late = (0, 1) if entry[0] <= entry[1] else (1, 0)
         entry = entry.copy()
-        entry[late] = max(entry[late], entry[first] + max(1, links[first].latency_ps))
-    return gloo_ring_allgather(entry, call.sent, links)
+        entry[late] = max(entry[late], entry[first] + max(1, links[first].latency_for(0)))
+    return gloo_ring_allgather(entry, call.sent, links, key=call.key)

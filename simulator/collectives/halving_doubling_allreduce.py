@@ -31,42 +31,52 @@ from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.folding import Fold
 from gcsim.simulator.collectives.ring import NO_COST
 from gcsim.simulator.collectives.ring_allreduce import chunks
+from gcsim.simulator.collectives.rounds import Rounds
 
 
 def halving_doubling_allreduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
+    entry: Times,
+    nbytes: int,
+    fabric: Fabric,
+    *,
+    element: int = 1,
+    gamma: Fraction = NO_COST,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
-    byte. p = 1 costs nothing.
+    byte; `key` is that of the random delays. p = 1 costs nothing.
     """
-    fold = Fold.of(len(entry))
+    return fabric.prepared(_rounds, nbytes, element, gamma).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Rounds:
+    fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
-    split = chunks(nbytes, size, element)
-    largest = max(split)
     halves = [size >> (bit + 1) for bit in range(size.bit_length() - 1)]
-    volume = 2 * (nbytes + sum(min(nbytes, half * largest) for half in halves))
-    fabric.check(entry, 2 * len(halves) + 2, volume, gamma)
-    ends = np.cumsum([0, *split], dtype=np.int64)
+    ends = np.cumsum([0, *chunks(nbytes, size, element)], dtype=np.int64)
     number = np.arange(size, dtype=np.int64)
     lowest = np.zeros(size, dtype=np.int64)  # of the chunks that a rank still reduces
 
-    ready = fabric.exchange(entry, fold.givers, fold.takers, nbytes, gamma)
+    rounds = Rounds(fabric)
+    rounds.exchange(fold.givers, fold.takers, nbytes, gamma)
     kept = []
     for bit, half in enumerate(halves):
         upper = half * ((number >> bit) & 1)
         given = lowest + half - upper
         lowest = lowest + upper
         partner = core[number ^ (1 << bit)]
-        ready = fabric.exchange(ready, core, partner, ends[given + half] - ends[given], gamma)
+        rounds.exchange(core, partner, ends[given + half] - ends[given], gamma)
         kept.append((partner, ends[lowest + half] - ends[lowest]))
     for partner, held in reversed(kept):
-        ready = fabric.exchange(ready, core, partner, held)
-    return fabric.exchange(ready, fold.takers, fold.givers, nbytes)
+        rounds.exchange(core, partner, held)
+    rounds.exchange(fold.takers, fold.givers, nbytes)
+    return rounds
 
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    fabric = Fabric.of(call.cluster)
-    return halving_doubling_allreduce(call.entry, call.nbytes, fabric, element=call.element)
+    return halving_doubling_allreduce(
+        call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
+    )

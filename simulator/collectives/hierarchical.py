@@ -11,7 +11,9 @@ instead of 2 (p - 1).
 Assumptions: a transfer inside the node starts when its device and the leader have entered and
 the link is free, in the order in which the devices entered (ties: by rank); the three parts are
 not pipelined; the leader adds each vector as it arrives. A leader has left when its last copy
-has left it.
+has left it. A device's message to its leader is its number 0; the ring's messages and the copies
+have keys of their own (`phase_key`): there, node k is rank k, and the copy for the i-th device of a
+node is number i - 1 of the node's leader.
 
 Source: the hierarchical all-reduce of Jia et al. 2018 (arXiv:1807.11205).
 """
@@ -25,8 +27,10 @@ import numpy as np
 
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.link_table import LinkTable
 from gcsim.simulator.collectives.ring import NO_COST, check_range
 from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.rounds import phase_key
 from gcsim.simulator.collectives.staging import copy_time
 from gcsim.simulator.links import Link
 
@@ -40,55 +44,102 @@ def hierarchical_allreduce(
     element: int = 1,
     gamma: Fraction = NO_COST,
     staging: Picoseconds = 0,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `links[k]` leads from node k to node k + 1; p is a multiple of the number of nodes, ranks
     count node by node. `local` joins the devices of a node; `staging` is spent by each leader
-    before and again after the ring (copies between device and host); `gamma` seconds a byte.
+    before and again after the ring (copies between device and host); `gamma` seconds a byte; `key`
+    is that of the random delays.
     """
     nodes = len(links)
     by_node = entry.reshape(nodes, -1)
     devices = by_node.shape[1]
-    busy, latency = local.serialization(nbytes), local.latency_ps
-    reduction = round(gamma * nbytes * PS_PER_SECOND)
-    check_range(entry, 2 * (devices * (busy + latency + reduction) + staging))
+    inside = _Inside(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))
+    check_range(entry, 2 * (devices * inside.longest + staging))
 
-    reduced = _gather(by_node, busy, latency, reduction)
+    reduced = inside.gather(by_node, key)
     if nodes > 1:
-        ring = ring_allreduce(reduced + staging, nbytes, links, element=element, gamma=gamma)
+        ring = ring_allreduce(
+            reduced + staging,
+            nbytes,
+            links,
+            element=element,
+            gamma=gamma,
+            key=phase_key(key, 1),
+        )
         reduced = ring + staging
-
-    left = reduced[:, None] + busy * np.arange(devices, dtype=np.int64)
-    exit_times = left + latency
-    exit_times[:, 0] = left[:, -1]
-    return exit_times.reshape(-1)
+    exits = inside.broadcast(reduced, devices, phase_key(key, 2)).reshape(-1)
+    check_range(exits, 0)
+    return exits
 
 
-def _gather(
-    by_node: Times, busy: Picoseconds, latency: Picoseconds, reduction: Picoseconds
-) -> Times:
-    """When each leader holds the sum of its node's vectors; `by_node` is `[nodes, devices]`."""
-    leader = by_node[:, 0]
-    others = np.sort(by_node[:, 1:], axis=1)  # who entered first goes first
-    free, done = leader, leader
-    for place in range(others.shape[1]):
-        free = np.maximum(free, others[:, place]) + busy
-        done = np.maximum(done, free + latency) + reduction
-    return done
+class _Inside:
+    """Transfers of a vector between the devices of a node and its leader, one after the other."""
+
+    def __init__(self, local: Link, nbytes: int, reduction: Picoseconds) -> None:
+        self._link, self._nbytes, self._reduction = local, nbytes, reduction
+        self._table = LinkTable()
+        self._table.add(local)
+        self._latency = local.latency_for(nbytes)
+        self._busy = 0 if local.timed else local.serialization(nbytes)
+        self.longest = self._busy + self._latency + reduction
+
+    def gather(self, by_node: Times, key: int) -> Times:
+        """When each leader holds the sum of its node's vectors; `by_node` is `[nodes, devices]`."""
+        leader, others = by_node[:, 0], by_node[:, 1:]
+        order = np.argsort(others, axis=1, kind="stable")  # who entered first goes first
+        rank = np.arange(by_node.size, dtype=np.int64).reshape(by_node.shape)[:, 1:]
+        delays = self._delays(rank, 0, key)
+        free, arrivals = leader, np.empty_like(others)
+        entered = np.take_along_axis(others, order, 1)
+        for place in range(others.shape[1]):
+            free = self._left(np.maximum(free, entered[:, place]))
+            arrivals[:, place] = free + self._latency
+        arrivals += np.take_along_axis(delays, order, 1)
+        done = leader
+        for arrival in np.sort(arrivals, axis=1).T:
+            done = np.maximum(done, arrival) + self._reduction
+        return done
+
+    def broadcast(self, held: Times, devices: int, key: int) -> Times:
+        """When each device has the result, `[nodes, devices]`; `held` by leaders, `[nodes]`."""
+        nodes = len(held)
+        exits = np.empty((nodes, devices), dtype=np.int64)
+        leader = np.arange(nodes, dtype=np.int64)[:, None] * devices
+        copy = np.arange(devices - 1, dtype=np.int64)
+        delays = self._delays(np.broadcast_to(leader, (nodes, devices - 1)), copy, key)
+        for place in range(1, devices):
+            held = self._left(held)
+            exits[:, place] = held + self._latency + delays[:, place - 1]
+        exits[:, 0] = held
+        return exits
+
+    def _left(self, start: Times) -> Times:
+        if self._link.timed:
+            return self._table.left(start, np.zeros_like(start), self._nbytes)
+        return start + self._busy
+
+    def _delays(self, rank: Times, message: Times | int, key: int) -> Times:
+        if not self._link.random:
+            return np.zeros_like(rank)
+        kinds = np.zeros_like(rank)
+        return self._table.delays(kinds, self._nbytes, key=key, message=message, rank=rank)
 
 
 def carry_out(call: Call) -> Times:
     """Leaders stage through host memory where the transport does."""
     cluster = call.cluster
     staging = 0
-    if cluster.collectives.transport == "gloo":
+    if cluster.collectives.stages:
         staging = copy_time(call.nbytes, cluster.intra_node)
     return hierarchical_allreduce(
         call.entry,
         call.nbytes,
-        [cluster.network] * cluster.nodes,
+        call.fabric.leader_links(),
         local=cluster.intra_node,
         element=call.element,
         staging=staging,
+        key=call.key,
     )

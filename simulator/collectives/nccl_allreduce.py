@@ -10,7 +10,7 @@ and half of the ring's steps for an all-gather, which has no tree. The latency o
 between nodes counts 1.4 times. W is that of the network card, for one node that of the bus.
 
 What was chosen is then carried out in the tuner's terms: every rank begins `base` later; a hop
-costs the link's latency and the table's, and carries `share` of what the link carries; the ring is
+costs the path's latency and the table's, and carries `share` of what the path carries; the ring is
 that of `ring_allreduce.py`, the tree that of `double_tree_allreduce.py` in NCCL's pieces. So on
 equal links with no latency, one device a node, a ring takes what the tuner predicts for it (without
 the 1.4); what slices and channels overlap is in the table's latencies.
@@ -38,7 +38,7 @@ from gcsim.simulator.collectives.double_tree_allreduce import double_tree_allred
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.ring_allgather import ring_allgather
 from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.round_paths import Framing
 
 Shape = Literal["tree", "ring"]
 Protocol = Literal["ll", "ll128", "simple"]
@@ -143,23 +143,24 @@ def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction
 
 def nccl_allreduce(call: Call, mode: Mode) -> Times:
     """Exit times `[p]` of an all-reduce, picoseconds."""
-    told = _told(call, mode)
+    entry, fabric = _told(call, mode)
     if mode.shape == "ring":
-        links = told.ring_links()
-        return ring_allreduce(told.entry, told.nbytes, links, element=told.element)
+        links = fabric.ring_links()
+        return ring_allreduce(entry, call.nbytes, links, element=call.element, key=call.key)
     return double_tree_allreduce(
-        told.entry,
-        told.nbytes,
-        Fabric.of(told.cluster),
-        piece=tree_piece(mode.protocol, told.nbytes, told.cluster),
-        element=told.element,
+        entry,
+        call.nbytes,
+        fabric,
+        piece=tree_piece(mode.protocol, call.nbytes, call.cluster),
+        element=call.element,
+        key=call.key,
     )
 
 
 def nccl_allgather(call: Call, mode: Mode) -> Times:
     """Exit times `[p]` of an all-gather, picoseconds; unequal blocks travel whole."""
-    told = _told(call, mode)
-    return ring_allgather(told.entry, told.sent, told.ring_links())
+    entry, fabric = _told(call, mode)
+    return ring_allgather(entry, call.sent, fabric.ring_links(), key=call.key)
 
 
 def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
@@ -190,17 +191,9 @@ def _on(mode: Mode, cluster: Cluster) -> Mode:
     return mode
 
 
-def _told(call: Call, mode: Mode) -> Call:
-    """The call with a later entry, over links that are what the protocol makes of them."""
-    cluster, mode = call.cluster, _on(mode, call.cluster)
-
-    def slowed(link: Link, latency: Fraction) -> Link:
-        share = link.efficiency * mode.share
-        return replace(link, latency=link.latency + latency, efficiency=share)
-
-    links = replace(
-        cluster,
-        network=slowed(cluster.network, mode.net),
-        intra_node=slowed(cluster.intra_node, mode.bus),
-    )
-    return replace(call, entry=call.entry + picoseconds(mode.base), cluster=links)
+def _told(call: Call, mode: Mode) -> tuple[Times, Fabric]:
+    """When ranks begin, and over links that are what the protocol makes of them."""
+    mode = _on(mode, call.cluster)
+    framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
+    fabric = call.fabric.prepared(Fabric.framed, framing)
+    return call.entry + picoseconds(mode.base), fabric

@@ -1,12 +1,10 @@
 """How long does an all-to-all take in which each rank talks to one partner at a time?
 
-p - 1 steps; at step s rank r sends the part for rank r + s and receives that of rank r - s (mod
-p). It starts the send of a step when it has received what the step before brought, and when that
-step's send has left. A rank's own part stays where it is. Where parts may differ in length, a
-round of 8 bytes a pair precedes them.
+The p - 1 steps of `direct_exchange.py`, in which each rank sends each other its part. Where parts
+may differ in length, a round of 8 bytes a pair precedes them.
 
-A network card carries, at each step, one message of each of its node's devices whose partner is
-on another node: they share it, so that each takes that many times as long (`fabric.py`).
+With one device a node and equal links, parts and entries: (p - 1)(alpha + n beta / p) for n bytes
+that each rank hands over, its own part included.
 
 Assumptions: those of `fabric.py`; a rank's parts are equal, 1/p of what it hands over, to the byte,
 the longer first.
@@ -23,44 +21,35 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.direct_exchange import Parts, exchange_directly
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.links import Link
 
 LENGTH_BYTES = 8
 """What announces the length of a part."""
 
 
 def pairwise_alltoall(
-    entry: Times, sent: Sequence[int], *, nodes: int, network: Link, local: Link
+    entry: Times, sent: Sequence[int], fabric: Fabric, *, key: int = 0, first: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `sent[r]` is the bytes that rank r hands over for all p ranks together, itself included; p is
-    a multiple of `nodes` and ranks count node by node. p = 1 costs nothing.
+    `sent[r]` is the bytes that rank r hands over for all p ranks together, itself included; `key`
+    is that of the random delays, `first` the number of a rank's first message. p = 1 costs nothing.
     """
-    ranks = len(entry)
-    if ranks == 1:
-        return entry.copy()
-    fabric = Fabric(nodes=nodes, devices=ranks // nodes, cards=[network], buses=[local])
-    fabric.check(entry, ranks, max(sent) + ranks)
+    return exchange_directly(entry, fabric, _parts, tuple(sent), key=key, first=first)
+
+
+def _parts(ranks: int, sent: tuple[int, ...]) -> Parts:
     share, longer = np.divmod(np.array(sent, dtype=np.int64), ranks)
-    rank = fabric.everyone
-    ready = entry
-    for step in range(1, ranks):
-        partner = (rank + step) % ranks
-        ready = fabric.exchange(ready, rank, partner, share + (partner < longer))
-    return ready
+    return Parts(longer=longer, long=share + 1, short=share, last=share)
 
 
 def carry_out(call: Call) -> Times:
     """The lengths where they differ, then the parts."""
-    cluster = call.cluster
-    entry = call.entry
-    rounds = [call.sent]
+    entry, ranks = call.entry, len(call.sent)
+    first = 0
     if call.variable:
-        rounds.insert(0, (LENGTH_BYTES * cluster.workers,) * cluster.workers)
-    for sent in rounds:
-        entry = pairwise_alltoall(
-            entry, sent, nodes=cluster.nodes, network=cluster.network, local=cluster.intra_node
-        )
-    return entry
+        lengths = (LENGTH_BYTES * ranks,) * ranks
+        entry = pairwise_alltoall(entry, lengths, call.fabric, key=call.key)
+        first = ranks - 1
+    return pairwise_alltoall(entry, call.sent, call.fabric, key=call.key, first=first)

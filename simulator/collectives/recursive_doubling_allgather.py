@@ -26,30 +26,37 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.folding import Fold
+from gcsim.simulator.collectives.rounds import Rounds
 
 
-def recursive_doubling_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric) -> Times:
+def recursive_doubling_allgather(
+    entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
+) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `sizes[r]` is the bytes of rank r's block. p = 1 costs nothing.
+    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
     """
-    fold = Fold.of(len(entry))
+    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+    fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
-    total, rounds = sum(sizes), size.bit_length() + 1
-    fabric.check(entry, rounds, rounds * total)
     blocks = np.array(sizes, dtype=np.int64)
     held = blocks[core]
     held[: len(fold.givers)] += blocks[fold.givers]
     number = np.arange(size, dtype=np.int64)
 
-    ready = fabric.exchange(entry, fold.givers, fold.takers, blocks[fold.givers])
+    rounds = Rounds(fabric)
+    rounds.exchange(fold.givers, fold.takers, blocks[fold.givers])
     for bit in range(size.bit_length() - 1):
         partner = number ^ (1 << bit)
-        ready = fabric.exchange(ready, core, core[partner], held)
+        rounds.exchange(core, core[partner], held)
         held = held + held[partner]
-    return fabric.exchange(ready, fold.takers, fold.givers, total - blocks[fold.givers])
+    rounds.exchange(fold.takers, fold.givers, sum(sizes) - blocks[fold.givers])
+    return rounds
 
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return recursive_doubling_allgather(call.entry, call.sent, Fabric.of(call.cluster))
+    return recursive_doubling_allgather(call.entry, call.sent, call.fabric, key=call.key)

@@ -26,26 +26,32 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.folding import Fold
 from gcsim.simulator.collectives.ring import NO_COST
+from gcsim.simulator.collectives.rounds import Rounds
 
 
 def recursive_doubling_allreduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
+    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte. p = 1 costs nothing.
+    `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte; `key` is that of the
+    random delays. p = 1 costs nothing.
     """
-    fold = Fold.of(len(entry))
+    return fabric.prepared(_rounds, nbytes, gamma).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
+    fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
-    rounds = size.bit_length() + 1
-    fabric.check(entry, rounds, rounds * nbytes, gamma)
     number = np.arange(size, dtype=np.int64)
-    ready = fabric.exchange(entry, fold.givers, fold.takers, nbytes, gamma)
+    rounds = Rounds(fabric)
+    rounds.exchange(fold.givers, fold.takers, nbytes, gamma)
     for bit in range(size.bit_length() - 1):
-        ready = fabric.exchange(ready, core, core[number ^ (1 << bit)], nbytes, gamma)
-    return fabric.exchange(ready, fold.takers, fold.givers, nbytes)
+        rounds.exchange(core, core[number ^ (1 << bit)], nbytes, gamma)
+    rounds.exchange(fold.takers, fold.givers, nbytes)
+    return rounds
 
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return recursive_doubling_allreduce(call.entry, call.nbytes, Fabric.of(call.cluster))
+    return recursive_doubling_allreduce(call.entry, call.nbytes, call.fabric, key=call.key)

@@ -31,6 +31,7 @@ from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.folding import Fold
 from gcsim.simulator.collectives.ring import NO_COST, ring
 from gcsim.simulator.collectives.ring_allreduce import chunks
+from gcsim.simulator.collectives.rounds import Rounds
 from gcsim.simulator.links import Link
 
 
@@ -41,37 +42,57 @@ def ring_reduce_scatter(
     *,
     element: int = 1,
     gamma: Fraction = NO_COST,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `links[r]` leads from rank r to rank r + 1 (mod p), `element` bytes an element; a reduction
-    costs `gamma` seconds a byte. p = 1 costs nothing.
+    costs `gamma` seconds a byte; `key` is that of the random delays. p = 1 costs nothing.
     """
     ranks = len(entry)
     if ranks == 1:
         return entry.copy()
     split = chunks(nbytes, ranks, element)
     first = split[-1:] + split[:-1]
-    return ring(entry, first, links, steps=ranks - 1, gamma=gamma, reducing_steps=ranks - 1)
+    return ring(
+        entry,
+        first,
+        links,
+        steps=ranks - 1,
+        gamma=gamma,
+        reducing_steps=ranks - 1,
+        key=key,
+    )
 
 
 def halving_reduce_scatter(
-    entry: Times, nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
+    entry: Times,
+    nbytes: int,
+    fabric: Fabric,
+    *,
+    element: int = 1,
+    gamma: Fraction = NO_COST,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds; parameters as for the ring."""
-    fold = Fold.of(len(entry))
+    return fabric.prepared(_rounds, nbytes, element, gamma).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Rounds:
+    fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
-    fabric.check(entry, size.bit_length() + 1, (size.bit_length() + 1) * nbytes, gamma)
-    split = np.array(chunks(nbytes, len(entry), element), dtype=np.int64)
+    split = np.array(chunks(nbytes, fabric.ranks, element), dtype=np.int64)
     reduced = split[core]
     reduced[: len(fold.givers)] += split[fold.givers]
     ends = np.cumsum(np.concatenate(([0], reduced)))
     number = np.arange(size, dtype=np.int64)
 
-    ready = fabric.exchange(entry, fold.givers, fold.takers, nbytes, gamma)
+    rounds = Rounds(fabric)
+    rounds.exchange(fold.givers, fold.takers, nbytes, gamma)
     for bit in reversed(range(size.bit_length() - 1)):
         partner = number ^ (1 << bit)
         theirs = partner >> bit << bit
         given = ends[theirs + (1 << bit)] - ends[theirs]
-        ready = fabric.exchange(ready, core, core[partner], given, gamma)
-    return fabric.exchange(ready, fold.takers, fold.givers, split[fold.givers])
+        rounds.exchange(core, core[partner], given, gamma)
+    rounds.exchange(fold.takers, fold.givers, split[fold.givers])
+    return rounds

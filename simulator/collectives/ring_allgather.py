@@ -16,22 +16,33 @@ from collections.abc import Sequence
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.ring import ring
+from gcsim.simulator.collectives.ring import PreparedRing
+from gcsim.simulator.collectives.ring_cache import Prepared
+from gcsim.simulator.collectives.ring_messages import Blocks
 from gcsim.simulator.links import Link
 
+_RINGS: Prepared[PreparedRing] = Prepared()
 
-def ring_allgather(entry: Times, sizes: Sequence[int], links: Sequence[Link]) -> Times:
+
+def ring_allgather(
+    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
+) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1
-    (mod p). p = 1 costs nothing.
+    (mod p). p = 1 costs nothing. Message s of a rank is its send of step s; `key` is the
+    collective's.
     """
-    ranks = len(entry)
-    if ranks == 1:
+    if len(entry) == 1:
         return entry.copy()
-    return ring(entry, sizes, links, steps=ranks - 1)
+    return prepared(tuple(sizes), links)(entry, key)
+
+
+def prepared(sizes: tuple[int, ...], links: Sequence[Link]) -> PreparedRing:
+    """The all-gather of p > 1 ranks, to be called with entry times and key."""
+    return _RINGS(sizes, links, lambda: PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1))
 
 
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    return ring_allgather(call.entry, call.sent, call.ring_links())
+    return ring_allgather(call.entry, call.sent, call.ring_links(), key=call.key)

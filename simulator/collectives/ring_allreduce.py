@@ -18,8 +18,12 @@ from fractions import Fraction
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.ring import NO_COST, ring
+from gcsim.simulator.collectives.ring import NO_COST, PreparedRing
+from gcsim.simulator.collectives.ring_cache import Prepared
+from gcsim.simulator.collectives.ring_messages import Blocks
 from gcsim.simulator.links import Link
+
+_RINGS: Prepared[PreparedRing] = Prepared()
 
 
 def ring_allreduce(
@@ -29,22 +33,34 @@ def ring_allreduce(
     *,
     element: int = 1,
     gamma: Fraction = NO_COST,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `nbytes` is the vector's size, `element` bytes an element, `links[r]` leads from rank r to
-    rank r + 1 (mod p), and a reduction costs `gamma` seconds a byte. p = 1 costs nothing.
+    rank r + 1 (mod p), and a reduction costs `gamma` seconds a byte. p = 1 costs nothing. Message
+    s of a rank is its send of step s; `key` is the collective's.
     """
-    ranks = len(entry)
-    if ranks == 1:
+    if len(entry) == 1:
         return entry.copy()
-    return ring(
-        entry,
-        chunks(nbytes, ranks, element),
+    return prepared(nbytes, links, element=element, gamma=gamma)(entry, key)
+
+
+def prepared(
+    nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
+) -> PreparedRing:
+    """The all-reduce of p > 1 ranks, to be called with entry times and key."""
+    ranks = len(links)
+    return _RINGS(
+        (nbytes, element, gamma),
         links,
-        steps=2 * (ranks - 1),
-        gamma=gamma,
-        reducing_steps=ranks - 1,
+        lambda: PreparedRing(
+            Blocks.chunks(nbytes, ranks, element),
+            links,
+            steps=2 * (ranks - 1),
+            gamma=gamma,
+            reducing_steps=ranks - 1,
+        ),
     )
 
 
@@ -53,13 +69,11 @@ def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
 
     A last element that is not whole counts as one of its own, and is last.
     """
-    elements, rest = divmod(nbytes, element)
-    share, longer = divmod(elements, parts)
-    sizes = [(share + (part < longer)) * element for part in range(parts)]
-    sizes[-1] += rest
-    return sizes
+    return Blocks.chunks(nbytes, parts, element).tolist()
 
 
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    return ring_allreduce(call.entry, call.nbytes, call.ring_links(), element=call.element)
+    return ring_allreduce(
+        call.entry, call.nbytes, call.ring_links(), element=call.element, key=call.key
+    )

@@ -24,29 +24,35 @@ from gcsim.simulator.collectives.binomial_tree_allreduce import children, tree_d
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.ring_allgather import ring_allgather
 from gcsim.simulator.collectives.ring_allreduce import chunks
+from gcsim.simulator.collectives.rounds import Rounds, phase_key
 
 
 def scatter_allgather_broadcast(
-    entry: Times, nbytes: int, fabric: Fabric, *, element: int = 1
+    entry: Times, nbytes: int, fabric: Fabric, *, element: int = 1, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds, of a broadcast from rank 0.
 
-    `nbytes` is the vector's size, `element` bytes an element. p = 1 costs nothing.
+    `nbytes` is the vector's size, `element` bytes an element, `key` that of the random delays;
+    those of the ring have one of their own (`phase_key`). p = 1 costs nothing.
     """
-    ranks = len(entry)
-    ready = binomial_scatter(entry, nbytes, fabric, element=element)
-    return ring_allgather(ready, chunks(nbytes, ranks, element), fabric.ring_links())
+    split = chunks(nbytes, fabric.ranks, element)
+    ready = binomial_scatter(entry, nbytes, fabric, element=element, key=key)
+    return ring_allgather(ready, split, fabric.ring_links(), key=phase_key(key, 1))
 
 
-def binomial_scatter(entry: Times, nbytes: int, fabric: Fabric, *, element: int = 1) -> Times:
+def binomial_scatter(
+    entry: Times, nbytes: int, fabric: Fabric, *, element: int = 1, key: int = 0
+) -> Times:
     """Exit times `[p]` of a scatter from rank 0; chunk r goes to rank r."""
-    ranks = len(entry)
-    distances = tree_distances(ranks)
-    fabric.check(entry, len(distances), len(distances) * nbytes)
+    return fabric.prepared(_rounds, nbytes, element).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, nbytes: int, element: int) -> Rounds:
+    ranks = fabric.ranks
     ends = np.cumsum([0, *chunks(nbytes, ranks, element)], dtype=np.int64)
-    ready = entry
-    for distance in reversed(distances):
+    rounds = Rounds(fabric)
+    for distance in reversed(tree_distances(ranks)):
         receivers = children(ranks, distance)
         subtree = ends[np.minimum(receivers + distance, ranks)] - ends[receivers]
-        ready = fabric.exchange(ready, receivers - distance, receivers, subtree)
-    return ready
+        rounds.exchange(receivers - distance, receivers, subtree)
+    return rounds

@@ -12,7 +12,8 @@ between a device and its node's memory, and a copy is whole before the collectiv
 | all-to-all | as much as was handed over                                             |
 | tree merge | the result                                                             |
 
-Assumption: the devices of a node do not slow down each other's copies.
+All devices of a node copy at the same time; where they share a bus (`Cluster.shared_bus`), each
+copy has its share of it, else none slows down another's. Copies have no random delays.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
 AsyncAllgatherCUDAWork).
@@ -25,15 +26,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.links import Link
+from gcsim.simulator.paths import slowed
+
+
+def copy_link(cluster: Cluster) -> Link:
+    """Between each device and its node's memory, while all devices copy."""
+    sharing = cluster.devices_per_node if cluster.shared_bus else 1
+    return slowed(cluster.intra_node, sharing)
 
 
 def copy_time(nbytes: int, link: Link) -> Picoseconds:
     """One copy between a device and its node's memory."""
-    return link.serialization(nbytes) + link.latency_ps
+    return link.serialization(nbytes) + link.latency_for(nbytes)
 
 
-def after_copies(times: Times, sizes: Sequence[int], link: Link) -> Times:
-    """When each rank's copy, begun at `times` `[p]`, is done; `sizes[r]` bytes for rank r."""
+def copy_times(sizes: Sequence[int], link: Link) -> Times:
+    """How long each rank's copy takes, `[p]`."""
     prices = {size: copy_time(size, link) for size in set(sizes)}
-    return times + np.array([prices[size] for size in sizes], dtype=np.int64)
+    return np.array([prices[size] for size in sizes], dtype=np.int64)

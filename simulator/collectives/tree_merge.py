@@ -7,9 +7,7 @@ subtrees it merged, the largest first, one after the other. Any number of ranks.
 
 A merged payload has the size of the result: methods that merge this way keep it (gTop-k).
 
-Assumptions: messages are buffered, a rank sends one message at a time; two ranks of one node
-talk over the node's link, others over the network; messages of different devices that cross one
-card at the same time do not slow each other (with 2^i devices a node they never do).
+Assumptions: those of `fabric.py`; a rank sends one message at a time.
 
 Source: the tree of S. Shi et al. 2019 (ICDCS, gTop-k, Alg. 3); binomial trees as in Thakur,
 Rabenseifner and Gropp 2005, sec. 4.2.
@@ -17,62 +15,56 @@ Rabenseifner and Gropp 2005, sec. 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.collectives.binomial_tree_allreduce import (
+    broadcast_rounds,
+    children,
+    tree_distances,
+)
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.ring import check_range
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rounds import Rounds
 
 
 def tree_merge(
     entry: Times,
     sent: Sequence[int],
     result: int,
+    fabric: Fabric,
     *,
-    link: Callable[[int, int], Link],
     merge_time: Picoseconds = 0,
+    key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
-    `sent[r]` is the bytes of rank r's payload, `result` those of a merged one; `link(a, b)` is the
-    link from rank a to rank b. p = 1 costs nothing.
+    `sent[r]` is the bytes of rank r's payload, `result` those of a merged one; `key` is that of the
+    random delays. p = 1 costs nothing.
     """
-    ranks = len(entry)
-    ready = entry.tolist()
-    size = list(sent)
-    distance = 1
-    while distance < ranks:
-        for receiver in range(0, ranks - distance, 2 * distance):
-            sender = receiver + distance
-            arrival = ready[sender] + _message(link(sender, receiver), size[sender])
-            ready[sender] += link(sender, receiver).serialization(size[sender])
-            ready[receiver] = max(ready[receiver], arrival) + merge_time
-            size[receiver] = result
-        distance *= 2
-    while distance > 1:
-        distance //= 2
-        for sender in range(0, ranks - distance, 2 * distance):
-            receiver = sender + distance
-            arrival = ready[sender] + _message(link(sender, receiver), result)
-            ready[sender] += link(sender, receiver).serialization(result)
-            ready[receiver] = max(ready[receiver], arrival)
-    check_range(entry, max(ready) - int(entry.max()))
-    return np.array(ready, dtype=np.int64)
+    return fabric.prepared(_rounds, tuple(sent), result, merge_time).carry_out(entry, key)
 
 
-def _message(link: Link, nbytes: int) -> Picoseconds:
-    return link.serialization(nbytes) + link.latency_ps
+def _rounds(fabric: Fabric, sent: tuple[int, ...], result: int, merge_time: Picoseconds) -> Rounds:
+    ranks, size = fabric.ranks, np.array(sent, dtype=np.int64)
+    rounds = Rounds(fabric)
+    for distance in tree_distances(ranks):
+        senders = children(ranks, distance)
+        rounds.exchange(senders, senders - distance, size[senders], adding=merge_time)
+        size[senders - distance] = result
+    broadcast_rounds(rounds, ranks, result)
+    return rounds
 
 
 def carry_out(call: Call) -> Times:
     """The tree over all devices, ranks counted node by node."""
-    cluster = call.cluster
-
-    def link(a: int, b: int) -> Link:
-        same = cluster.node_of(a) == cluster.node_of(b)
-        return cluster.intra_node if same else cluster.network
-
-    return tree_merge(call.entry, call.sent, call.pulled, link=link, merge_time=call.server_time)
+    return tree_merge(
+        call.entry,
+        call.sent,
+        call.pulled,
+        call.fabric,
+        merge_time=call.server_time,
+        key=call.key,
+    )

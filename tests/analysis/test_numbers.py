@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.numbers import decimals_for, fixed, milliseconds, plural, significant, times
+from gcsim.analysis.numbers import (
+    bits,
+    decimals_for,
+    duration,
+    fixed,
+    milliseconds,
+    plural,
+    significant,
+    size,
+    times,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,3 +57,32 @@ def test_units_and_counts_in_sentences() -> None:
     assert milliseconds(0.4234) == "423 ms"
     assert times(5.206) == "5.21x"
     assert [plural(1, "node"), plural(2, "node")] == ["1 node", "2 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "text"),
+    # by hand: 8 bits a byte, powers of 1000
+    [(1.25e9, "10 Gbit/s"), (1.25e9 * 1448 / 1538, "9.41 Gbit/s"), (12.15e9, "97.2 Gbit/s"),
+     (850_000, "6.8 Mbit/s"), (124.96e6, "1000 Mbit/s"), (125e6, "1 Gbit/s"), (10, "80 bit/s"),
+     (1e15, "8000 Tbit/s")],
+)  # fmt: skip
+def test_rates_are_bits(bytes_per_second: float, text: str) -> None:
+    assert bits(bytes_per_second) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 s"), (5e-5, "50 us"), (0.0015, "1.5 ms"), (0.2, "200 ms"), (2.0, "2 s"),
+     (90.0, "1.5 min"), (7200.0, "2 h"), (2e-9, "2 ns")],
+)  # fmt: skip
+def test_durations_have_the_unit_of_their_size(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(1000, "1000 B"), (1024, "1 KiB"), (25 << 20, "25 MiB"), (246_824, "241 KiB"),
+     (3 << 29, "1.5 GiB")],
+)  # fmt: skip
+def test_sizes_are_binary(nbytes: int, text: str) -> None:
+    assert size(nbytes) == text

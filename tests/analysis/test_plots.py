@@ -18,7 +18,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcsim.analysis.plot_breakdown import PARTS, breakdown_figure, zoom_limit
+from gcsim.analysis.plot_breakdown import PARTS, breakdown_figure, parts_of, zoom_limit
 from gcsim.analysis.plot_speedup import IDEAL, speedup_figure, spread
 from gcsim.analysis.plot_style import line_styles
 from gcsim.analysis.plots import save_breakdown, save_speedup
@@ -33,6 +33,22 @@ def sixteen(result: Result) -> Result:
         if row.compressor in ("topk", "dgc", "qsgd", "powersgd")
     )
     return replace(result, rows=result.rows + again)
+
+
+def busy(result: Result) -> Result:
+    """With input, an optimiser and random times."""
+    rows = tuple(
+        replace(
+            row,
+            iteration_s=row.iteration_s + 0.0123,
+            input_s=0.0073,
+            optimizer_s=0.005,
+            iteration_p5_s=row.iteration_s + 0.0100,
+            iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
+        )
+        for row in result.rows
+    )
+    return replace(result, rows=rows, provenance={"averages": {"iterations": 50}})
 
 
 def single_size(result: Result) -> Result:
@@ -169,18 +185,39 @@ def bars(axes: Axes) -> list[BarContainer]:
     return [entry for entry in axes.containers if isinstance(entry, BarContainer)]
 
 
-def test_the_bars_are_the_parts_in_milliseconds_stacked_without_gap(result: Result) -> None:
-    rows = at_largest(result)
-    for axes in breakdown_figure(result).axes:
-        containers = bars(axes)
-        assert [bar.get_label() for bar in containers] == [name for name, *_ in PARTS]
+@pytest.mark.parametrize("make", [lambda result: result, busy])
+def test_the_bars_are_the_parts_in_milliseconds_stacked_without_gap(
+    result: Result, make: Callable[[Result], Result]
+) -> None:
+    rows = at_largest(make(result))
+    for axes in breakdown_figure(make(result)).axes:
+        containers, parts = bars(axes), parts_of(rows)
+        assert [bar.get_label() for bar in containers] == [name for name, *_ in parts]
         ends = [0.0] * len(rows)
-        for container, (_, field, *_) in zip(containers, PARTS, strict=True):
+        for container, (_, field, *_) in zip(containers, parts, strict=True):
             widths = [patch.get_width() for patch in container]
             assert widths == pytest.approx([getattr(row, field) * 1e3 for row in rows])
             assert [patch.get_x() for patch in container] == pytest.approx(ends)
             ends = [end + width for end, width in zip(ends, widths, strict=True)]
         assert ends == pytest.approx([row.iteration_s * 1e3 for row in rows])
+
+
+def test_parts_that_no_bar_has_are_left_out(result: Result) -> None:
+    names = [name for name, *_ in parts_of(at_largest(result))]
+    assert names == ["forward", "backward", "encode", "exposed communication", "decode"]
+    assert parts_of(at_largest(busy(result))) == list(PARTS)
+
+
+def test_a_line_from_the_5th_to_the_95th_percentile_where_something_is_random(
+    result: Result,
+) -> None:
+    axes = breakdown_figure(busy(result)).axes[0]
+    wanted = [(row.iteration_p5_s, row.iteration_p95_s) for row in at_largest(busy(result))]
+    found = [tuple(value / 1e3 for value in xs(line)) for line in axes.lines]
+    assert found == [pytest.approx(pair) for pair in wanted]
+    assert axes.get_xlabel().startswith("means of 50 iterations [ms] (line: 5 to 95 %), and the ")
+    assert not breakdown_figure(result).axes[0].lines
+    assert "mean" not in breakdown_figure(result).axes[0].get_xlabel()
 
 
 def test_the_fastest_is_on_top_with_its_total_and_speedup(result: Result) -> None:
@@ -212,7 +249,7 @@ def test_equal_bars_need_one_panel(result: Result) -> None:
 
 
 def test_nothing_written_leaves_the_breakdown_figure(result: Result) -> None:
-    for shown in (result, sixteen(result), single_size(result)):
+    for shown in (result, sixteen(result), single_size(result), busy(result)):
         figure = breakdown_figure(shown)
         figure.canvas.draw()
         renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]

@@ -8,10 +8,48 @@ import pytest
 from rich.cells import cell_len
 
 from gcsim.analysis.selection import at_largest
-from gcsim.analysis.table import ONE_TABLE, PERIODIC, SCALE_FREE, footnotes, render
+from gcsim.analysis.table import (
+    COST,
+    PERIODIC,
+    SCALE_FREE,
+    Column,
+    footnotes,
+    part_columns,
+    render,
+    total_columns,
+)
 from gcsim.scenarios.result import Result, Row
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
+
+
+def busy(result: Result) -> Result:
+    """With input, an optimiser and random times: every column that there is."""
+    rows = tuple(
+        replace(
+            row,
+            iteration_s=row.iteration_s + 0.0123,
+            input_s=0.0073,
+            optimizer_s=0.005,
+            iteration_p5_s=row.iteration_s + 0.0100,
+            iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
+            iteration_error_s=0.0016,
+        )
+        for row in result.rows
+    )
+    scenario = {**result.scenario, "training": {"accumulation": 4}}
+    facts = {**result.provenance, "averages": {"iterations": 50}}
+    return replace(result, rows=rows, scenario=scenario, provenance=facts)
+
+
+@pytest.fixture(params=["plain", "busy"])
+def shown(request: pytest.FixtureRequest, result: Result) -> Result:
+    return result if request.param == "plain" else busy(result)
+
+
+def columns(result: Result) -> tuple[Column, ...]:
+    rows = at_largest(result)
+    return (*total_columns(rows), *part_columns(rows), *COST)
 
 
 def table_lines(text: str, label: str) -> str:
@@ -20,37 +58,42 @@ def table_lines(text: str, label: str) -> str:
 
 
 @pytest.mark.parametrize("width", [30, 45, *WIDTHS])
-def test_no_line_is_longer_than_the_terminal(result: Result, width: int) -> None:
-    assert max(cell_len(line) for line in render(result, width).splitlines()) <= width
+def test_no_line_is_longer_than_the_terminal(shown: Result, width: int) -> None:
+    assert max(cell_len(line) for line in render(shown, width).splitlines()) <= width
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 240])
-def test_every_number_of_every_row_is_there_whole(result: Result, width: int) -> None:
-    text = render(result, width)
-    rows = at_largest(result)
-    for column in ONE_TABLE[0]:
+def test_every_number_of_every_row_is_there_whole(shown: Result, width: int) -> None:
+    text = render(shown, width)
+    rows = at_largest(shown)
+    for column in columns(shown):
         for row, cell in zip(rows, column.cells(rows), strict=True):
             assert f" {cell} " in f" {table_lines(text, row.label)} "
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_heading_and_unit_is_there_whole(result: Result, width: int) -> None:
-    words = render(result, width).replace("\n", " ").split()
-    for column in ONE_TABLE[0]:
+def test_every_heading_and_unit_is_there_whole(shown: Result, width: int) -> None:
+    words = render(shown, width).replace("\n", " ").split()
+    for column in columns(shown):
         assert set(column.heading.split()) <= set(words)
 
 
-def test_narrow_terminals_lose_no_number(result: Result) -> None:
-    words = render(result, 45).split()
-    rows = at_largest(result)
-    cells = [cell for column in ONE_TABLE[0] for cell in column.cells(rows)]
+def test_narrow_terminals_lose_no_number(shown: Result) -> None:
+    words = render(shown, 45).split()
+    rows = at_largest(shown)
+    cells = [cell for column in columns(shown) for cell in column.cells(rows)]
     assert set(cells) <= set(words)
 
 
 def test_one_table_at_120_columns_and_two_at_80(result: Result) -> None:
     assert render(result, 120).count("compressor  ") == 1
     assert render(result, 80).count("compressor  ") == 2
+
+
+def test_three_tables_at_80_columns_where_more_is_told(result: Result) -> None:
+    assert render(busy(result), 80).count("compressor  ") == 3
+    assert render(busy(result), 120).count("compressor  ") == 2
 
 
 @pytest.mark.parametrize("width", [20, 30, *WIDTHS])
@@ -91,13 +134,56 @@ def test_without_periods_there_is_no_footnote_on_periods(result: Result) -> None
     assert "whole periods" not in render(replace(result, rows=rows), 120)
 
 
-def test_times_of_a_row_add_up_as_printed(result: Result) -> None:
-    rows = at_largest(result)
-    columns = {c.heading.replace("-\n", "").split("\n")[0]: c.cells(rows) for c in ONE_TABLE[0]}
-    parts = [columns[name] for name in ("compute", "encode", "exposed", "decode")]
-    for total, *pieces in zip(columns["iteration"], *parts, strict=True):
-        # four numbers rounded to 0.1 ms differ by at most 5 x 0.05 ms from the rounded sum
-        assert float(total) == pytest.approx(sum(map(float, pieces)), abs=0.25)
+def test_times_of_a_row_add_up_as_printed(shown: Result) -> None:
+    rows = at_largest(shown)
+    cells = {c.heading.replace("-\n", "").replace("\n", " "): c.cells(rows) for c in columns(shown)}
+    names = ("input wait", "compute", "encode", "exposed comm.", "decode", "optimizer")
+    parts = [cells[f"{name} [ms]"] for name in names if f"{name} [ms]" in cells]
+    assert len(parts) in (4, 6)
+    for total, *pieces in zip(cells["iteration [ms]"], *parts, strict=True):
+        # numbers rounded to 0.1 ms differ by at most 7 x 0.05 ms from the rounded sum
+        assert float(total) == pytest.approx(sum(map(float, pieces)), abs=0.35)
+
+
+def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
+    headings = [column.heading for column in columns(result)]
+    assert not {
+        "+-\n[ms]",
+        "p5\n[ms]",
+        "p95\n[ms]",
+        "input\nwait\n[ms]",
+        "opti-\nmizer\n[ms]",
+    } & set(headings)
+    assert len(columns(busy(result))) == len(headings) + 5
+    said = " ".join(footnotes(result))
+    assert "which differ" not in said
+    assert (
+        "= compute (forward + backward) + encode + exposed communication (while the device " in said
+    )
+    assert "micro-batches" not in said
+
+
+def test_random_times_input_and_accumulation_are_explained(result: Result) -> None:
+    said = " ".join(footnotes(busy(result)))
+    assert (
+        "times are means of 50 iterations, which differ. +-: standard error of the mean iteration. "
+        "p5, p95: 5 % of the" in said
+    )
+    assert "iteration = input wait + compute" in said
+    assert "+ decode + optimizer. An iteration has 4 micro-batches." in said
+    words = render(busy(result), 120)
+    row = at_largest(busy(result))[0]
+    assert f" {row.iteration_p5_s * 1e3:.1f} " in words  # type: ignore[operator]
+
+
+def test_a_row_without_randomness_beside_random_ones_has_a_dash(result: Result) -> None:
+    rows = tuple(
+        replace(row, iteration_p5_s=None, iteration_p95_s=None) if row.compressor == "dgc" else row
+        for row in busy(result).rows
+    )
+    text = render(replace(busy(result), rows=rows), 160)
+    (line,) = [line for line in text.splitlines() if line[2:].startswith("DGC")]
+    assert line.count(" - ") == 2
 
 
 def test_only_the_largest_size_is_shown(result: Result) -> None:
@@ -132,9 +218,31 @@ def test_labels_with_markup_and_wide_characters_come_through(result: Result) -> 
 
 
 def test_an_update_without_a_scale_has_no_nmse_and_a_note(result: Result) -> None:
-    assert SCALE_FREE not in " ".join(footnotes(result.rows))
+    assert SCALE_FREE not in " ".join(footnotes(result))
     rows = tuple(replace(r, nmse=None) if r.compressor == "qsgd" else r for r in result.rows)
     shown = render(replace(result, rows=rows), 120)
     (line,) = [line for line in shown.splitlines() if "QSGD" in line]
     assert line.split()[-1] == "-"
     assert SCALE_FREE in " ".join(shown.split())
+
+
+def test_standard_errors_stand_beside_the_mean(result: Result) -> None:
+    shown = busy(result)
+    headings = [column.heading.split("\n")[0] for column in total_columns(at_largest(shown))]
+    assert headings == ["speedup", "iter-", "+-", "p5", "p95"]
+    assert "+-: standard error of the mean iteration." in " ".join(footnotes(shown))
+    # 1.6 ms, with the decimals of the iterations
+    assert " 1.6 " in table_lines(render(shown, 240), "dense")
+    timed = replace(shown, rows=tuple(replace(row, iteration_error_s=None) for row in shown.rows))
+    assert "+-" not in render(timed, 240)
+    assert "p95" in render(timed, 240)
+
+
+def test_all_that_cannot_be_told_apart_are_marked(result: Result) -> None:
+    rows = tuple(replace(row, iteration_error_s=1.0) for row in busy(result).rows)
+    shown = replace(busy(result), rows=rows)
+    marked = [line for line in render(shown, 240).splitlines() if line.startswith("> ")]
+    assert len(marked) == len(at_largest(shown)) + 1
+    assert marked[-1] == (
+        "> cannot be told apart with 50 iterations: closer than two standard errors"
+    )

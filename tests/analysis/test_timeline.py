@@ -121,6 +121,28 @@ def test_threads_are_sorted_from_compute_to_decode(result: Result) -> None:
     assert [names[thread] for thread in by_index] == ["compute", "encode", "network", "decode"]
 
 
+def test_input_stands_above_the_others_where_batches_are_loaded(result: Result) -> None:
+    shown = with_spans(
+        result,
+        *(span(0, 1, resource=name) for name in ("compute", "input")),
+        span(0, 1, rank=1, resource="compute"),
+    )
+    found = events(shown)
+    order = {
+        (e["pid"], e["tid"]): e["args"]["sort_index"]
+        for e in found
+        if e["name"] == "thread_sort_index"
+    }
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    ranks = {
+        pid: [names[key] for key in sorted(order, key=lambda key: order[key]) if key[0] == pid]
+        for pid in (1, 2)
+    }
+    assert ranks[1] == ["input", "compute", "encode", "network", "decode"]
+    assert ranks[2] == ["compute", "encode", "network", "decode"]
+    assert len(set(names)) == len(set(names.items())) == 9  # one track a (rank, resource)
+
+
 def test_a_large_trace_keeps_the_first_node_and_the_slowest_rank_and_says_so(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:

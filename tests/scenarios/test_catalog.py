@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
+from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+
+LISTS = {"factors", "jitter"}
 
 
 def problems(read: str, tmp_path: Path, text: str) -> list[str]:
@@ -44,23 +49,116 @@ def test_a_device_prices_every_kernel_class_and_names_its_sources(name: str) -> 
 @pytest.mark.parametrize("name", sorted(catalog.links()))
 def test_a_link_names_its_source(name: str) -> None:
     link = catalog.link(name)
-    assert len(link.source) > 20
+    assert link.name == name
+    assert len(link.source) > 40
     assert link.bandwidth > 0
     assert 0 < link.efficiency <= 1
-    assert 0 < link.latency < Fraction(1, 1000)
+    radio = link.shared or link.up is not None
+    assert 0 < link.latency < Fraction(1, 50 if radio else 1000)
+    if link.up is not None:
+        assert "ssumed" in link.source  # no uplink was measured
+        assert link.latency < link.up.latency < Fraction(1, 10)
 
 
 def test_whether_a_link_is_an_estimate_is_a_field_and_no_words_of_its_source() -> None:
     assert catalog.link("10gbe").estimate
     assert not catalog.link("pcie3_x16").estimate  # measured: 12.15 GB/s
     assert not any(link.source.startswith("estimate") for link in catalog.links().values())
+    for link in catalog.links().values():
+        if "assumed" in link.source and link.name != "pcie3_x16":  # there only the latency is
+            assert link.estimate, link.name
 
 
-def test_only_estimates_are_above_what_was_reached() -> None:
+IDEAL = sorted(name for name in catalog.links() if name.endswith("_ideal"))
+
+
+@pytest.mark.parametrize("name", IDEAL)
+def test_an_ideal_link_is_the_line_rate_of_a_calibrated_one(name: str) -> None:
     # An ideal link is a bound: all of the line rate, and nobody measured it.
-    ideal = [link for name, link in catalog.links().items() if name.endswith("_ideal")]
-    assert ideal
-    assert all(link.efficiency == 1 and link.estimate for link in ideal)
+    ideal = catalog.link(name)
+    real = catalog.link(name.removesuffix("_ideal"))
+    assert ideal.efficiency == 1
+    assert ideal.estimate
+    assert "a bound and not a link that exists" in " ".join(ideal.source.split())
+    assert real.rate < ideal.rate
+    assert real.latency == ideal.latency
+    assert not any((ideal.factors, ideal.jitter, ideal.loss, ideal.background))
+    if real.efficiency != 1:  # else the bandwidth is what was measured, not the line rate
+        assert real.bandwidth == ideal.bandwidth
+
+
+def test_every_wire_has_an_ideal_variant_and_no_radio_has() -> None:
+    for name, link in catalog.links().items():
+        radio = link.shared or link.up is not None
+        special = name in {"10gbe_gloo_cloud", "10gbe_smpi_factors", "100gbe_tcp", "host_memory"}
+        wanted = not (radio or special or name.endswith("_ideal"))
+        assert (f"{name}_ideal" in IDEAL) == wanted, name
+
+
+def test_links_that_scenarios_name_keep_their_numbers() -> None:
+    # Goodput in Mbit/s, and microseconds one way.
+    known: dict[str, tuple[Fraction | int, int]] = {
+        "1gbe": (1_000 * Fraction(1448, 1538), 50),
+        "1gbe_ideal": (1_000, 50),
+        "10gbe": (10_000 * Fraction(1448, 1538), 50),
+        "10gbe_ideal": (10_000, 50),
+        "10gbe_gloo_cloud": (3_500, 220),
+        "40gbe": (40_000 * Fraction(1448, 1538), 50),
+        "100gbe_tcp": (18_000, 50),
+        "100gb_infiniband": (45_000, 5),
+        "pcie3_x16": (97_200, 10),
+        "pcie4_x16": (194_400, 10),
+        "host_memory": (67_200, 1),
+    }
+    for name, (rate, latency) in known.items():
+        link = catalog.link(name)
+        assert link.rate * 8 == rate * 10**6, name
+        assert link.latency == Fraction(latency, 10**6), name
+
+
+def test_links_reach_what_their_sources_measured() -> None:
+    # NVIDIA/nccl issue 1264 and NVIDIA/nccl-tests issue 149: bytes a second, one direction.
+    assert catalog.link("nvlink4").rate == 374 * 10**9
+    assert catalog.link("nvlink3").rate == 230 * 10**9
+    # iperf, Jeff Geerling: 44.5 Mbit/s over the air, 94.4 Mbit/s over the cable.
+    wifi = catalog.link("wifi_802.11n")
+    assert wifi.shared
+    assert wifi.rate * 8 == 44_500_000
+    assert catalog.link("100mbit_ethernet").rate * 8 == 94_400_000
+    # uccmisl/5Gdataset: median and mean of the downlink.
+    down = {name: catalog.link(name).rate * 8 for name in ("5g_measured", "5g_measured_mean")}
+    assert down == {"5g_measured": 29_750_000, "5g_measured_mean": 66_900_000}
+    assert catalog.link("100gbe").rate == catalog.link("100gbe_tcp").rate
+
+
+def test_the_papers_5g_has_the_same_rate_in_both_directions() -> None:
+    link = catalog.link("5g_50mbit")
+    assert link.up is not None
+    assert link.bandwidth == link.up.bandwidth == 50_000_000 // 8
+    measured = catalog.link("5g_measured").up
+    assert measured is not None
+    assert measured.grant == Fraction(25, 10_000)
+
+
+def test_the_size_factors_are_simgrids() -> None:
+    # The defaults of smpi/bw-factor and smpi/lat-factor as SimGrid's source has them.
+    bandwidth = (
+        "65472:0.940694;15424:0.697866;9376:0.58729;5776:1.08739;3484:0.77493;"
+        "1426:0.608902;732:0.341987;257:0.338112;0:0.812084"
+    )
+    latency = (
+        "65472:11.6436;15424:3.48845;9376:2.59299;5776:2.18796;3484:1.88101;"
+        "1426:1.61075;732:1.9503;257:1.95341;0:2.01467"
+    )
+    tables = [
+        {int(size): Fraction(text) for size, text in (p.split(":") for p in table.split(";"))}
+        for table in (bandwidth, latency)
+    ]
+    link = catalog.link("10gbe_smpi_factors")
+    assert {f.from_bytes: f.bandwidth for f in link.factors} == tables[0]
+    assert {f.from_bytes: f.latency for f in link.factors} == tables[1]
+    assert link.latency_for(65472) == round(50_000_000 * tables[1][65472])  # picoseconds
+    assert link.latency_for(65471) == round(50_000_000 * tables[1][15424])
 
 
 def test_ethernet_goodput_is_what_tcp_frames_leave() -> None:
@@ -113,11 +211,63 @@ def test_an_entry_takes_over_what_it_does_not_give() -> None:
 
 
 def test_a_fingerprint_changes_with_any_number() -> None:
-    found = {catalog.fingerprint(device) for device in catalog.devices().values()}
-    assert len(found) == len(catalog.devices())
+    for entries in (catalog.devices(), catalog.links()):
+        found = {catalog.fingerprint(entry) for entry in entries.values()}
+        assert len(found) == len(entries)
     assert catalog.fingerprint(catalog.device("v100")) == catalog.fingerprint(
         catalog.device("v100")
     )
+
+
+def test_a_links_fingerprint_changes_with_every_field() -> None:
+    half = Fraction(1, 2)
+    trace = RateTrace(times=(Fraction(0),), rates=(half,), duration=Fraction(1), after="hold")
+    jitter = Jitter(distribution="pareto", mean=half, shape=Fraction(2))
+    loss = Loss(rate=half, model="capped")
+    up = Uplink(bandwidth=half, latency=half)
+    link = dataclasses.replace(
+        catalog.link("10gbe"),
+        factors=(SizeFactor(from_bytes=1),), jitter=(jitter,), loss=loss, trace=trace, up=up,
+    )  # fmt: skip
+    changed: dict[str, Any] = {
+        "name": "x", "bandwidth": half, "latency": half, "efficiency": half, "overhead": half,
+        "background": half, "grant": half, "shared": True, "source": "x", "estimate": False,
+    }  # fmt: skip
+    variants = [(key, {key: value}) for key, value in changed.items()]
+    for key, value, parts in (
+        ("factors", link.factors[0], {"from_bytes": 2, "bandwidth": half, "latency": half}),
+        (
+            "jitter",
+            jitter,
+            {"distribution": "lognormal", "mean": 3 * half, "shape": Fraction(3),
+             "probability": half},
+        ),
+        ("loss", loss, {"rate": half / 2, "model": "sampled", "timeout": half, "segment": 1}),
+        (
+            "trace",
+            trace,
+            {"times": (Fraction(0), half), "rates": (3 * half,), "duration": half,
+             "after": "repeat", "back_to": half},
+        ),
+        ("up", up, {"bandwidth": 3 * half, "latency": 3 * half, "trace": trace, "grant": half}),
+    ):  # fmt: skip
+        assert set(parts) == {field.name for field in dataclasses.fields(value)}
+        for part, other in parts.items():
+            changes: dict[str, Any] = {part: other}
+            if part == "times":
+                changes["rates"] = (half, half)
+            if part == "back_to":
+                changes["after"] = "repeat"
+            new = dataclasses.replace(value, **changes)
+            variants.append((f"{key}.{part}", {key: (new,) if key in LISTS else new}))
+    assert set(changed) | {"factors", "jitter", "loss", "trace", "up"} == {
+        field.name for field in dataclasses.fields(Link)
+    }
+    found = {catalog.fingerprint(link): "none"}
+    for name, changes in variants:
+        print_of = catalog.fingerprint(dataclasses.replace(link, **changes))
+        assert print_of not in found, (name, found.get(print_of))
+        found[print_of] = name
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
@@ -137,6 +287,45 @@ def test_a_wrong_link_entry_is_named_with_its_place(tmp_path: Path) -> None:
     found = problems("links", tmp_path, text)
     assert found[0].startswith("c.yaml:2:18: error: links.a.bandwidth: unknown unit 'Gb/s'")
     assert "c.yaml:3:13: error: links.b.like = 'c': no entry of that name stands above" in found
+
+
+def test_a_link_takes_over_what_it_does_not_give(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "links:\n"
+        "  a: {bandwidth: 8 Mbit/s, latency: 1 ms, efficiency: 0.5, estimate: true, source: x,\n"
+        "      up: {bandwidth: 1 MB/s, latency: 2 ms, grant: 1 ms}}\n"
+        "  b: {like: a, up: {grant: 0 s}, source: y}\n"
+        "  c: {like: a, trace: {file: c.csv, after: hold}, up: null, estimate: false}\n"
+    )
+    (tmp_path / "c.csv").write_text("seconds,byte_per_second\n0,7\n")
+    a, b, c = catalog.read_links(path).values()
+    assert a.up == Uplink(
+        bandwidth=Fraction(10**6), latency=Fraction(2, 1000), grant=Fraction(1, 1000)
+    )
+    assert (b.up, b.source, b.estimate) == (
+        Uplink(bandwidth=Fraction(10**6), latency=Fraction(2, 1000)), "y", True
+    )  # fmt: skip
+    assert (b.bandwidth, b.efficiency) == (a.bandwidth, a.efficiency)
+    assert c.trace is not None
+    assert c.rate == 7
+    assert c.efficiency == 1
+    assert (c.up, c.source, c.estimate) == (None, "x", False)
+
+
+def test_a_links_new_keys_are_checked_in_the_catalogue_too(tmp_path: Path) -> None:
+    entry = "{bandwidth: 1 Gbit/s, latency: 1 us, estimate: true, source: x, KEY}"
+    for key, expected in (
+        ("background: 2", "c.yaml:2:82: error: links.a.background: 2 must be at least 0 and"),
+        ("lik: b", "error: unknown key 'lik' in links.a"),
+        ("name: b", "error: unknown key 'name' in links.a"),
+        ("factors: [{from: 1}]", "links.a.factors.0.from: 1 has no unit"),
+    ):
+        (found,) = problems("links", tmp_path, f"links:\n  a: {entry.replace('KEY', key)}\n")
+        assert expected in found
+    traced = "links:\n  a: {trace: {file: no.csv, after: hold}, latency: 1 us, estimate: true, "
+    (found,) = problems("links", tmp_path, traced + "source: x}\n")
+    assert "c.yaml:2:21: error: links.a.trace.file: there is no file" in found
 
 
 def test_a_number_without_a_source_is_refused(tmp_path: Path) -> None:

@@ -574,7 +574,7 @@ def test_a_library_s_algorithm_can_be_named(tmp_path: Path) -> None:
     )
 
 
-CUT = "only all_gather: pipelined_ring and all_reduce: double_tree cut messages so"
+CUT = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages so"
 
 
 @pytest.mark.parametrize(
@@ -597,6 +597,7 @@ CUT = "only all_gather: pipelined_ring and all_reduce: double_tree cut messages 
         ),
         ("pipeline_block: 32 KiB", ""),  # the default
         ("pipeline_block: 64 KiB, all_gather: pipelined_ring", ""),
+        ("pipeline_block: 64 KiB, all_gather: pipelined_ring_sync", ""),
         ("pipeline_block: 64 KiB, all_reduce: double_tree", ""),
         ("pipeline_block: 64 KiB, transport: mpich", ""),
         ("transport: gloo, all_reduce: ring, all_gather: ring", ""),  # copies through the host

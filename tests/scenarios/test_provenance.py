@@ -128,3 +128,62 @@ def test_the_users_own_times_stand_without_the_catalogues_rates(tmp_path: Path) 
     compute = facts_of(load(tmp_path, "model=alexnet", measured), "alexnet")["compute"]
     assert (compute["forward_s"], compute["backward_s"]) == (0.005, 0.01)
     assert set(compute) == {"source", "estimate", "forward_s", "backward_s"}
+
+
+# --- topology, randomness, estimates -------------------------------------------------------------
+
+EVERY_LINK = (
+    "cluster.nodes=8",
+    "cluster.cards={1: 1gbe, 2: {bandwidth: 5 Gbit/s, latency: 9 us}, 5: 1gbe}",
+    "cluster.racks={nodes: 4, uplink: 10gbe_ideal}",
+    "cluster.collectives={transport: gloo, server_hosts: dedicated, server_network: 40gbe}",
+)
+
+
+def test_every_link_in_use_has_its_source(tmp_path: Path) -> None:
+    links = facts_of(load(tmp_path, *EVERY_LINK))["links"]
+    assert list(links) == ["network", "cards", "rack_uplink", "intra_node", "server_network"]
+    one, five = links["cards"]
+    assert (one["nodes"], one["name"], one["calibration"]) == ([1, 5], "1gbe", "estimate")
+    assert one["source"] == catalog.link("1gbe").source
+    assert (five["nodes"], five["name"], five["calibration"]) == ([2], "custom", "stated")
+    assert links["rack_uplink"]["calibration"] == "ideal"
+    assert links["server_network"]["name"] == "40gbe"
+
+
+def test_links_that_nobody_uses_are_not_named(tmp_path: Path) -> None:
+    assert list(facts_of(load(tmp_path))["links"]) == ["network", "intra_node"]
+    on_nodes = EVERY_LINK[3].replace("dedicated", "nodes")
+    assert "server_network" not in facts_of(load(tmp_path, on_nodes))["links"]
+
+
+def test_settings_with_estimated_figures_are_listed(tmp_path: Path) -> None:
+    estimates = facts_of(load(tmp_path, *EVERY_LINK))["estimates"]
+    assert [name for name in estimates if "device" not in name] == [
+        "cluster.network", "cluster.cards.1", "cluster.cards.5", "cluster.racks.uplink",
+        "cluster.collectives.server_network", "compute",
+    ]  # fmt: skip
+    assert "cluster.device: reduction kernels" in estimates
+    assert "cluster.device: matmul kernels" not in estimates
+    own = ("compute={forward: 5 ms, backward: 10 ms}", "cluster.network=pcie3_x16")
+    assert all("device" in name for name in facts_of(load(tmp_path, *own))["estimates"])
+
+
+def test_what_is_random_is_told_with_its_seed(tmp_path: Path) -> None:
+    assert facts_of(load(tmp_path))["averages"] is None
+    jitter = "{like: 10gbe, jitter: {distribution: exponential, mean: 100 us}}"
+    averages = facts_of(
+        load(tmp_path, "training.noise.variation=0.1", "training.iterations=7", "seed=5",
+             f"cluster.network={jitter}")
+    )["averages"]  # fmt: skip
+    assert averages == {
+        "iterations": 7, "random": ["cluster.network", "training.noise"],
+        "changing_with_time": [], "seed": 5,
+    }  # fmt: skip
+
+
+def test_what_changes_with_time_is_told(tmp_path: Path) -> None:
+    up = "{bandwidth: 9 Mbit/s, latency: 18 ms, grant: 2.5 ms}"
+    link = f"{{bandwidth: 30 Mbit/s, latency: 7 ms, up: {up}}}"
+    averages = facts_of(load(tmp_path, f"cluster.network={link}"))["averages"]
+    assert (averages["random"], averages["changing_with_time"]) == ([], ["cluster.network"])

@@ -564,3 +564,28 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_ends_the_sweep_in_words() -> None:
     said = refused(lambda: sweep("small.yaml", {"cluster.nodes": [1, 2]}, output="out"))
     assert said == ["error: cannot write: No space left on device"]
+
+
+# --- training and topology -----------------------------------------------------------------------
+
+TRAINING: dict[str, list[Any]] = {
+    "training.accumulation": [1, 2],
+    "cluster.cards.3": ["{like: 10gbe, bandwidth: 1 Mbit/s}", "1gbe"],
+}
+"""Node 3 is there at the largest size alone."""
+
+
+def test_training_and_topology_are_swept_with_one_profile_and_the_rows_of_single_runs() -> None:
+    found = sweep("small.yaml", TRAINING, overrides={"compressors": "[none]"}, jobs=2)
+    assert not found.failed
+    keys = {point.result.provenance["profiles"]["none"] for point in found.points if point.result}
+    assert len(keys) == 1  # nothing was measured again
+    for point in found.points:
+        values = [f"{key}={written(data)}" for key, data in point.values.items()]
+        alone = run(load_scenario("small.yaml", ["compressors=[none]", *values]))
+        assert point.result is not None
+        assert point.result.rows == alone.rows
+    one, two = (point.result.rows[-1] for point in found.points[::2] if point.result)
+    assert two.forward_s == pytest.approx(2 * one.forward_s)
+    slow, fast = (point.result.rows[-1] for point in found.points[:2] if point.result)
+    assert slow.iteration_s > fast.iteration_s

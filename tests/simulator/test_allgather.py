@@ -22,6 +22,7 @@ from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allg
 from gcsim.simulator.collectives.ring_allgather import ring_allgather
 from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
 from gcsim.simulator.links import Link
+from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -38,20 +39,19 @@ def times(values: Sequence[int]) -> Times:
     return np.array(values, dtype=np.int64)
 
 
-def serialisation(nbytes: int, on: Link) -> int:
-    return round(Fraction(nbytes * 10**12) / (on.bandwidth * on.efficiency))
-
-
-def step_by_step(entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link]) -> list[float]:
+def step_by_step(
+    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], key: int = 0
+) -> list[float]:
     """Each rank passes on, at each step, the block that the step before brought."""
     env, p = simpy.Environment(), len(entry)
     inbox = [simpy.Store(env) for _ in range(p)]
+    wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
     arrived = [[env.event() for _ in range(p - 1)] for _ in range(p)]
     held = [{rank} for rank in range(p)]
     exits: list[float] = [0] * p
 
     def fly(rank: int, origin: int) -> Wait:
-        yield env.timeout(round(links[rank].latency * 10**12))
+        yield wires[rank].flight(sizes[origin])
         yield inbox[(rank + 1) % p].put(origin)
 
     def send(rank: int) -> Wait:
@@ -60,7 +60,7 @@ def step_by_step(entry: Sequence[int], sizes: Sequence[int], links: Sequence[Lin
         for step in range(p - 1):
             if step:
                 origin = yield arrived[rank][step - 1]
-            yield env.timeout(serialisation(sizes[origin], links[rank]))
+            yield wires[rank].busy(sizes[origin])
             env.process(fly(rank, origin))
         exits[rank] = max(exits[rank], env.now)
 
@@ -81,25 +81,26 @@ def step_by_step(entry: Sequence[int], sizes: Sequence[int], links: Sequence[Lin
 
 
 def on_arrival(
-    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], piece: int
+    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], piece: int, key: int = 0
 ) -> list[float]:
     """Each rank sends its own pieces, then what comes in, first in first out."""
     env, p = simpy.Environment(), len(entry)
     cut = [[min(piece, size - start) for start in range(0, size, piece)] or [0] for size in sizes]
     inbox = [simpy.Store(env) for _ in range(p)]
+    wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
     outbox = [simpy.Store(env) for _ in range(p)]
     held = [{(rank, k) for k in range(len(cut[rank]))} for rank in range(p)]
     exits: list[float] = [0] * p
 
     def fly(rank: int, item: tuple[int, int]) -> Wait:
-        yield env.timeout(round(links[rank].latency * 10**12))
+        yield wires[rank].flight(cut[item[0]][item[1]])
         yield inbox[(rank + 1) % p].put(item)
 
     def send(rank: int) -> Wait:
         successor = (rank + 1) % p
         for _ in range(sum(len(cut[r]) for r in range(p) if r != successor)):
             item = yield outbox[rank].get()
-            yield env.timeout(serialisation(cut[item[0]][item[1]], links[rank]))
+            yield wires[rank].busy(cut[item[0]][item[1]])
             env.process(fly(rank, item))
         exits[rank] = max(exits[rank], env.now)
 
@@ -177,6 +178,64 @@ def test_64_ranks_are_the_simulation(shape: str, skew: str) -> None:
     assert whole.tolist() == step_by_step(entry, sizes, links)
     pieces = pipelined_ring_allgatherv(times(entry), sizes, links, 32_768)
     assert pieces.tolist() == on_arrival(entry, sizes, links, 32_768)
+
+
+@st.composite
+def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
+    p = draw(st.sampled_from([2, 3, 4, 5, 6, 9]))
+    sizes = st.lists(st.integers(0, 25), min_size=p, max_size=p)
+    equal = st.integers(0, 25).map(lambda size: [size] * p)
+    two = st.integers(0, p).map(lambda more: [9] * more + [4] * (p - more))
+    return (
+        draw(entries_of(p)),
+        draw(sizes | equal | two),
+        draw(rows_of(p)),
+        draw(st.integers(0, 2**63)),
+    )
+
+
+@given(gather=any_gather())
+@settings(max_examples=300, deadline=None)
+def test_any_gather_of_whole_blocks_is_the_simulation(
+    gather: tuple[list[int], list[int], list[Link], int],
+) -> None:
+    entry, sizes, links, key = gather
+    exits = ring_allgather(times(entry), sizes, links, key=key)
+    assert exits.tolist() == step_by_step(entry, sizes, links, key)
+
+
+@given(gather=any_gather(), piece=st.integers(1, 9))
+@settings(max_examples=300, deadline=None)
+def test_any_gather_in_pieces_is_the_simulation(
+    gather: tuple[list[int], list[int], list[Link], int], piece: int
+) -> None:
+    entry, sizes, links, key = gather
+    exits = pipelined_ring_allgatherv(times(entry), sizes, links, piece, key=key)
+    assert exits.tolist() == on_arrival(entry, sizes, links, piece, key)
+
+
+@pytest.mark.parametrize("p", [2, 5, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_larger_gathers_over_any_links_are_the_simulation(p: int, kind: str) -> None:
+    pool = KINDS[kind]
+    links = [pool[r * r % len(pool)] for r in range(p)]
+    entry, sizes = [1_003 * ((5 * r) % 7) for r in range(p)], [(7919 * r) % 31 for r in range(p)]
+    whole = ring_allgather(times(entry), sizes, links, key=5)
+    assert whole.tolist() == step_by_step(entry, sizes, links, key=5)
+    pieces = pipelined_ring_allgatherv(times(entry), sizes, links, 8, key=5)
+    assert pieces.tolist() == on_arrival(entry, sizes, links, 8, key=5)
+
+
+@pytest.mark.parametrize("together", [1, 7, 60])
+def test_delays_drawn_in_portions_are_those_drawn_at_once(
+    monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    entry, sizes = times([r * 5 for r in range(7)]), [r * r for r in range(7)]
+    links = [RANDOM[r % 5] for r in range(7)]
+    whole = pipelined_ring_allgatherv(entry, sizes, links, 8, key=3)
+    module = "gcsim.simulator.collectives.pipelined_allgatherv"
+    monkeypatch.setattr(f"{module}.DRAWN_AT_A_TIME", together)
+    assert (pipelined_ring_allgatherv(entry, sizes, links, 8, key=3) == whole).all()
 
 
 POOL = [

@@ -22,6 +22,7 @@ from gcsim.simulator.clock import Times, seconds
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
 from gcsim.simulator.collectives.ring_allreduce import chunks, ring_allreduce
 from gcsim.simulator.links import Link
+from tests.simulator.ring_wire import KINDS, Wire, entries_of, rows_of
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -49,11 +50,17 @@ class RingOracle:
     """One sending and one receiving process a rank, one delivery process a message."""
 
     def __init__(
-        self, entry: Sequence[float], sizes: Sequence[int], links: Sequence[Link], gamma: Fraction
+        self,
+        entry: Sequence[float],
+        sizes: Sequence[int],
+        links: Sequence[Link],
+        gamma: Fraction,
+        key: int,
     ) -> None:
         self.p = len(entry)
         self.env = simpy.Environment()
-        self.entry, self.sizes, self.links, self.gamma = entry, sizes, links, gamma
+        self.entry, self.sizes, self.gamma = entry, sizes, gamma
+        self.wires = [Wire(self.env, link, rank, key) for rank, link in enumerate(links)]
         self.held = [[{rank} for _ in range(self.p)] for rank in range(self.p)]
         self.inbox = [simpy.Store(self.env) for _ in range(self.p)]
         steps = 2 * (self.p - 1)
@@ -73,12 +80,12 @@ class RingOracle:
                 yield self.received[rank][step - 1]
             chunk = (rank - step) % self.p
             content = set(self.held[rank][chunk])
-            yield self.env.timeout(serialisation(self.sizes[chunk], self.links[rank]))
+            yield self.wires[rank].busy(self.sizes[chunk])
             self.env.process(self.deliver(rank, chunk, content))
         self.exits[rank] = max(self.exits[rank], self.env.now)
 
     def deliver(self, rank: int, chunk: int, content: set[int]) -> Wait:
-        yield self.env.timeout(flight(self.links[rank]))
+        yield self.wires[rank].flight(self.sizes[chunk])
         yield self.inbox[(rank + 1) % self.p].put((chunk, content))
 
     def receive(self, rank: int, steps: int) -> Wait:
@@ -100,10 +107,12 @@ def ring_oracle(
     links: Sequence[Link],
     element: int = 1,
     gamma: Fraction = Fraction(0),
+    key: int = 0,
 ) -> list[float]:
     p, elements = len(entry), nbytes // element
     sizes = [elements // p * element + (element if r < elements % p else 0) for r in range(p)]
-    return RingOracle(entry, sizes, links, gamma).exits
+    sizes[-1] += nbytes % element
+    return RingOracle(entry, sizes, links, gamma, key).exits
 
 
 def hierarchical_oracle(
@@ -203,6 +212,31 @@ def test_ring_that_pays_for_its_additions_is_the_simulation(
     assert exits.tolist() == expected
 
 
+@st.composite
+def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
+    p = draw(st.sampled_from([2, 3, 4, 5, 6, 9]))
+    return draw(entries_of(p)), draw(rows_of(p)), draw(st.integers(0, 2**63))
+
+
+@given(
+    ring=any_ring(),
+    elements=st.integers(0, 60),
+    element=st.sampled_from([1, 2, 4]),
+    rest=st.sampled_from([0, 1]),
+    gamma=st.sampled_from([0, 2]),
+)
+@settings(max_examples=400, deadline=None)
+def test_any_ring_over_any_links_is_the_simulation(
+    ring: tuple[list[int], list[Link], int], elements: int, element: int, rest: int, gamma: int
+) -> None:
+    entry, links, key = ring
+    nbytes, cost = elements * element + rest * (element - 1), Fraction(gamma, 10**12)
+    expected = ring_oracle(entry, nbytes, links, element, cost, key)
+    for _ in range(2):  # the second time, what has been prepared is known
+        exits = ring_allreduce(times(entry), nbytes, links, element=element, gamma=cost, key=key)
+        assert exits.tolist() == expected
+
+
 rings = st.integers(2, 6).flatmap(
     lambda p: st.tuples(
         st.lists(st.integers(0, 40) | st.integers(0, 10**6), min_size=p, max_size=p),
@@ -227,6 +261,32 @@ def test_any_small_ring_is_the_simulation(
     cost = Fraction(gamma, 10**12)
     exits = ring_allreduce(times(entry), elements * element, links, element=element, gamma=cost)
     assert exits.tolist() == ring_oracle(entry, elements * element, links, element, cost)
+
+
+@pytest.mark.parametrize("p", [2, 5, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> None:
+    pool = KINDS[kind]
+    links = [pool[r * r % len(pool)] for r in range(p)]
+    entry, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
+    exits = ring_allreduce(times(entry), nbytes, links, element=4, key=99)
+    assert exits.tolist() == ring_oracle(entry, nbytes, links, 4, key=99)
+
+
+@given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(0, 60))
+@settings(max_examples=150, deadline=None)
+def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
+    ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
+) -> None:
+    entry, links, key = ring
+    base = ring_allreduce(times(entry), nbytes, links, key=key)
+    delayed = times(entry)
+    delayed[which % len(entry)] += late
+    assert (ring_allreduce(delayed, nbytes, links, key=key) >= base).all()
+    assert base.min() >= max(entry)
+    if not any(link.timed for link in links):
+        shifted = ring_allreduce(times(entry) + late, nbytes, links, key=key)
+        assert (shifted == base + late).all()
 
 
 @given(ring=rings, late=st.integers(0, 10**9), which=st.integers(0, 5), grow=st.integers(0, 20))

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, Collectives, TransportName
 from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.dispatch import algorithm_of, carry_out
 from gcsim.simulator.collectives.gloo_ring_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.gloo_ring_allreduce import gloo_ring_allreduce
-from gcsim.simulator.collectives.staging import after_copies
+from gcsim.simulator.collectives.staging import copy_times
 from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
@@ -69,12 +70,12 @@ def test_mpich_reduces(ranks: int, nbytes: int, element: int, expected: str) -> 
     [
         (64, (8191,), "recursive doubling all-gather"),
         (64, (8192,), "ring all-gather"),
-        (64, (8192, 8193), "pipelined ring all-gatherv"),
+        (64, (8192, 8193), "pipelined ring all-gatherv in synchronous rounds"),
         (64, (8191, 8190), "recursive doubling all-gather"),
         (60, (1365,), "Bruck's all-gather"),
         (60, (1366,), "ring all-gather"),
         (60, (1366, 1364), "Bruck's all-gather"),
-        (60, (1366, 1367), "pipelined ring all-gatherv"),
+        (60, (1366, 1367), "pipelined ring all-gatherv in synchronous rounds"),
     ],
 )
 def test_mpich_gathers(ranks: int, sent: tuple[int, ...], expected: str) -> None:
@@ -128,15 +129,15 @@ def test_what_was_chosen_is_carried_out() -> None:
     entry = np.arange(8, dtype=np.int64) * 10**7
     hops = [BUS, NETWORK] * 4
     # Gloo's all-reduce sends to the rank before, and copies to the host and back
-    on_host = after_copies(entry, [4004] * 8, BUS)
+    on_host = entry + copy_times([4004] * 8, BUS)
     ring = gloo_ring_allreduce(on_host, 4004, hops[-1:] + hops[:-1], element=4)
-    expected = after_copies(ring, [4004] * 8, BUS)
+    expected = ring + copy_times([4004] * 8, BUS)
     exits = carry_out(reduce(4004), entry, cluster(4, "gloo", 2))
     assert exits.tolist() == expected.tolist()
 
-    on_host = after_copies(entry, [1000, 3000] * 4, BUS)
+    on_host = entry + copy_times([1000, 3000] * 4, BUS)
     ring = gloo_ring_allgather(on_host, [1000, 3000] * 4, hops)
-    expected = after_copies(ring, [16000] * 8, BUS)
+    expected = ring + copy_times([16000] * 8, BUS)
     exits = carry_out(gather(1000, 3000), entry, cluster(4, "gloo", 2))
     assert exits.tolist() == expected.tolist()
 
@@ -161,7 +162,31 @@ def test_two_ranks_of_gloo_never_gather_at_one_instant(late: int, first: int) ->
     assert exits.max() == apart + 3 * 400_000_000 + 2 * 50_000_000
 
 
+def test_a_transport_of_ones_own_chooses_nothing() -> None:
+    on = cluster(8, "custom")
+    for record in (reduce(4), gather(4)):
+        with pytest.raises(InternalError, match="would choose"):
+            title(record, on)
+
+
+@pytest.mark.parametrize("staged", [None, False, True])
 @pytest.mark.parametrize("transport", get_args(TransportName))
+def test_who_copies_to_the_host(transport: str, staged: bool | None) -> None:
+    entry, record = np.zeros(8, dtype=np.int64), reduce(4000)
+    on = cluster(4, transport, 2, all_reduce="ring", host_staging=staged)
+    plain = cluster(4, "textbook", 2, all_reduce="ring")
+    extra = set((carry_out(record, entry, on) - carry_out(record, entry, plain)).tolist())
+    copies = (transport == "gloo") if staged is None else staged
+    # 10 us and 100 ps a byte there, and back
+    assert extra == ({2 * (10_000_000 + 400_000)} if copies else {0})
+    # the devices of a node copy at the same time
+    if copies:
+        bus = replace(on, shared_bus=True)
+        shared = set((carry_out(record, entry, bus) - carry_out(record, entry, plain)).tolist())
+        assert shared == {2 * (10_000_000 + 800_000)}
+
+
+@pytest.mark.parametrize("transport", sorted({*get_args(TransportName)} - {"custom"}))
 @pytest.mark.parametrize("shape", [(2, 1), (7, 1), (3, 2), (1, 5), (2, 8)])
 def test_every_transport_carries_any_number_of_workers(
     transport: str, shape: tuple[int, int]

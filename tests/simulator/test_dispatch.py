@@ -19,9 +19,8 @@ from gcsim.simulator.cluster import (
     Cluster,
     Collectives,
 )
+from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.dispatch import (
-    ALGORITHMS,
-    Algorithm,
     CollectiveMemo,
     algorithm_of,
     carry_out,
@@ -31,7 +30,7 @@ from gcsim.simulator.collectives.parameter_server import parameter_server
 from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.collectives.ring_allgather import ring_allgather
 from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.collectives.staging import after_copies
+from gcsim.simulator.collectives.staging import copy_times
 from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
@@ -112,10 +111,7 @@ def test_each_choice_runs_its_own_algorithm() -> None:
         zeros(8),
         [4000] * 8,
         1000,
-        nodes=4,
-        servers=3,
-        network=NETWORK,
-        local=BUS,
+        cluster(4, servers=3),
         server_time=77,
     )
     assert exits.tolist() == expected.tolist()
@@ -136,7 +132,7 @@ def test_gloo_copies_to_the_host_before_and_the_whole_result_back_after() -> Non
 
 
 def test_unequal_payloads_reach_the_host_at_different_times() -> None:
-    on_host = after_copies(zeros(4), [1000, 5000] * 2, BUS)
+    on_host = zeros(4) + copy_times([1000, 5000] * 2, BUS)
     assert on_host.tolist() == [10_100_000, 10_500_000] * 2
     # The ring begins from those times; the whole output of 12000 bytes is copied back.
     ring = carry_out(gather(1000, 5000), on_host, cluster(2))

@@ -1,8 +1,8 @@
 """Does the all-reduce over two trees agree with a simulation of every piece?
 
 The oracle builds the trees from the children's side, has a process for every stream of messages of
-every rank, and moves real pieces (sets of contributions). It shares no code with the kernel.
-Comparisons are `==` in picoseconds.
+every rank, and moves real pieces (sets of contributions). It shares no code with the kernel but
+what links say of themselves and the random draws. Comparisons are `==` in picoseconds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives import double_tree_allreduce as double_tree_allreduce_module
 from gcsim.simulator.collectives.double_tree import Tree, double_tree
 from gcsim.simulator.collectives.double_tree_allreduce import double_tree_allreduce
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.links import Link
+from gcsim.simulator.delays import delays
+from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.paths import path, slowed
+from gcsim.simulator.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -40,6 +44,32 @@ POOL = [
     link(5 * 10**11, Fraction(1, 10**6)),
     link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
 ]
+PS = Fraction(1, 10**12)
+JITTER = Jitter(distribution="exponential", mean=20 * PS, probability=Fraction(1, 2))
+RANDOM = [
+    replace(POOL[0], jitter=(JITTER,)),
+    replace(POOL[1], loss=Loss(rate=Fraction(1, 20), model="sampled", timeout=Fraction(1, 5))),
+    POOL[3],
+]
+SIZED = [
+    replace(POOL[0], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
+    POOL[3],
+]
+TIMED = [
+    replace(
+        POOL[0],
+        trace=RateTrace(
+            times=(0 * PS, 20 * PS, 31 * PS),
+            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
+            duration=70 * PS,
+            after="repeat",
+        ),
+    ),
+    RANDOM[0],
+    POOL[3],
+]
+# one rate a node: more different service times than straight lines are good for
+MANY = [link(Fraction(10**12, 100 + 7 * n), Fraction(n, 10**12)) for n in range(24)]
 
 
 def times(values: Sequence[int]) -> Times:
@@ -92,6 +122,7 @@ class Shape:
     cards: list[Link]
     buses: list[Link]
     gamma: Fraction
+    key: int = 0
 
 
 class Oracle:
@@ -119,6 +150,10 @@ class Oracle:
             if self.above[t][child] != child
         ]
         self.flows = {"up": edges, "down": [(parent, child) for child, parent in edges]}
+        self.links = {
+            (a, b, way): self.link(a, b, way) for way in self.flows for a, b in self.flows[way]
+        }
+        self.arrived: dict[tuple[Edge, str], int] = {}
 
         step = max(1, shape.piece // shape.element)
         self.cut: list[list[int]] = []
@@ -160,23 +195,36 @@ class Oracle:
         yield self.env.all_of(work)
         self.exits[rank] = self.env.now
 
-    def message(self, edge: Edge, way: str, nbytes: int, content: object) -> Wait:
-        a, b, _ = edge
-        node = a // self.devices
-        leaving = self.flows[way]
-        if b // self.devices == node:
-            on = self.shape.buses[node]
-            beside = [(x, y) for x, y in leaving if x == a and y // self.devices == node]
-        else:
-            on = self.shape.cards[node]
-            beside = [
-                (x, y)
-                for x, y in leaving
-                if x // self.devices == node and y // self.devices != node
-            ]
-        one = round(Fraction(nbytes * 10**12) / (on.bandwidth * on.efficiency))
-        yield self.env.timeout(len(beside) * one)
-        self.env.process(self.deliver(edge, way, content, round(on.latency * 10**12)))
+    def link(self, a: int, b: int, way: str) -> Link:
+        """With the share that the streams of both trees leave of it."""
+        node, other = a // self.devices, b // self.devices
+        inside = [(x, y) for x, y in self.flows[way] if x // self.devices == y // self.devices]
+        across = [flow for flow in self.flows[way] if flow not in inside]
+        if node == other:
+            leaving, reaching = (sum(f[i] == (a, b)[i] for f in inside) for i in (0, 1))
+            return slowed(self.shape.buses[node], max(leaving, reaching))
+        out = sum(x // self.devices == node for x, _ in across)
+        into = sum(y // self.devices == other for _, y in across)
+        return path(slowed(self.shape.cards[node], out), slowed(self.shape.cards[other], into))
+
+    def stream(self, edge: Edge, way: str) -> int:
+        a, b, t = edge
+        if way == "up":
+            return t
+        to = [(tree, child) for tree in (0, 1) for child in sorted(self.below[tree][a])]
+        return 2 + to.index((t, b))
+
+    def message(self, edge: Edge, way: str, piece: int, content: object) -> Wait:
+        a, b, t = edge
+        on, nbytes = self.links[a, b, way], self.cut[t][piece]
+        number = self.stream(edge, way) * max(map(len, self.cut)) + piece
+        late = delays([on], times([0]), nbytes, key=self.shape.key, message=number, rank=times([a]))
+        now = int(self.env.now)
+        yield self.env.timeout(on.left(now, nbytes) - now)
+        arrival = int(self.env.now) + on.latency_for(nbytes) + int(late[0])
+        arrival = max(arrival, self.arrived.get((edge, way), 0))
+        self.arrived[edge, way] = arrival
+        self.env.process(self.deliver(edge, way, content, arrival - int(self.env.now)))
 
     def deliver(self, edge: Edge, way: str, content: object, latency: int) -> Wait:
         yield self.env.timeout(latency)
@@ -195,12 +243,12 @@ class Oracle:
 
     def pass_up(self, rank: int, t: int) -> Wait:
         above = self.above[t][rank]
-        for number, nbytes in enumerate(self.cut[t]):
+        for number in range(len(self.cut[t])):
             content = yield self.summed[t][rank].get()
             if above == rank:
                 self.known[t][rank][number].succeed(content)
             else:
-                yield from self.message((rank, above, t), "up", nbytes, content)
+                yield from self.message((rank, above, t), "up", number, content)
         if above != rank:
             self.sent_up[t][rank].succeed()
 
@@ -213,9 +261,16 @@ class Oracle:
         for tree in (0, 1):
             if self.above[tree][rank] != rank:
                 yield self.sent_up[tree][rank]
-        for nbytes, event in zip(self.cut[t], self.known[t][rank], strict=True):
+        for number, event in enumerate(self.known[t][rank]):
             content = yield event
-            yield from self.message((rank, child, t), "down", nbytes, content)
+            yield from self.message((rank, child, t), "down", number, content)
+
+
+@pytest.fixture(autouse=True, params=["lines", "pieces"])
+def _method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to calculate, whatever the size."""
+    few = 0 if request.param == "lines" else 1 << 62
+    monkeypatch.setattr(double_tree_allreduce_module, "_FEW_STEPS", few)
 
 
 @pytest.mark.parametrize("nodes", [*range(1, 40), 64, 1000, 1023])
@@ -247,11 +302,11 @@ def test_the_trees_are_those_that_are_drawn_in_the_source() -> None:
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> Shape:
+def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Shape:
     p = draw(st.integers(2, 17))
     devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
     nodes = p // devices
-    links = st.lists(st.sampled_from(POOL), min_size=nodes, max_size=nodes)
+    links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
     cards, buses = draw(links), draw(links)
     if draw(st.booleans()):
         cards, buses = [cards[0]] * nodes, [buses[0]] * nodes
@@ -264,6 +319,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         cards=cards,
         buses=buses,
         gamma=Fraction(draw(st.sampled_from([0, 2, 9])), 10**12),
+        key=draw(st.integers(0, 2**64 - 1)),
     )
 
 
@@ -276,12 +332,21 @@ def kernel(shape: Shape) -> Times:
         piece=shape.piece,
         element=shape.element,
         gamma=shape.gamma,
+        key=shape.key,
     )
 
 
 @given(shape=shapes())
 @settings(max_examples=200, deadline=None)
 def test_any_small_pair_of_trees_is_the_simulation(shape: Shape) -> None:
+    assert kernel(shape).tolist() == Oracle(shape).exits
+
+
+@pytest.mark.parametrize("pool", [RANDOM, SIZED, TIMED, MANY])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_links_are_the_simulation(pool: list[Link], data: st.DataObject) -> None:
+    shape = data.draw(shapes(pool))
     assert kernel(shape).tolist() == Oracle(shape).exits
 
 

@@ -7,6 +7,7 @@ contributions). It shares no code with the kernels. Comparisons are `==` in pico
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -26,6 +27,7 @@ from gcsim.simulator.collectives.gloo_ring_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.gloo_ring_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
 from gcsim.simulator.links import Link
+from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
 
 Wait = Generator[simpy.Event, Any, None]
 Content = set[int]
@@ -61,8 +63,8 @@ class Slice:
 class Endpoint:
     """One rank's side of its connection to a peer, after Gloo's `Pair`."""
 
-    def __init__(self, fabric: Fabric, rank: int, peer: int, link: Link) -> None:
-        self.fabric, self.rank, self.peer, self.link = fabric, rank, peer, link
+    def __init__(self, fabric: Fabric, rank: int, peer: int, wire: Wire) -> None:
+        self.fabric, self.rank, self.peer, self.wire = fabric, rank, peer, wire
         self.queue = simpy.Store(fabric.env)
         self.pending_sends: deque[Slice] = deque()
         self.pending_receives: deque[Slice] = deque()
@@ -88,23 +90,18 @@ class Endpoint:
                 env.process(self.announce())
                 continue
             content = set(what.memory[what.at])
-            yield env.timeout(
-                round(Fraction(what.nbytes * 10**12) / (self.link.bandwidth * self.link.efficiency))
-            )
+            yield self.wire.busy(what.nbytes)
             self.fabric.sent[self.rank].put(None)
-            env.process(self.deliver(content))
+            env.process(self.deliver(content, what.nbytes))
 
-    def flight(self) -> simpy.Event:
-        return self.fabric.env.timeout(round(self.link.latency * 10**12))
-
-    def deliver(self, content: Content) -> Wait:
-        yield self.flight()
+    def deliver(self, content: Content, nbytes: int) -> Wait:
+        yield self.wire.flight(nbytes)
         where = self.fabric.ends[self.peer, self.rank].pending_receives.popleft()
         where.memory[where.at] = content
         self.fabric.received[self.peer].put(None)
 
     def announce(self) -> Wait:
-        yield self.flight()
+        yield self.wire.word()
         other = self.fabric.ends[self.peer, self.rank]
         if other.pending_sends:
             other.queue.put(other.pending_sends.popleft())
@@ -118,7 +115,9 @@ Program = Callable[["Fabric", int], Wait]
 class Fabric:
     """All ranks of a ring; `hops[r]` joins rank r and rank r + 1, both ways."""
 
-    def __init__(self, entry: Sequence[int], hops: Sequence[Link], program: Program) -> None:
+    def __init__(
+        self, entry: Sequence[int], hops: Sequence[Link], program: Program, key: int
+    ) -> None:
         self.p, self.env = len(entry), simpy.Environment()
         self.entry, self.exits = entry, [0.0] * self.p
         self.sent = [simpy.Store(self.env) for _ in entry]
@@ -130,7 +129,8 @@ class Fabric:
                 ((rank - 1) % self.p, hops[rank - 1]),
             ):
                 if (rank, peer) not in self.ends:
-                    self.ends[rank, peer] = Endpoint(self, rank, peer, hop)
+                    wire = Wire(self.env, hop, rank, key)
+                    self.ends[rank, peer] = Endpoint(self, rank, peer, wire)
         for rank in range(self.p):
             self.env.process(self.live(rank, program))
         self.env.run()
@@ -156,6 +156,7 @@ def allreduce_oracle(
     element: int = 1,
     gamma: Fraction = Fraction(0),
     largest: int = 1 << 20,
+    key: int = 0,
 ) -> list[float]:
     """Gloo's two loops; `hops[r]` joins ranks r and r + 1, and rank r sends to rank r - 1."""
     p = len(entry)
@@ -193,7 +194,7 @@ def allreduce_oracle(
                     if length[sends] > 0:
                         to.send(Slice(memory=out[rank], at=sends, nbytes=length[sends]))
 
-    exits = Fabric(entry, hops, program).exits
+    exits = Fabric(entry, hops, program, key).exits
     everybody = set(range(p))
     held = [out[rank][k] for rank in range(p) for k in range(count) if length[k] > 0]
     assert all(content == everybody for content in held)
@@ -201,7 +202,7 @@ def allreduce_oracle(
 
 
 def allgather_oracle(
-    entry: Sequence[int], sizes: Sequence[int], hops: Sequence[Link]
+    entry: Sequence[int], sizes: Sequence[int], hops: Sequence[Link], key: int = 0
 ) -> list[float]:
     """`allgather` when sizes are equal, else `allgatherv`; rank r sends to rank r + 1."""
     p, equal = len(entry), len(set(sizes)) == 1
@@ -226,7 +227,7 @@ def allgather_oracle(
             yield fabric.sent[rank].get()
             yield fabric.received[rank].get()
 
-    exits = Fabric(entry, hops, program).exits
+    exits = Fabric(entry, hops, program, key).exits
     assert all(memory == [{r} for r in range(p)] * window for memory in out)
     return exits
 
@@ -296,6 +297,107 @@ def test_allgather_is_the_simulation(p: int, skew: str, sizes: list[int]) -> Non
     for hops in layouts(p).values():
         exits = gloo_ring_allgather(times(entry), blocks, hops)
         assert exits.tolist() == allgather_oracle(entry, blocks, hops)
+
+
+@st.composite
+def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
+    p = draw(st.sampled_from([2, 2, 3, 4, 5, 6]))
+    hops = draw(rows_of(p))
+    return draw(entries_of(p)), hops[:1] * 2 if p == 2 else hops, draw(st.integers(0, 2**63))
+
+
+@given(
+    ring=any_ring(),
+    elements=st.integers(1, 90),
+    element=st.sampled_from([1, 4]),
+    gamma=st.sampled_from([0, 2]),
+    largest=st.sampled_from([1, 5, 8, 1 << 20]),
+)
+@settings(max_examples=400, deadline=None)
+def test_any_allreduce_over_any_links_is_the_simulation(
+    ring: tuple[list[int], list[Link], int], elements: int, element: int, gamma: int, largest: int
+) -> None:
+    entry, hops, key = ring
+    nbytes, cost = elements * element, Fraction(gamma, 10**12)
+    exits = gloo_ring_allreduce(
+        times(entry),
+        nbytes,
+        to_predecessors(hops),
+        element=element,
+        gamma=cost,
+        largest=largest,
+        key=key,
+    )
+    assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, element, cost, largest, key)
+
+
+@given(ring=any_ring(), data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_any_allgather_over_any_links_is_the_simulation(
+    ring: tuple[list[int], list[Link], int], data: st.DataObject
+) -> None:
+    entry, hops, key = ring
+    p, nbytes = len(entry), st.integers(0, 60)
+    sizes = data.draw(
+        st.lists(nbytes, min_size=p, max_size=p).filter(any)
+        | st.integers(1, 60).map(lambda block: [block] * p)
+    )
+    exits = gloo_ring_allgather(times(entry), sizes, hops, key=key)
+    assert exits.tolist() == allgather_oracle(entry, sizes, hops, key)
+
+
+@pytest.mark.parametrize("p", [2, 5, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> None:
+    pool = KINDS[kind]
+    hops = [pool[-2]] * 2 if p == 2 else [pool[r * r % len(pool)] for r in range(p)]
+    entry, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
+    exits = gloo_ring_allreduce(times(entry), nbytes, to_predecessors(hops), element=4, key=9)
+    assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4, key=9)
+    for sizes in ([7] * p, [(7919 * r) % 31 for r in range(p)]):
+        exits = gloo_ring_allgather(times(entry), sizes, hops, key=9)
+        assert exits.tolist() == allgather_oracle(entry, sizes, hops, key=9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("apart", [0, 1, 17, 40, 61, 190, 202, 395, 1_000])
+def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -> None:
+    # Data may take less long than the announcement in front of them, or far longer.
+    for number, hop in enumerate(KINDS[kind]):
+        for entry, nbytes in itertools.product(([0, apart], [apart, 0]), (3, 26, 75, 150)):
+            for gamma in (Fraction(0), Fraction(3, 10**12)):
+                exits = gloo_ring_allreduce(
+                    times(entry), nbytes, [hop] * 2, gamma=gamma, largest=16, key=number
+                )
+                expected = allreduce_oracle(entry, nbytes, [hop] * 2, 1, gamma, 16, number)
+                assert exits.tolist() == expected
+            for sizes in ([nbytes, nbytes], [nbytes, 20]):
+                exits = gloo_ring_allgather(times(entry), sizes, [hop] * 2, key=number)
+                assert exits.tolist() == allgather_oracle(entry, sizes, [hop] * 2, number)
+
+
+def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
+    whole = gloo_ring_allreduce(entry, 61, links, key=3)
+    monkeypatch.setattr("gcsim.simulator.collectives.ring_announced.DRAWN_AT_A_TIME", 15)
+    assert (gloo_ring_allreduce(entry, 61, links, key=3) == whole).all()
+
+
+@given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(1, 60))
+@settings(max_examples=150, deadline=None)
+def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
+    ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
+) -> None:
+    entry, hops, key = ring
+    base = gloo_ring_allreduce(times(entry), nbytes, hops, key=key)
+    assert base.min() >= max(entry)
+    if len(entry) > 2:
+        delayed = times(entry)
+        delayed[which % len(entry)] += late
+        assert (gloo_ring_allreduce(delayed, nbytes, hops, key=key) >= base).all()
+    if not any(link.timed for link in hops):
+        shifted = gloo_ring_allreduce(times(entry) + late, nbytes, hops, key=key)
+        assert (shifted == base + late).all()
 
 
 rings = st.integers(2, 6).flatmap(

@@ -2,8 +2,9 @@
 
 The oracle runs one program a rank, written from MPI's pseudo-code: it sends, receives and adds
 named chunks (sets of contributions), has a mailbox a message, and knows nothing of what other ranks
-do in the same round. How many messages leave a node in a round it finds by running everything
-once. It shares no code with the kernels. Comparisons are `==` in picoseconds.
+do in the same round. How many messages pass a card, an uplink, a bus or the air in a round it finds
+by running everything once. It shares no code with the kernels but what links say of themselves and
+the random draws. Comparisons are `==` in picoseconds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
+from gcsim.simulator.cluster import Racks
+from gcsim.simulator.collectives import rounds
 from gcsim.simulator.collectives.binomial_tree_allreduce import (
     binomial_broadcast,
     binomial_reduce,
@@ -34,11 +37,15 @@ from gcsim.simulator.collectives.halving_doubling_allreduce import halving_doubl
 from gcsim.simulator.collectives.recursive_doubling_allgather import recursive_doubling_allgather
 from gcsim.simulator.collectives.recursive_doubling_allreduce import recursive_doubling_allreduce
 from gcsim.simulator.collectives.reduce_scatter import halving_reduce_scatter, ring_reduce_scatter
+from gcsim.simulator.collectives.rounds import phase_key
 from gcsim.simulator.collectives.scatter_allgather_broadcast import (
     binomial_scatter,
     scatter_allgather_broadcast,
 )
-from gcsim.simulator.links import Link
+from gcsim.simulator.delays import delays
+from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.paths import path, slowed, through
+from gcsim.simulator.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 Held = dict[int, frozenset[int]]
@@ -56,6 +63,33 @@ POOL = [
     link(10**12 // 7, 0),
     link(5 * 10**11, Fraction(1, 10**6)),
     link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
+]
+PS = Fraction(1, 10**12)
+RANDOM = [
+    replace(
+        POOL[0],
+        jitter=(Jitter(distribution="exponential", mean=20 * PS, probability=Fraction(1, 2)),),
+    ),
+    replace(POOL[1], loss=Loss(rate=Fraction(1, 10), model="sampled", timeout=Fraction(1, 5))),
+    replace(POOL[2], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
+    POOL[3],
+]
+TIMED = [
+    replace(
+        POOL[0],
+        trace=RateTrace(
+            times=(0 * PS, 20 * PS, 31 * PS),
+            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
+            duration=70 * PS,
+            after="repeat",
+        ),
+    ),
+    replace(
+        POOL[1],
+        up=Uplink(bandwidth=Fraction(10**11), latency=30 * PS, grant=25 * PS),
+        jitter=(Jitter(distribution="uniform", mean=9 * PS),),
+    ),
+    POOL[3],
 ]
 
 
@@ -76,6 +110,9 @@ class Case:
     """Others: of the vector."""
     element: int = 1
     gamma: Fraction = Fraction(0)
+    racks: Racks | None = None
+    shared_bus: bool = False
+    key: int = 0
 
     @property
     def p(self) -> int:
@@ -84,11 +121,30 @@ class Case:
     @property
     def fabric(self) -> Fabric:
         devices = self.p // len(self.cards)
-        return Fabric(nodes=len(self.cards), devices=devices, cards=self.cards, buses=self.buses)
+        return Fabric(
+            nodes=len(self.cards),
+            devices=devices,
+            cards=self.cards,
+            buses=self.buses,
+            racks=self.racks,
+            shared_bus=self.shared_bus,
+        )
+
+    @property
+    def timed(self) -> bool:
+        return any(link.timed for link in (*self.cards, *self.buses))
 
     @property
     def nbytes(self) -> int:
         return self.elements * self.element
+
+
+def divided(end: Link, sharing: int) -> Link:
+    """What a message sees of an end; a leg of an access link is a line of its own."""
+    if end.up is None:
+        return slowed(end, sharing)
+    up = replace(end.up, bandwidth=end.up.bandwidth / sharing)
+    return replace(end, bandwidth=end.bandwidth / sharing, up=up)
 
 
 class World:
@@ -97,15 +153,14 @@ class World:
     def __init__(self, case: Case, algorithm: Algorithm) -> None:
         self.case = case
         self.split = algorithm.split(case)
-        self.crowd: Counter[tuple[object, int]] = Counter()
+        self.crowd: Counter[tuple[object, ...]] = Counter()
         self.exits: list[float] = []
         self.held: list[Held] = []
-        if case.p > len(case.cards):
-            self.run(algorithm, Counter())
+        self.run(algorithm, Counter())
         self.run(algorithm, self.crowd)
 
-    def run(self, algorithm: Algorithm, crowd: Counter[tuple[object, int]]) -> None:
-        """`crowd` says how many messages leave a node in a round."""
+    def run(self, algorithm: Algorithm, crowd: Counter[tuple[object, ...]]) -> None:
+        """`crowd` says how many messages pass something in a round."""
         self.env = simpy.Environment()
         self.shares, self.crowd = crowd, Counter()
         self.boxes: dict[tuple[int, int, object], simpy.Store] = {}
@@ -116,6 +171,32 @@ class World:
         self.env.run()
         self.exits = [rank.exit for rank in ranks]
         self.held = [rank.held for rank in ranks]
+
+    def share(self, *name: object) -> int:
+        """One more message passes; how many do so in the whole round?"""
+        self.crowd[name] += 1
+        return self.shares.get(name, 1)
+
+    def path(self, a: int, b: int, label: object) -> Link:
+        case, devices = self.case, self.case.p // len(self.case.cards)
+        x, y = a // devices, b // devices
+        if x == y:
+            share = self.share(label, "bus", x) if case.shared_bus else 1
+            return slowed(case.buses[x], share)
+        out, into = case.cards[x], case.cards[y]
+        sharing = [self.share(label, "out", x), self.share(label, "in", y)]
+        for place, card in enumerate((out, into)):
+            if card.shared:
+                sharing[place] = self.share(label, "air")
+        found = path(divided(out, sharing[0]), divided(into, sharing[1]))
+        if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
+            there = self.share(label, "leaves", x // case.racks.nodes)
+            found = through(
+                found,
+                case.racks.uplink,
+                max(there, self.share(label, "reaches", y // case.racks.nodes)),
+            )
+        return found
 
     def box(self, sender: int, receiver: int, label: object) -> simpy.Store:
         return self.boxes.setdefault((sender, receiver, label), simpy.Store(self.env))
@@ -128,6 +209,7 @@ class Rank:
         self.world, self.rank, self.p = world, rank, world.case.p
         self.held: Held = {}
         self.exit: float = -1
+        self.sent, self.key = 0, world.case.key
 
     def live(self, program: Program) -> Wait:
         yield self.world.env.timeout(self.world.case.entry[self.rank])
@@ -136,15 +218,15 @@ class Rank:
 
     def send(self, to: int, label: object, names: Iterable[int]) -> Wait:
         content = {name: self.held[name] for name in names}
-        world, case = self.world, self.world.case
-        devices = case.p // len(case.cards)
-        node = self.rank // devices
-        on, share = case.buses[node], 1
-        if to // devices != node:
-            world.crowd[label, node] += 1
-            on, share = case.cards[node], world.shares.get((label, node), 1)
-        yield world.env.timeout(share * serialisation(self.weight(content), on))
-        world.env.process(self.deliver(to, label, content, round(on.latency * 10**12)))
+        world, nbytes, number = self.world, self.weight(content), self.sent
+        self.sent += 1
+        on = world.path(self.rank, to, label)
+        now = int(world.env.now)
+        late = delays(
+            [on], times([0]), nbytes, key=self.key, message=number, rank=times([self.rank])
+        )
+        yield world.env.timeout(on.left(now, nbytes) - now)
+        world.env.process(self.deliver(to, label, content, on.latency_for(nbytes) + int(late[0])))
 
     def deliver(self, to: int, label: object, content: Held, latency: int) -> Wait:
         yield self.world.env.timeout(latency)
@@ -173,10 +255,6 @@ class Rank:
 
     def weight(self, content: Held) -> int:
         return sum(self.world.split[name] for name in content)
-
-
-def serialisation(nbytes: int, on: Link) -> int:
-    return round(Fraction(nbytes * 10**12) / (on.bandwidth * on.efficiency))
 
 
 Program = Callable[[Rank], Wait]
@@ -329,6 +407,7 @@ def ring_scatter(me: Rank) -> Wait:
 
 def scatter_ring(me: Rank) -> Wait:
     yield from down_the_tree(me, part=True)
+    me.sent, me.key = 0, phase_key(me.key, 1)
     yield from around(me, me.rank, add=False)
 
 
@@ -391,6 +470,7 @@ def vector(
             c.nbytes,
             c.fabric,
             gamma=c.gamma,
+            key=c.key,
             **({} if parts is one else {"element": c.element}),
         ),
         program=program,
@@ -402,7 +482,7 @@ def vector(
 
 def gather(kernel: Callable[..., Times], program: Program) -> Algorithm:
     return Algorithm(
-        kernel=lambda c: kernel(times(c.entry), c.sizes, c.fabric),
+        kernel=lambda c: kernel(times(c.entry), c.sizes, c.fabric, key=c.key),
         program=program,
         split=lambda c: c.sizes,
         start=own_block,
@@ -425,7 +505,7 @@ ALGORITHMS = {
     "gather and broadcast": gather(gather_broadcast_allgather, tree_gather),
     "halving reduce-scatter": Algorithm(
         kernel=lambda c: halving_reduce_scatter(
-            times(c.entry), c.nbytes, c.fabric, element=c.element, gamma=c.gamma
+            times(c.entry), c.nbytes, c.fabric, element=c.element, gamma=c.gamma, key=c.key
         ),
         program=folded(halving, add=True, back="own"),
         split=even(as_many),
@@ -433,7 +513,9 @@ ALGORITHMS = {
         goal=lambda r, p: {r},
     ),
     "reduce": Algorithm(
-        kernel=lambda c: binomial_reduce(times(c.entry), c.nbytes, c.fabric, gamma=c.gamma),
+        kernel=lambda c: binomial_reduce(
+            times(c.entry), c.nbytes, c.fabric, gamma=c.gamma, key=c.key
+        ),
         program=lambda me: up_the_tree(me, add=True),
         split=even(one),
         start=own_vector,
@@ -441,7 +523,7 @@ ALGORITHMS = {
         waits_for_all=False,
     ),
     "broadcast": Algorithm(
-        kernel=lambda c: binomial_broadcast(times(c.entry), c.nbytes, c.fabric),
+        kernel=lambda c: binomial_broadcast(times(c.entry), c.nbytes, c.fabric, key=c.key),
         program=down_the_tree,
         split=even(one),
         start=at_root,
@@ -449,7 +531,9 @@ ALGORITHMS = {
         waits_for_all=False,
     ),
     "scatter": Algorithm(
-        kernel=lambda c: binomial_scatter(times(c.entry), c.nbytes, c.fabric, element=c.element),
+        kernel=lambda c: binomial_scatter(
+            times(c.entry), c.nbytes, c.fabric, element=c.element, key=c.key
+        ),
         program=lambda me: down_the_tree(me, part=True),
         split=even(as_many),
         start=at_root,
@@ -458,7 +542,7 @@ ALGORITHMS = {
     ),
     "scatter and all-gather": Algorithm(
         kernel=lambda c: scatter_allgather_broadcast(
-            times(c.entry), c.nbytes, c.fabric, element=c.element
+            times(c.entry), c.nbytes, c.fabric, element=c.element, key=c.key
         ),
         program=scatter_ring,
         split=even(as_many),
@@ -485,13 +569,18 @@ clock = st.integers(0, 40) | st.integers(0, 10**6)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Case:
     p = draw(st.integers(1, 17))
     devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
     nodes = p // devices
     alike = draw(st.booleans())
-    links = st.lists(st.sampled_from(POOL), min_size=nodes, max_size=nodes)
-    cards, buses = draw(links), draw(links)
+    links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
+    cards, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
+    if draw(st.integers(0, 3)) == 0:  # some nodes, or all, are stations
+        cards = [replace(card, shared=draw(st.booleans()) or alike) for card in cards]
+    racks = None
+    if draw(st.booleans()):
+        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(POOL)))
     return Case(
         entry=draw(st.lists(clock, min_size=p, max_size=p)),
         cards=[cards[0]] * nodes if alike else cards,
@@ -500,13 +589,30 @@ def cases(draw: st.DrawFn) -> Case:
         elements=draw(st.integers(0, 60)),
         element=draw(st.sampled_from([1, 2, 4])),
         gamma=Fraction(draw(st.sampled_from([0, 2])), 10**12),
+        racks=racks,
+        shared_bus=draw(st.booleans()),
+        key=draw(st.integers(0, 2**64 - 1)),
     )
 
 
 @every
 @given(case=cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_small_collective_is_the_simulation(name: str, case: Case) -> None:
+    check(name, case)
+
+
+@every
+@given(case=cases(pool=RANDOM))
+@settings(max_examples=25, deadline=None)
+def test_any_small_collective_with_delays_is_the_simulation(name: str, case: Case) -> None:
+    check(name, case)
+
+
+@every
+@given(case=cases(pool=TIMED))
+@settings(max_examples=15, deadline=None)
+def test_any_small_collective_on_changing_links_is_the_simulation(name: str, case: Case) -> None:
     check(name, case)
 
 
@@ -577,7 +683,25 @@ def test_ring_reduce_scatter_is_the_simulation(
         ),
     )
     assert [held[rank] for rank, held in enumerate(world.held)] == [frozenset(range(p))] * p
-    assert ring_reduce_scatter(times(entry), nbytes, links).tolist() == world.exits
+    hops = case.fabric.ring_links()
+    assert ring_reduce_scatter(times(entry), nbytes, hops, key=case.key).tolist() == world.exits
+
+
+def test_the_compiled_loop_is_the_python_that_it_is_written_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(
+        entry=[rank % 7 * 10**6 for rank in range(23)],
+        cards=[POOL[rank % 4] for rank in range(23)],
+        buses=[BUS] * 23,
+        sizes=[],
+        elements=1000,
+        gamma=2 * PS,
+    )
+    compiled = ALGORITHMS["halving-doubling"].kernel(case)
+    plain: Any = rounds._exchange
+    monkeypatch.setattr(rounds, "_exchange", plain.py_func)
+    assert ALGORITHMS["halving-doubling"].kernel(case).tolist() == compiled.tolist()
 
 
 def alike(p: int) -> Fabric:

@@ -17,7 +17,7 @@ import pytest
 import simpy
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.double_tree_allreduce import double_tree_allreduce
 from gcsim.simulator.collectives.fabric import Fabric
@@ -32,8 +32,10 @@ from gcsim.simulator.collectives.nccl_allreduce import (
     predicted,
     tree_piece,
 )
+from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
 from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.links import Jitter, Link
+from gcsim.simulator.paths import path, slowed, through
 
 Wait = Generator[simpy.Event, Any, None]
 TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
@@ -269,6 +271,60 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
         call = replace(call, sent=tuple(gathered))
         expected = Ring(entry, gathered, on, mode, p - 1).exits
         assert nccl_allgather(call, mode).tolist() == expected
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
+    late = replace(
+        link(500_000_000, "1/30000"),
+        jitter=(Jitter(distribution="exponential", mean=Fraction(1, 10**4)),),
+    )
+    network, uplink = link(1_250_000_000, "1/20000", "1448/1538"), link(300_000_000, "1/100000")
+    on = replace(
+        cluster(4, 2, network=network), cards={1: late}, racks=Racks(nodes=2, uplink=uplink)
+    )
+    told, share, base = on_the_wire(mode)
+
+    def seen(of: Link, extra: str) -> Link:
+        slower = slowed(of, 1 / share)
+        return replace(slower, latency=slower.latency + Fraction(extra) / 10**6)
+
+    entry, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
+    call = Call(entry=entry, sent=(nbytes,) * 8, element=4, cluster=on, key=77)
+    exits = nccl_allreduce(call, mode)
+    if mode.shape == "ring":
+        over = (
+            path(network, late),
+            through(path(late, network), uplink, 1),
+            network,
+            through(network, uplink, 1),
+        )
+        hops = [hop for of in over for hop in (seen(BUS, told[1]), seen(of, told[0]))]
+        expected = ring_allreduce(entry + base, nbytes, hops, element=4, key=77)
+        assert exits.tolist() == expected.tolist()
+    else:
+        # where nobody shares anything, a tree of framed links is a tree of those links
+        pair = replace(on, nodes=2, devices_per_node=1, cards={}, racks=None)
+        fabric = Fabric(nodes=2, devices=1, cards=[seen(network, told[0])], buses=[BUS])
+        piece = tree_piece(mode.protocol, nbytes, pair)
+        expected = double_tree_allreduce(
+            entry[:2] + base, nbytes, fabric, piece=piece, element=4, key=77
+        )
+        call = replace(call, entry=entry[:2], sent=(nbytes,) * 2, cluster=pair)
+        assert nccl_allreduce(call, mode).tolist() == expected.tolist()
+        assert exits.min() > entry.max() + base
+
+
+def on_the_wire(mode: Mode) -> tuple[tuple[str, str], Fraction, int]:
+    """Microseconds between nodes and inside one, share, and base: the tables, typed again."""
+    if mode.shape == "ring":
+        between, bus, share = HOPS[mode.protocol]
+        return (between, bus), share, BASE[mode.protocol]
+    return {
+        "ll": (("5.0", "1.0"), Fraction(92, 380), 6_800_000),
+        "ll128": (("8.5", "1.9"), Fraction(92 * 120, 100 * 128), 14_000_000),
+        "simple": (("14.0", "4.0"), Fraction(92, 100), 8_400_000),
+    }[mode.protocol]
 
 
 @pytest.mark.parametrize("mode", RING_MODES, ids=lambda mode: mode.protocol)

@@ -1,12 +1,14 @@
 """Do all-to-all and tree merge agree with simulations of every single message?
 
-The oracles have a SimPy process a rank and a mailbox a message; they know nothing of rounds.
+The oracles have a SimPy process a rank and a mailbox a message; they learn what other messages
+of a round there are from the pseudo-code.
 Comparisons are `==` in picoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,12 +20,18 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
-from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.collectives import direct_exchange
+from gcsim.simulator.collectives.alltoall_allgather_allreduce import alltoall_allgather_allreduce
 from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.collectives.tree_merge import tree_merge
+from gcsim.simulator.delays import delays
 from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.paths import path, slowed, through
+from gcsim.simulator.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -40,117 +48,270 @@ def part(nbytes: int, ranks: int, number: int) -> int:
     return nbytes // ranks + (number < nbytes % ranks)
 
 
-def alltoall_oracle(entry: Sequence[int], sent: Sequence[int], nodes: int) -> list[float]:
-    env = simpy.Environment()
-    p, d = len(entry), len(entry) // nodes
-    boxes = {(a, b): simpy.Store(env) for a in range(p) for b in range(p)}
-    exits: list[float] = [0] * p
+class World:
+    """Ranks with one process each; the messages of a round share what they pass."""
 
-    def deliver(a: int, b: int, latency: int) -> Wait:
-        yield env.timeout(latency)
-        yield boxes[a, b].put(None)
+    def __init__(self, of: Cluster, entry: Sequence[int], key: int) -> None:
+        self.env, self.of, self.key = simpy.Environment(), of, key
+        self.entry, self.p = entry, len(entry)
+        self.boxes: dict[tuple[int, int, object], simpy.Store] = {}
+        self.sent = [0] * self.p
+        self.exits: list[float] = [0] * self.p
 
-    def send(rank: int, step: int) -> Wait:
-        to = (rank + step) % p
-        node = rank // d
-        if to // d == node:
-            link, flows = BUS, 1
-        else:
-            mates = range(node * d, (node + 1) * d)
-            link, flows = NETWORK, sum(1 for m in mates if (m + step) % p // d != node)
-        yield env.timeout(flows * link.serialization(part(sent[rank], p, to)))
-        env.process(deliver(rank, to, link.latency_ps))
+    def path(self, a: int, b: int, beside: Sequence[tuple[int, int]]) -> Link:
+        """With the messages `beside` this one, itself included, in the same round."""
+        of = self.of
 
-    def worker(rank: int) -> Wait:
-        yield env.timeout(entry[rank])
-        for step in range(1, p):
-            sending = env.process(send(rank, step))
-            yield boxes[(rank - step) % p, rank].get()
+        def node(rank: int) -> int:
+            return rank // of.devices_per_node
+
+        across = [(x, y) for x, y in beside if node(x) != node(y)]
+        if node(a) == node(b):
+            mates = sum(node(x) == node(y) == node(a) for x, y in beside)
+            return slowed(of.intra_node, mates if of.shared_bus else 1)
+        out = sum(node(x) == node(a) for x, _ in across)
+        into = sum(node(y) == node(b) for _, y in across)
+        cards = [of.card(node(a)), of.card(node(b))]
+        air = sum(of.card(node(end)).shared for message in across for end in message)
+        out, into = (
+            air if card.shared else own for card, own in zip(cards, (out, into), strict=True)
+        )
+        found = path(slowed(cards[0], out), slowed(cards[1], into))
+        if of.racks is not None:
+            size = of.racks.nodes * of.devices_per_node
+            away = [(x // size, y // size) for x, y in across if x // size != y // size]
+            if a // size != b // size:
+                leaving = sum(x == a // size for x, _ in away)
+                reaching = sum(y == b // size for _, y in away)
+                found = through(found, of.racks.uplink, max(leaving, reaching))
+        return found
+
+    def send(
+        self, a: int, b: int, label: object, nbytes: int, beside: Sequence[tuple[int, int]]
+    ) -> Wait:
+        on, number, now = self.path(a, b, beside), self.sent[a], int(self.env.now)
+        self.sent[a] += 1
+        late = delays([on], times([0]), nbytes, key=self.key, message=number, rank=times([a]))
+        yield self.env.timeout(on.left(now, nbytes) - now)
+        self.env.process(self.deliver(a, b, label, on.latency_for(nbytes) + int(late[0])))
+
+    def deliver(self, a: int, b: int, label: object, latency: int) -> Wait:
+        yield self.env.timeout(latency)
+        yield self.box(a, b, label).put(None)
+
+    def box(self, a: int, b: int, label: object) -> simpy.Store:
+        return self.boxes.setdefault((a, b, label), simpy.Store(self.env))
+
+    def run(self, program: Callable[[int], Wait]) -> list[float]:
+        def live(rank: int) -> Wait:
+            yield self.env.timeout(self.entry[rank])
+            yield from program(rank)
+            self.exits[rank] = self.env.now
+
+        for rank in range(self.p):
+            self.env.process(live(rank))
+        self.env.run()
+        return self.exits
+
+    def to_each(
+        self, rank: int, part: str, nbytes: Callable[[int, int], int], gamma: int = 0
+    ) -> Wait:
+        """Sends to rank + 1, rank + 2, ... and receives from rank - 1, rank - 2, ..."""
+        for step in range(1, self.p):
+            to, back = (rank + step) % self.p, (rank - step) % self.p
+            beside = [(r, (r + step) % self.p) for r in range(self.p)]
+            sending = self.env.process(self.send(rank, to, (part, step), nbytes(rank, to), beside))
+            yield self.box(back, rank, (part, step)).get()
             yield sending
-        exits[rank] = env.now
-
-    for rank in range(p):
-        env.process(worker(rank))
-    env.run()
-    return exits
+            yield self.env.timeout(gamma * nbytes(back, rank))
 
 
-def merge_oracle(
-    entry: Sequence[int], sent: Sequence[int], result: int, merge_time: int
-) -> list[float]:
-    env = simpy.Environment()
-    p = len(entry)
-    boxes = {(a, b): simpy.Store(env) for a in range(p) for b in range(p)}
-    exits: list[float] = [0] * p
+def alltoall_oracle(world: World, sent: Sequence[int]) -> list[float]:
+    def worker(rank: int) -> Wait:
+        yield from world.to_each(rank, "all", lambda a, b: part(sent[a], world.p, b))
 
-    def deliver(a: int, b: int) -> Wait:
-        yield env.timeout(NETWORK.latency_ps)
-        yield boxes[a, b].put(None)
+    return world.run(worker)
 
-    def send(a: int, b: int, nbytes: int) -> Wait:
-        yield env.timeout(NETWORK.serialization(nbytes))
-        env.process(deliver(a, b))
+
+def reduce_oracle(world: World, nbytes: int, element: int, gamma: int) -> list[float]:
+    chunk = [part(nbytes // element, world.p, r) * element for r in range(world.p)]
+    chunk[-1] += nbytes % element
 
     def worker(rank: int) -> Wait:
-        yield env.timeout(entry[rank])
-        # children: rank + 2^j below the lowest set bit of rank; the parent clears that bit
-        children = []
-        bit = 1
+        yield from world.to_each(rank, "sum", lambda a, b: chunk[b], gamma)
+        yield from world.to_each(rank, "tell", lambda a, b: chunk[a])
+
+    return world.run(worker)
+
+
+def merge_oracle(world: World, sent: Sequence[int], result: int, merge_time: int) -> list[float]:
+    p = world.p
+
+    def family(rank: int) -> list[int]:
+        """Children: rank + 2^j below the lowest set bit of rank; the parent clears that bit."""
+        found, bit = [], 1
         while bit < p and not rank & bit:
-            if rank + bit < p:
-                children.append(rank + bit)
+            found += [rank + bit] if rank + bit < p else []
             bit *= 2
+        return found
+
+    def beside(distance: int, *, up: bool) -> list[tuple[int, int]]:
+        pairs = [(c, r) for r in range(p) for c in family(r) if c - r == distance]
+        return pairs if up else [(r, c) for c, r in pairs]
+
+    def worker(rank: int) -> Wait:
         nbytes = sent[rank]
-        for child in children:
-            yield boxes[child, rank].get()
-            yield env.timeout(merge_time)
+        for child in family(rank):
+            yield world.box(child, rank, "up").get()
+            yield world.env.timeout(merge_time)
             nbytes = result
         if rank:
             parent = rank & (rank - 1)
-            yield env.process(send(rank, parent, nbytes))
-            yield boxes[parent, rank].get()
-        for child in reversed(children):
-            yield env.process(send(rank, child, result))
-        exits[rank] = env.now
+            others = beside(rank - parent, up=True)
+            yield world.env.process(world.send(rank, parent, "up", nbytes, others))
+            yield world.box(parent, rank, "down").get()
+        for child in reversed(family(rank)):
+            others = beside(child - rank, up=False)
+            yield world.env.process(world.send(rank, child, "down", result, others))
 
-    for rank in range(p):
-        env.process(worker(rank))
-    env.run()
-    return exits
+    return world.run(worker)
 
 
 entries = st.integers(0, 10**9)
 sizes = st.integers(0, 10**6)
 
 
+PS = Fraction(1, 10**12)
+SLOW = Link(name="slow", bandwidth=Fraction(125 * 10**6), latency=Fraction(90, 10**6))
+LATE = replace(
+    NETWORK,
+    jitter=(Jitter(distribution="exponential", mean=Fraction(1, 5000)),),
+    loss=Loss(rate=Fraction(1, 10**4), model="sampled"),
+    overhead=Fraction(1, 10**6),
+    factors=(SizeFactor(from_bytes=2000, bandwidth=Fraction(9, 10), latency=Fraction(2)),),
+)
+CHANGING = replace(
+    NETWORK,
+    trace=RateTrace(
+        times=(Fraction(0), Fraction(1, 10**4), Fraction(2, 10**4)),
+        rates=(Fraction(10**9), Fraction(0), Fraction(10**8)),
+        duration=Fraction(1, 1000),
+        after="repeat",
+    ),
+)
+POOL = [NETWORK, SLOW, replace(NETWORK, shared=True), LATE, CHANGING]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """One kind of link most often: what the kernels have short cuts for."""
+    nodes = draw(st.integers(1, 6))
+    network = draw(st.sampled_from(POOL))
+    cards = {}
+    if draw(st.booleans()):
+        cards = {node: draw(st.sampled_from(POOL)) for node in range(nodes)}
+    racks = None
+    if draw(st.booleans()):
+        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from([SLOW, LATE])))
+    return replace(
+        cluster(nodes),
+        devices_per_node=draw(st.sampled_from([1, 1, 2, 3])),
+        network=network,
+        cards=cards,
+        racks=racks,
+        shared_bus=draw(st.booleans()),
+    )
+
+
+seeds = st.integers(0, 2**64 - 1)
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_all_to_all_equals_a_simulation_of_every_message(data: st.DataObject) -> None:
-    nodes, devices = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
-    p = nodes * devices
+@given(of=clusters(), key=seeds, data=st.data())
+def test_all_to_all_equals_a_simulation_of_every_message(
+    of: Cluster, key: int, data: st.DataObject
+) -> None:
+    p = of.workers
     entry = data.draw(st.lists(entries, min_size=p, max_size=p))
     sent = data.draw(st.lists(sizes, min_size=p, max_size=p))
-    got = pairwise_alltoall(times(entry), sent, nodes=nodes, network=NETWORK, local=BUS)
-    assert got.tolist() == alltoall_oracle(entry, sent, nodes)
+    fabric = Fabric.of(of)
+    got = pairwise_alltoall(times(entry), sent, fabric, key=key)
+    assert got.tolist() == alltoall_oracle(World(of, entry, key), sent)
+
+
+@settings(max_examples=60, deadline=None)
+@given(of=clusters(), key=seeds, data=st.data())
+def test_all_reduce_by_owners_equals_a_simulation_of_every_message(
+    of: Cluster, key: int, data: st.DataObject
+) -> None:
+    entry = data.draw(st.lists(entries, min_size=of.workers, max_size=of.workers))
+    nbytes, element = data.draw(sizes), data.draw(st.sampled_from([1, 4]))
+    gamma = data.draw(st.sampled_from([0, 25]))
+    fabric = Fabric.of(of)
+    got = alltoall_allgather_allreduce(
+        times(entry), nbytes, fabric, element=element, gamma=gamma * PS, key=key
+    )
+    world = World(of, entry, key)
+    assert got.tolist() == reduce_oracle(world, nbytes, element, gamma)
+
+
+@pytest.mark.parametrize("p", [2, 5, 8])
+def test_what_is_left_of_an_element_goes_to_the_last_rank(p: int) -> None:
+    of, entry = cluster(p), [0] * p
+    got = alltoall_allgather_allreduce(times(entry), 4 * p + 3, Fabric.of(of), element=4)
+    assert got.tolist() == reduce_oracle(World(of, entry, 0), 4 * p + 3, 4, 0)
+    # 3 bytes more for each that is sent to rank p - 1, and for all that it sends
+    assert got.max() > 2 * (p - 1) * (NETWORK.serialization(4) + NETWORK.latency_ps)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("network", [NETWORK, LATE, CHANGING], ids=lambda link: link.name)
+def test_many_ranks_round_by_round_are_the_simulation(
+    monkeypatch: pytest.MonkeyPatch, network: Link, devices: int
+) -> None:
+    monkeypatch.setattr(direct_exchange, "_WORTH_ITS_MEMORY", 0)
+    of = replace(cluster(32 // devices), devices_per_node=devices, network=network)
+    entry = [rank % 3 * 10**8 for rank in range(32)]
+    sent = [100_000 + 77 * rank for rank in range(32)]
+    fabric = Fabric.of(of)
+    got = pairwise_alltoall(times(entry), sent, fabric, key=5)
+    assert got.tolist() == alltoall_oracle(World(of, entry, 5), sent)
+
+
+def test_the_compiled_loop_is_the_python_that_it_is_written_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fabric, entry = Fabric.of(cluster(9)), times([rank % 4 * 10**8 for rank in range(9)])
+    compiled = alltoall_allgather_allreduce(entry, 123_456, fabric, element=4)
+    plain: Any = direct_exchange._exchange
+    monkeypatch.setattr(direct_exchange, "_exchange", plain.py_func)
+    exits = alltoall_allgather_allreduce(entry, 123_456, fabric, element=4)
+    assert exits.tolist() == compiled.tolist()
 
 
 @pytest.mark.parametrize("p", [2, 3, 64])
 def test_equal_parts_take_p_minus_one_messages(p: int) -> None:
     n = 64 * p * 1000  # closed form: (p - 1) (alpha + n/p beta)
-    got = pairwise_alltoall(times([0] * p), [n] * p, nodes=p, network=NETWORK, local=BUS)
+    fabric = Fabric.of(cluster(p))
+    got = pairwise_alltoall(times([0] * p), [n] * p, fabric)
     each = NETWORK.serialization(n // p) + NETWORK.latency_ps
     assert got.tolist() == [(p - 1) * each] * p
+    got = alltoall_allgather_allreduce(times([0] * p), n, fabric, element=4, gamma=25 * PS)
+    assert got.tolist() == [(p - 1) * (2 * each + 25 * (n // p))] * p
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_tree_merge_equals_a_simulation_of_every_message(data: st.DataObject) -> None:
-    p = data.draw(st.integers(1, 17))
+@given(of=clusters(), key=seeds, data=st.data())
+def test_tree_merge_equals_a_simulation_of_every_message(
+    of: Cluster, key: int, data: st.DataObject
+) -> None:
+    p = of.workers
     entry = data.draw(st.lists(entries, min_size=p, max_size=p))
     sent = data.draw(st.lists(sizes, min_size=p, max_size=p))
     result, merge_time = data.draw(sizes), data.draw(entries)
-    got = tree_merge(times(entry), sent, result, link=lambda a, b: NETWORK, merge_time=merge_time)
-    assert got.tolist() == merge_oracle(entry, sent, result, merge_time)
+    fabric = Fabric.of(of)
+    got = tree_merge(times(entry), sent, result, fabric, merge_time=merge_time, key=key)
+    assert got.tolist() == merge_oracle(World(of, entry, key), sent, result, merge_time)
 
 
 @pytest.mark.parametrize("p", [2, 4, 64])
@@ -158,7 +319,7 @@ def test_the_last_rank_waits_for_log_p_merges_and_as_many_messages_back(p: int) 
     # closed form for powers of two: log2 p (message + merge), then log2 p messages
     rounds = p.bit_length() - 1
     message = NETWORK.serialization(5000) + NETWORK.latency_ps
-    got = tree_merge(times([0] * p), [5000] * p, 5000, link=lambda a, b: NETWORK, merge_time=777)
+    got = tree_merge(times([0] * p), [5000] * p, 5000, Fabric.of(cluster(p)), merge_time=777)
     assert max(got.tolist()) == rounds * (message + 777) + rounds * message
 
 

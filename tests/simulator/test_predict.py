@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,13 +12,18 @@ import pytest
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
+from gcsim.simulator import averages
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.device import Device, KernelRate
-from gcsim.simulator.links import Link
+from gcsim.simulator.links import Jitter, Link
+from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict
-from gcsim.simulator.step import BucketWork, Job, simulate_iteration
+from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.step import simulate
+from gcsim.simulator.step_plan import BucketWork, Job, StepPlan
+from gcsim.simulator.training import InputLoading, Noise, Training
 from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import (
     Compute,
@@ -27,6 +34,7 @@ from gcsim.traces.profile import (
     Step,
     TrafficProfile,
 )
+from tests.simulator.random_plans import same
 
 MILLISECOND = 10**9
 NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
@@ -111,7 +119,15 @@ def ring(p: int, nbytes: int) -> float:
 
 
 def total(times: Prediction) -> float:
-    return times.forward + times.backward + times.encode + times.exposed + times.decode
+    return (
+        times.forward
+        + times.backward
+        + times.encode
+        + times.exposed
+        + times.decode
+        + times.optimizer
+        + times.input
+    )
 
 
 def test_dense_training_is_compute_plus_what_the_rings_cannot_hide() -> None:
@@ -226,18 +242,18 @@ def test_ranks_that_behave_alike_may_be_simulated_once(
     compute = ComputeTimes(forward=10**7, backward=5 * 10**8, parts=(10**8,) * 5, provenance="test")
     chosen = cluster(nodes, 2, collectives)
     few, many = (
-        simulate_iteration(
-            compute,
-            work,
+        simulate(
+            StepPlan(compute=compute, buckets=tuple(work)),
             ranks=chosen.workers,
             carry_out=CollectiveMemo(chosen),
             spans=True,
             collapse=collapse,
+            iterations=2,
         )
         for collapse in (True, False)
     )
-    assert few == many
-    assert few.iteration == few.forward + few.backward + few.encode + few.exposed + few.decode
+    same(few, many)
+    assert few.spans == many.spans
 
 
 def test_spans_show_all_ranks_of_the_sample_step() -> None:
@@ -245,7 +261,11 @@ def test_spans_show_all_ranks_of_the_sample_step() -> None:
     times = predict(profile((1, steps)), cluster(3), COMPUTE)
     assert {span.rank for span in times.spans} == set(range(6))
     assert {span.resource for span in times.spans} == {"compute", "encode", "network", "decode"}
-    assert seconds(max(span.end for span in times.spans)) == times.iteration
+    # Times begin with the rank that begins first; the slowest one's iteration is its own.
+    assert min(span.start for span in times.spans) == 0
+    last = max(times.spans, key=lambda span: (span.end, -span.rank))
+    begin = min(span.start for span in times.spans if span.rank == last.rank)
+    assert seconds(last.end - begin) == times.iteration
 
 
 def test_phases_that_do_not_fill_the_period_are_our_bug() -> None:
@@ -258,3 +278,258 @@ def test_computations_must_surround_collectives() -> None:
     broken = Exchange(computes=(ENCODE,), collectives=(gather(4),))
     with pytest.raises(InternalError, match="1 computations around 1 collectives"):
         predict(profile((1, [[broken, broken]])), cluster(2), COMPUTE)
+
+
+DENSE = profile((1, [[exchange(reduce(4_000_000)), exchange(reduce(400_000))]]))
+GATHERED = profile((1, [[exchange(gather(100_000, 90_000)), exchange(gather(8), gather(900))]]))
+
+
+def test_optimiser_accumulation_and_loader_are_in_the_iteration() -> None:
+    plain = predict(DENSE, cluster(4), COMPUTE)
+    assert (plain.optimizer, plain.input, plain.iteration_p5, plain.iteration_p95) == (
+        0.0,
+        0.0,
+        None,
+        None,
+    )
+    training = Training(
+        optimizer=Fraction(2, 1000),
+        accumulation=3,
+        input=InputLoading(batch=Fraction(35, 1000), prefetch=4),
+    )
+    times = predict(DENSE, cluster(4), COMPUTE, training=training)
+    assert times.optimizer == 0.002
+    # The loader is slower than the micro-batches of 30 ms: it sets the pace, for ever.
+    assert times.iteration == pytest.approx(3 * 0.035, rel=1e-12)
+    assert times.input == pytest.approx(0.105 - plain.iteration - 0.060 - 0.002, abs=60e-6)
+    assert (times.forward, times.backward) == (0.030, 0.060)
+    assert total(times) == pytest.approx(times.iteration, rel=1e-14)
+    assert {span.resource for span in times.spans} >= {"input", "compute"}
+    # A loader that keeps up costs nothing, although the first batch had to be waited for.
+    fast = replace(training, input=InputLoading(batch=Fraction(10, 1000)))
+    assert predict(DENSE, cluster(4), COMPUTE, training=fast).input == 0.0
+
+
+def test_a_slow_node_holds_up_everybody_and_a_side_stream_hides_encoding() -> None:
+    plain = predict(DENSE, cluster(4), COMPUTE)
+    slow = Training(slow_nodes={2: Fraction(3, 2)})
+    times = predict(DENSE, cluster(4), COMPUTE, training=slow)
+    assert times.iteration > plain.iteration + 0.0075
+    assert total(times) == pytest.approx(times.iteration, rel=1e-14)
+    # On the slow node itself nothing is waited for but the rings.
+    assert times.forward in {0.010, 0.015}
+    side = predict(DENSE, cluster(4), COMPUTE, training=Training(encode_on="side"))
+    assert side.iteration < plain.iteration
+    assert side.encode < plain.encode
+
+
+def test_two_collectives_at_a_time_hide_each_others_latency() -> None:
+    short = [exchange(reduce(4_000)), exchange(reduce(4_000))]
+    compute = replace(COMPUTE, parts=(20 * MILLISECOND, 0))
+    one, two = (
+        predict(
+            profile((1, [short])),
+            cluster(6, 1),
+            compute,
+            training=Training(concurrent_collectives=slots),
+        )
+        for slots in (1, 2)
+    )
+    assert one.exposed == pytest.approx(2 * ring(6, 4_000), abs=20e-6)
+    assert two.exposed == pytest.approx(ring(6, 4_000), abs=30e-6)
+
+
+NOISE = Noise(variation=Fraction(1, 10), slow_probability=Fraction(1, 20), slow_factor=Fraction(2))
+
+
+@pytest.mark.parametrize("traffic", [DENSE, GATHERED])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_events_and_vectors_give_the_same_random_times(
+    traffic: TrafficProfile, devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(
+        noise=NOISE,
+        iterations=12,
+        slow_nodes={1: Fraction(5, 4)},
+        optimizer=Fraction(1, 1000),
+        input=InputLoading(batch=Fraction(29, 1000)),
+    )
+    seen = []
+    for limit in (0, 1000):
+        monkeypatch.setattr(averages, "VECTOR_RANKS", limit)
+        seen.append(
+            predict(traffic, cluster(3, devices), COMPUTE, training=training, seed=5, spans=False)
+        )
+    assert seen[0] == seen[1]
+    times = seen[0]
+    assert times.iteration_p5 is not None
+    assert times.iteration_p95 is not None
+    assert times.iteration_p5 <= times.iteration <= times.iteration_p95
+    assert times.iteration > predict(traffic, cluster(3, devices), COMPUTE).iteration
+    assert total(times) == pytest.approx(times.iteration, rel=1e-13)
+
+
+def test_a_seed_decides_on_random_times_and_on_nothing_else() -> None:
+    training = Training(noise=NOISE, iterations=20)
+    first, again, other = (
+        predict(DENSE, cluster(3), COMPUTE, training=training, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first.iteration != other.iteration
+    assert predict(DENSE, cluster(3), COMPUTE, seed=1) == predict(DENSE, cluster(3), COMPUTE)
+    assert min(span.start for span in first.spans) >= 0
+    without = Training(noise=Noise(), iterations=20)
+    assert predict(DENSE, cluster(3), COMPUTE, training=without) == predict(
+        DENSE, cluster(3), COMPUTE
+    )
+
+
+def test_noise_comes_on_top_of_slow_nodes() -> None:
+    slow = {1: Fraction(2)}
+    training = Training(noise=Noise(variation=Fraction(1, 1000)), iterations=10, slow_nodes=slow)
+    without = predict(DENSE, cluster(3), COMPUTE, training=Training(slow_nodes=slow))
+    assert predict(DENSE, cluster(3), COMPUTE, training=training).iteration == pytest.approx(
+        without.iteration, rel=0.01
+    )
+
+
+def test_jitter_makes_iterations_differ_unless_there_is_nobody_to_talk_to() -> None:
+    jitter = Jitter(distribution="exponential", mean=Fraction(1, 1000))
+    shaky = replace(cluster(4), network=replace(NETWORK, jitter=(jitter,)))
+    times = predict(DENSE, shaky, COMPUTE, training=Training(iterations=10))
+    assert times.iteration > predict(DENSE, cluster(4), COMPUTE).iteration
+    assert times.iteration_p5 is not None
+    assert times.iteration_p95 is not None
+    assert times.iteration_p5 < times.iteration_p95
+    alone = predict(DENSE, replace(shaky, nodes=1, devices_per_node=1), COMPUTE)
+    assert alone.iteration_p5 is None
+
+
+def test_local_steps_of_ranks_that_never_meet_take_as_long_as_the_slowest() -> None:
+    local = profile((1, [[exchange(), exchange()]]))
+    slow = Training(slow_nodes={1: Fraction(3), 2: Fraction(2)})
+    times = predict(local, cluster(4), COMPUTE, training=slow)
+    assert times.iteration == pytest.approx(3 * (0.030 + 6e-6), rel=1e-12)
+    assert times.exposed == 0.0
+
+
+def test_many_unlike_ranks_are_simulated_as_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(
+        slow_nodes={node: 1 + Fraction(node, 50) for node in range(10)},
+        input=InputLoading(batch=Fraction(30, 1000), prefetch=3),
+    )
+    seen = []
+    for limit in (4, 1000):
+        monkeypatch.setattr(averages, "VECTOR_RANKS", limit)
+        seen.append(predict(GATHERED, cluster(10), COMPUTE, training=training, spans=False))
+    assert seen[0] == seen[1]
+
+
+def test_percentiles_weigh_iterations_by_how_often_they_occur() -> None:
+    # 1 of 10 steps is dense and takes long; the 5th percentile is a local step's, the 95th not.
+    dense = [exchange(reduce(40_000_000)), exchange(reduce(4_000_000))]
+    local = [exchange(), exchange()]
+    training = Training(noise=Noise(variation=Fraction(1, 1000)), iterations=10)
+    times = predict(profile((1, [dense]), (9, [local])), cluster(4), COMPUTE, training=training)
+    long, short = (
+        predict(profile((1, [step])), cluster(4), COMPUTE, training=training)
+        for step in (dense, local)
+    )
+    assert times.iteration_p5 == pytest.approx(short.iteration, rel=0.01)
+    assert times.iteration_p95 == pytest.approx(long.iteration, rel=0.01)
+
+
+# --- standard errors -----------------------------------------------------------------------------
+
+JITTER = Jitter(distribution="exponential", mean=Fraction(1, 1000))
+SHAKY = replace(cluster(4, 1), network=replace(NETWORK, jitter=(JITTER,)))
+SHORT = [exchange(reduce(400_000)), exchange(reduce(4_000))]
+
+
+def test_nothing_random_has_no_standard_error() -> None:
+    trace = RateTrace(
+        times=(Fraction(0), Fraction(1, 50)), rates=(Fraction(10**9), Fraction(5 * 10**8)),
+        duration=Fraction(1, 25), after="repeat",
+    )  # fmt: skip
+    timed = replace(cluster(4, 1), network=replace(NETWORK, trace=trace))
+    local = profile((1, [[exchange(), exchange()]]))
+    assert predict(DENSE, cluster(4), COMPUTE).iteration_error is None
+    changing = predict(DENSE, timed, COMPUTE)
+    assert changing.iteration_p5 is not None
+    assert changing.iteration_error is None
+    # jitter, but nobody to talk to, or nothing to say
+    alone = replace(SHAKY, nodes=1)
+    assert predict(DENSE, alone, COMPUTE).iteration_error is None
+    assert predict(local, SHAKY, COMPUTE).iteration_error is None
+    one, two = (
+        predict(DENSE, SHAKY, COMPUTE, training=Training(iterations=count)) for count in (1, 2)
+    )
+    assert one.iteration_error is None
+    assert two.iteration_error is not None
+
+
+@pytest.mark.parametrize(
+    ("iterations", "batches", "length"), [(5, 5, 1), (14, 14, 1), (19, 9, 2), (100, 10, 10)]
+)
+def test_the_standard_error_is_that_of_batch_means(
+    iterations: int, batches: int, length: int
+) -> None:
+    """Against sums in plain Python, over two phases that weigh 1 : 3."""
+    training = Training(noise=NOISE, iterations=iterations)
+    dense = [exchange(reduce(40_000_000)), exchange(reduce(4_000_000))]
+    traffic = profile((1, [dense]), (3, [SHORT]))
+    averager = averages.Averager(SHAKY, training, 7)
+    planner = Planner(SHAKY, COMPUTE, training)
+    long, short = (
+        averager.average(planner.plan(phase.steps[0])).iterations.tolist()
+        for phase in traffic.phases
+    )
+    mixed = [(one + 3 * other) / 4 for one, other in zip(long, short, strict=True)]
+    last = mixed[iterations - batches * length :]
+    means = [sum(last[b * length : (b + 1) * length]) / length for b in range(batches)]
+    # the variance of a batch's mean, over as many batches as the iterations would fill
+    expected = math.sqrt(statistics.variance(means) / (iterations / length))
+    times = predict(traffic, SHAKY, COMPUTE, training=training, seed=7, spans=False)
+    assert times.iteration_error == pytest.approx(expected / 1e12, rel=1e-9)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_standard_errors_are_as_large_as_means_differ_between_seeds(carry: bool) -> None:
+    """With `carry`, slow workers leave skew to the iterations after them."""
+    noise = Noise(variation=Fraction(1, 5), slow_probability=Fraction(1, 10),
+                  slow_factor=Fraction(3))  # fmt: skip
+    loading = InputLoading(batch=Fraction(36, 1000), prefetch=4) if carry else None
+    training = Training(noise=noise, iterations=100, input=loading)
+    found = [
+        predict(profile((1, [SHORT])), SHAKY, COMPUTE, training=training, seed=seed, spans=False)
+        for seed in range(40)
+    ]
+    errors = [times.iteration_error or 0.0 for times in found]
+    spread = statistics.stdev(times.iteration for times in found)
+    # 40 seeds know their spread to 11 %, ten batches know less and correlate a little
+    assert 0.7 < statistics.mean(errors) / spread < 1.3
+    mean = statistics.mean(times.iteration for times in found)
+    near = sum(
+        abs(times.iteration - mean) < 2 * error for times, error in zip(found, errors, strict=True)
+    )
+    assert near >= 34  # 93 % of 40 are expected: Student's t with 9 degrees of freedom
+
+
+def test_steps_that_meet_the_same_luck_do_not_cancel_each_others_errors() -> None:
+    training = Training(noise=NOISE, iterations=100)
+    like = [exchange(reduce(400_004)), exchange(reduce(4_004))]
+    one, both = (
+        predict(profile((1, steps)), cluster(4), COMPUTE, training=training, spans=False)
+        for steps in ([SHORT], [SHORT, like])
+    )
+    assert both.iteration_error == pytest.approx(one.iteration_error, rel=0.01)
+
+
+def test_local_steps_that_nothing_disturbs_add_no_error() -> None:
+    training = Training(iterations=50)
+    alone, mixed = (
+        predict(profile((1, [SHORT]), *local), SHAKY, COMPUTE, training=training, spans=False)
+        for local in ([], [(3, [[exchange(), exchange()]])])
+    )
+    assert alone.iteration_error is not None
+    assert mixed.iteration_error == pytest.approx(alone.iteration_error / 4, rel=1e-12)

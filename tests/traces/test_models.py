@@ -14,6 +14,7 @@ from gcsim.errors import InputError
 from gcsim.traces.building import build_model, trainable
 from gcsim.traces.facts import model_facts
 from gcsim.traces.models import MODELS, find_model
+from gcsim.traces.networks_resnet import ZeroPadded
 
 ALEXNET_SHAPES = [  # torchvision.models.alexnet().named_parameters()
     ("features.0.weight", (64, 3, 11, 11)),
@@ -100,6 +101,38 @@ def test_alexnet_costs_twice_its_multiply_adds_layer_by_layer() -> None:
 def test_the_table_tells_each_models_true_size(name: str) -> None:
     model = build_model(name, seed=0, device="meta")
     assert sum(p.numel() for p in model.parameters()) == MODELS[name].parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [  # 2 per multiply-add; ResNet-50: 4.09 G multiply-adds (torchvision's documentation), ...
+        ("resnet18", 3_628_146_688),
+        ("resnet50", 8_178_368_512),
+        ("resnet152", 23_027_253_248),
+        ("resnet20_cifar10", 81_102_080),
+        ("resnet110_cifar10", 505_775_360),
+    ],
+)
+def test_residual_networks_cost_what_is_published(name: str, flops: int) -> None:
+    entry = MODELS[name]
+    facts = model_facts(name, build_model(name, seed=0, device="meta"), entry.input_shape, 1)
+    assert facts.forward_flops == flops
+
+
+def test_resnet50_has_torchvisions_names() -> None:
+    names = [name for name, _ in trainable(build_model("resnet50", seed=0, device="meta"))]
+    assert names[:4] == ["conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight"]
+    assert "layer1.0.downsample.1.bias" in names
+    assert names[-2:] == ["fc.weight", "fc.bias"]
+    assert len(names) == 161
+
+
+def test_the_shortcut_without_parameters_keeps_every_second_pixel() -> None:
+    maps = torch.arange(2 * 4 * 4 * 4, dtype=torch.float32).reshape(2, 4, 4, 4)
+    padded = ZeroPadded(4, 2)(maps)
+    assert torch.equal(padded[:, 2:6], maps[:, :, ::2, ::2])
+    assert padded.shape == (2, 8, 2, 2)
+    assert padded[:, :2].abs().sum() + padded[:, 6:].abs().sum() == 0
 
 
 def test_lenet_is_the_variant_of_61706_parameters() -> None:

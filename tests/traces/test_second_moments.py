@@ -14,6 +14,7 @@ from gcsim.errors import InputError
 from gcsim.traces import layer_moments
 from gcsim.traces.building import build_model, trainable
 from gcsim.traces.data import Textures
+from gcsim.traces.networks_resnet import resnet20_cifar10
 from gcsim.traces.second_moments import Moments, second_moments
 from gcsim.traces.torch_generator import keyed_generator
 
@@ -198,10 +199,78 @@ def test_a_frozen_layer_is_left_out() -> None:
     assert len(watched_moments(model, images, labels).values) == 6
 
 
-def test_batch_normalisation_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    with pytest.raises(InputError, match="1 is batch normalisation"), second_moments(model):
-        pass
+def terms_of_samples(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
+    """sum_z t_z^2 with t_z the part of a layer's gradient that comes by way of sample z's output.
+
+    By autograd: each layer's output gradient with all other samples set to zero.
+    """
+    outputs: dict[int, Tensor] = {}
+    layers = [m for m in model.modules() if list(m.parameters(recurse=False))]
+    handles = [
+        layer.register_forward_hook(lambda m, _, out: outputs.__setitem__(id(m), out))
+        for layer in layers
+    ]
+    loss = cross_entropy(model(images), labels)
+    for handle in handles:
+        handle.remove()
+    found: dict[int, Tensor] = {}
+    for layer in layers:
+        output = outputs[id(layer)]
+        (delta,) = torch.autograd.grad(loss, output, retain_graph=True)
+        for parameter in layer.parameters(recurse=False):
+            total = torch.zeros_like(parameter)
+            for sample in range(len(images)):
+                alone = torch.zeros_like(delta)
+                alone[sample] = delta[sample]
+                (term,) = torch.autograd.grad(output, parameter, alone, retain_graph=True)
+                total += term**2
+            found[id(parameter)] = total
+    return [found[id(parameter)] for _, parameter in trainable(model)]
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 4, 3, bias=False),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(4 * 36, 7),
+                nn.BatchNorm1d(7),
+                nn.Linear(7, 5),
+            ),
+            (3, 8, 8),
+        ),
+        (resnet20_cifar10, (3, 32, 32)),
+    ],
+    ids=["small", "resnet20"],
+)
+def test_samples_that_meet_in_batch_normalisation_have_their_terms_of_the_sum(
+    build: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    images, labels = Textures(shape, 5, seed=1).batch(BATCH, worker=0, step=0)
+    model = made(build)
+    found = watched_moments(model, images, labels)
+    for value, expected in zip(found.values, terms_of_samples(model, images, labels), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-10)
+
+
+def test_batch_normalisation_beside_a_parameter_of_no_layer_is_refused() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, images: Tensor) -> Tensor:
+            scaled: Tensor = self.scale * self.norm(images)
+            return scaled
+
+    images, labels = Textures((4,), 4, seed=1).batch(BATCH, worker=0, step=0)
+    with pytest.raises(InputError, match=r"meet in norm, .* parameter scale belongs to no layer"):
+        watched_moments(Scaled(), images, labels)
 
 
 class Tied(nn.Module):

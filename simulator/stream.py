@@ -14,25 +14,26 @@ import simpy
 from gcsim.simulator.clock import Picoseconds, reading
 from gcsim.simulator.instant import STREAMS, Later
 
-AUTOGRAD = (0, 0, 0)
+Key = tuple[int, int, int]
+AUTOGRAD: Key = (0, 0, 0)
 """Key of the autograd thread's work; it never has two pieces waiting."""
 
 
-def callback(bucket: int, index: int) -> tuple[int, int, int]:
-    """Key of what is computed after collective `index` of a bucket."""
+def callback(bucket: int, index: int) -> Key:
+    """Key of what is computed after collective `index` of a bucket; -1: before the first."""
     return (1, bucket, index)
 
 
-class ComputeStream:
+class Stream:
     """The stream of one rank, or of ranks that do the same at the same time."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
-        self._waiting: list[tuple[Picoseconds, tuple[int, int, int], Picoseconds, simpy.Event]] = []
+        self._waiting: list[tuple[Picoseconds, Key, Picoseconds, simpy.Event]] = []
         self._busy = False
         """A piece of work is under way, or will be chosen at the end of this instant."""
 
-    def work(self, key: tuple[int, int, int], duration: Picoseconds) -> simpy.Event:
+    def work(self, key: Key, duration: Picoseconds) -> simpy.Event:
         """An event that comes with the start time when the work, issued now, is done."""
         done = self._env.event()
         heapq.heappush(self._waiting, (reading(self._env.now), key, duration, done))

@@ -1,0 +1,151 @@
+"""Where do the numbers of a result come from? A line for each kind, with what is an estimate."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gcsim.scenarios.result import Result
+
+_SHORT = 200
+"""Characters of a source that a note shows; results.json holds all of it."""
+
+_CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
+"""How a note words a link's calibration, where results.json has a bare word."""
+
+_TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
+"""What a note tells of the gradients, where it is known."""
+
+_NODES = 6
+"""Nodes with the same card that a note names."""
+
+
+def provenance_notes(result: Result) -> list[str]:
+    """One line for each kind of number: its source, and whether it is an estimate."""
+    facts = result.provenance
+    notes = [
+        _gradients(_table(facts, "gradients")),
+        _compute(facts.get("compute")),
+        _kernels(_table(facts, "kernels")),
+        *_links(_table(facts, "links")),
+        _transport(facts),
+        _averages(facts.get("averages")),
+        _pairs("versions", {"seed": facts.get("seed"), **_table(facts, "versions")}),
+        f"gradient error: of single updates{_accumulated(result)}; whether training converges as "
+        "well is not simulated",
+    ]
+    return [note for note in notes if note]
+
+
+def micro_batches(result: Result) -> int:
+    """Of an iteration."""
+    training = result.scenario.get("training")
+    return int(training.get("accumulation", 1)) if isinstance(training, dict) else 1
+
+
+def _accumulated(result: Result) -> str:
+    batches = micro_batches(result)
+    return "" if batches == 1 else f" from one micro-batch's gradients, not the sum of {batches}"
+
+
+def _table(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = facts.get(key)
+    if isinstance(value, Mapping):
+        return value
+    return {} if value is None else {"source": value}
+
+
+def _short(text: object) -> str:
+    return textwrap.shorten(str(text), _SHORT, placeholder=" [...]")
+
+
+def _pairs(title: str, facts: Mapping[str, Any]) -> str:
+    plain = [
+        f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if value is not None
+    ]
+    return f"{title}: {', '.join(plain)}" if plain else ""
+
+
+def _gradients(facts: Mapping[str, Any]) -> str:
+    """Live or recorded, and what is known of the training that made them."""
+    if not facts:
+        return ""
+    parts = [str(facts.get("source", "source unknown"))]
+    parts += [f"{key.replace('_', ' ')} {facts[key]}" for key in _TRAINING if key in facts]
+    losses = facts.get("warmup_losses")
+    if isinstance(losses, list | tuple) and losses:
+        parts.append(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} before the first was taken")
+    return _short(f"gradients: {', '.join(parts)}")
+
+
+def _compute(facts: object) -> str:
+    if not facts:
+        return ""
+    if not isinstance(facts, Mapping):
+        return f"forward and backward: {_short(facts)}"
+    mark = "an estimate; " if facts.get("estimate") else ""
+    return f"forward and backward: {mark}{_short(facts.get('source', 'source unknown'))}"
+
+
+def _kernels(facts: Mapping[str, Any]) -> str:
+    if not facts:
+        return ""
+    classes = _table(facts, "classes")
+    estimated = [kind for kind in classes if _table(classes, kind).get("estimate")]
+    measured = [kind for kind in classes if kind not in estimated]
+    notes = [f"encode and decode: {facts.get('method', 'kernels')}, {facts.get('device', '')}"]
+    if measured:
+        notes.append("measured: " + ", ".join(measured))
+    if estimated:
+        notes.append("ESTIMATES: " + ", ".join(estimated))
+    return "; ".join(notes)
+
+
+def _transport(facts: Mapping[str, Any]) -> str:
+    if "transport" not in facts:
+        return ""
+    carried = _table(facts, "algorithms").values()
+    algorithms = sorted({name for names in carried for name in names})
+    named = f"; algorithms: {'; '.join(algorithms)}" if algorithms else ""  # names have commas
+    return f"transport: {facts['transport']}{named}"
+
+
+def _links(facts: Mapping[str, Any]) -> list[str]:
+    notes = []
+    for key, value in facts.items():
+        if isinstance(value, list):  # cards of some nodes
+            notes += [_link(_nodes(key, link.get("nodes", ())), link) for link in value]
+        else:
+            notes.append(_link(key.replace("_", " "), _table(facts, key)))
+    return notes
+
+
+def _nodes(key: str, nodes: Sequence[int]) -> str:
+    """ "card of node 3", "cards of nodes 3, 5 and 20 more"."""
+    shown = ", ".join(map(str, nodes[:_NODES]))
+    more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
+    return f"{key} of nodes {shown}{more}" if len(nodes) > 1 else f"{key[:-1]} of node {shown}"
+
+
+def _link(title: str, link: Mapping[str, Any]) -> str:
+    efficiency = link.get("efficiency")
+    framed = isinstance(efficiency, float) and efficiency < 1
+    share = f" ({efficiency:.1%} of the line rate)" if framed else ""
+    kind = str(link.get("calibration", "of unknown origin"))
+    return (
+        f"{title}: {link.get('name', '')}, {_CALIBRATIONS.get(kind, kind)}{share}; "
+        f"{_short(link.get('source', ''))}"
+    )
+
+
+def _averages(facts: object) -> str:
+    """Over how many iterations the times are means, and why they differ."""
+    if not isinstance(facts, Mapping):
+        return ""
+    parts = [f"means of {facts.get('iterations')} iterations, which differ"]
+    if facts.get("random"):
+        parts.append(f"random, from seed {facts.get('seed')}: {', '.join(facts['random'])}")
+    if facts.get("changing_with_time"):
+        parts.append(f"changing with time: {', '.join(facts['changing_with_time'])}")
+    return "; ".join(parts)

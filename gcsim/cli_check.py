@@ -1,0 +1,246 @@
+"""What did gcsim understand of a scenario? Links, training, and what the transport chooses.
+
+Sizes of messages are those of a dense gradient that fills DDP's buckets to their limits (`ddp`).
+What is really sent is known when the compressors have run, and a run's report names what carried
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.numbers import bits, duration, plural, significant, size, times
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios.checking import dotted
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
+from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.collectives.dispatch import algorithm_of
+from gcsim.simulator.links import Link
+from gcsim.simulator.training import Noise, Training
+
+Line = tuple[str, str]
+"""Label and text."""
+
+_CARDS = 8
+"""Cards that are named one by one."""
+_SHARE = 100
+"""An all-gather's block, as a part of the dense message: 1 %."""
+
+
+def understood(scenario: Scenario) -> Table:
+    """The lines as a table of labels and texts."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in lines(scenario):
+        grid.add_row(Text(label), Text(text))
+    return grid
+
+
+def lines(scenario: Scenario) -> Iterator[Line]:
+    """What was understood, from the devices outwards."""
+    yield from _topology(scenario)
+    yield from _training(scenario.training)
+    yield from _averages(scenario)
+    yield from _collectives(scenario)
+
+
+# --- topology ------------------------------------------------------------------------------------
+
+
+def _topology(scenario: Scenario) -> Iterator[Line]:
+    cluster = scenario.cluster
+    if cluster.devices_per_node > 1 or cluster.collectives.stages:
+        shared = "; devices share it" if cluster.shared_bus else "; each device has one"
+        alone = cluster.devices_per_node == 1
+        yield "in a node", link_text(cluster.intra_node) + ("" if alone else shared)
+    yield "network", link_text(cluster.network)
+    for number, (node, card) in enumerate(sorted(cluster.cards.items())):
+        if number == _CARDS:
+            yield "", f"and {plural(len(cluster.cards) - _CARDS, 'other card')}"
+            break
+        yield f"card, node {node}", link_text(card)
+    racks = cluster.racks
+    if racks is not None and racks.nodes < cluster.nodes:
+        of = f"{-(-cluster.nodes // racks.nodes)} of up to {plural(racks.nodes, 'node')}"
+        uplink = f"uplink {link_text(racks.uplink)}, {_oversubscribed(cluster, racks)}"
+        yield "racks", f"{of}; {uplink}"
+
+
+def link_text(link: Link) -> str:
+    """A link in a few words."""
+    line, goodput = link.bandwidth, link.rate
+    rate = bits(float(goodput)) + (f" of {bits(float(line))}" if goodput != line else "")
+    parts = [f"{link.name}: {rate}, {duration(float(link.latency))} one way"]
+    if link.trace is not None:
+        parts.append("the rate changes over time")
+    if link.up is not None:
+        up = f"{bits(float(link.up.bandwidth))}, {duration(float(link.up.latency))}"
+        parts.append(f"{up} away from the node")
+    if link.shared:
+        parts.append("one half-duplex medium for all nodes")
+    if link.factors:
+        parts.append("figures by message size")
+    if link.background:
+        parts.append(f"{float(link.background):.0%} taken by other traffic")
+    if link.jitter:
+        parts.append("jitter")
+    if link.loss is not None:
+        parts.append(f"{float(link.loss.rate):.3g} of the packets lost")
+    return ", ".join(parts)
+
+
+def _oversubscribed(cluster: Cluster, racks: Racks) -> str:
+    """By how much the cards of the fullest rack exceed its uplink."""
+    cards = max(
+        sum(
+            cluster.card(node).rate
+            for node in range(first, min(first + racks.nodes, cluster.nodes))
+        )
+        for first in range(0, cluster.nodes, racks.nodes)
+    )
+    ratio = float(cards / racks.uplink.rate)
+    return f"oversubscribed {significant(ratio)}:1" if ratio > 1 else "not oversubscribed"
+
+
+def _averages(scenario: Scenario) -> Iterator[Line]:
+    """Why iterations differ, and over how many times will be means."""
+    means = f"means of {plural(scenario.training.iterations, 'iteration')}"
+    random = random_settings(scenario.cluster, scenario.training)
+    if random:
+        yield "random", f"{', '.join(map(dotted, random))}; {means}, seed {scenario.seed}"
+    timed = timed_settings(scenario.cluster)
+    if timed:
+        yield "with time", f"{', '.join(map(dotted, timed))}; {means}"
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def _training(training: Training) -> Iterator[Line]:
+    """Only what is not as usual."""
+    if training.encode_on == "side":
+        slower = training.side_slowdown
+        slowed = f", {times(float(slower))} as long" if slower != 1 else ""
+        yield "encoding", f"on a stream beside the backward pass{slowed}"
+    if training.concurrent_collectives > 1:
+        yield "collectives", f"{training.concurrent_collectives} under way at a time"
+    if training.accumulation > 1:
+        yield "iteration", f"{training.accumulation} micro-batches, one exchange"
+    if training.optimizer:
+        yield "optimizer", duration(float(training.optimizer))
+    if training.input is not None:
+        batch = duration(float(training.input.batch))
+        yield "input", f"{batch} a batch, up to {training.input.prefetch} made ahead"
+    if training.slow_nodes:
+        slow = sorted(training.slow_nodes.items())
+        named = ", ".join(f"node {node} {times(float(factor))}" for node, factor in slow[:_CARDS])
+        more = f" and {len(slow) - _CARDS} more" if len(slow) > _CARDS else ""
+        yield "compute takes", f"{named}{more} as long"
+    if training.noise is not None and matters(training.noise):
+        yield "noise", _noise(training.noise)
+    if training.faults is not None:
+        deaths = plural(len(training.faults.deaths), "death")
+        horizon, restart = training.faults.horizon, training.faults.restart
+        yield (
+            "faults",
+            f"{deaths} in {duration(float(horizon))}, restart {duration(float(restart))}",
+        )
+
+
+def _noise(noise: Noise) -> str:
+    parts = []
+    if noise.variation:
+        parts.append(f"compute times vary by {float(noise.variation):.3g} ({noise.distribution})")
+    if slows(noise):
+        factor = times(float(noise.slow_factor))
+        parts.append(
+            f"a worker takes {factor} in {float(noise.slow_probability):.3g} of iterations"
+        )
+    return "; ".join(parts)
+
+
+# --- collectives ---------------------------------------------------------------------------------
+
+
+def _collectives(scenario: Scenario) -> Iterator[Line]:
+    chosen = scenario.cluster.collectives
+    staged = "copied through host memory" if chosen.stages else "from device memory"
+    yield "transport", f"{chosen.transport}, {staged}"
+    if scenario.server_per_node:
+        yield "servers", "one on every node"
+    elif chosen.server_hosts == "dedicated":
+        card = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
+        alone = "on a machine of its own" if chosen.servers == 1 else "on machines of their own"
+        yield "servers", f"{chosen.servers}, {alone}{card}"
+    limits = sorted({scenario.buckets.first, scenario.buckets.cap})
+    whole = {f"of {size(nbytes)}": nbytes for nbytes in limits}
+    yield from _algorithms(scenario, "all_reduce", "a bucket", whole)
+    blocks = {name: max(1, nbytes // _SHARE) for name, nbytes in whole.items()}
+    yield from _algorithms(scenario, "all_gather", "1 % of a bucket", blocks)
+    if _size_decides(scenario, limits[0]):
+        yield "", "smaller buckets may be carried otherwise"
+
+
+def _algorithms(
+    scenario: Scenario,
+    kind: Literal["all_reduce", "all_gather"],
+    what: str,
+    messages: Mapping[str, int],
+) -> Iterator[Line]:
+    """What carries out `what` of these sizes; equal answers on one line."""
+    chosen = scenario.cluster.collectives
+    how = f"chosen by {chosen.transport}" if getattr(chosen, kind) == "auto" else "as named"
+    element = 4 if kind == "all_reduce" else 1
+    by_answer: dict[str, list[str]] = {}
+    for name, nbytes in messages.items():
+        record = CollectiveRecord(kind=kind, sent=(nbytes,), element=element)
+        by_answer.setdefault(_by_size(scenario, record), []).append(name)
+    by_answer.pop("", None)
+    for number, (answer, names) in enumerate(by_answer.items()):
+        label = kind.replace("_", "-") if number == 0 else ""
+        yield label, f"for {what} {' and '.join(names)}: {answer} ({how})"
+
+
+def _size_decides(scenario: Scenario, limit: int) -> bool:
+    """Whether something else carries smaller messages; powers of two are tried."""
+    sizes = [limit, *(1 << power for power in range(2, (limit - 1).bit_length()))]
+    for kind in ("all_reduce", "all_gather"):
+        answers = {
+            _by_size(
+                scenario,
+                CollectiveRecord(
+                    kind=kind,
+                    sent=(nbytes if kind == "all_reduce" else max(1, nbytes // _SHARE),),
+                    element=4 if kind == "all_reduce" else 1,
+                ),
+            )
+            for nbytes in sizes
+        }
+        if len(answers) > 1:
+            return True
+    return False
+
+
+def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:
+    """What carries it out, by number of nodes; one worker alone asks nobody."""
+    found: list[tuple[int, str]] = []
+    for nodes in scenario.node_counts:
+        cluster = scenario.cluster_at(nodes)
+        if cluster.workers > 1:
+            found.append((nodes, algorithm_of(record, cluster).title))
+    runs = [list(run) for _, run in groupby(found, key=lambda entry: entry[1])]
+    if len(runs) == 1:
+        return runs[0][0][1]
+    parts = []
+    for run in runs:
+        (first, title), last = run[0], run[-1][0]
+        span = plural(first, "node") if first == last else f"{first} to {last} nodes"
+        parts.append(f"{title} on {span}")
+    return "; ".join(parts)

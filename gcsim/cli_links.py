@@ -1,0 +1,142 @@
+"""How are links listed? What they reach on real hardware, and apart from it the ideal bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gcsim.cli_list import Entry
+
+Rows = list[tuple[str, ...]]
+
+_CALIBRATION = {
+    "ideal": "ideal: a bound, the line rate, which no transport reaches",
+    "measured": "measured: on such a link",
+    "estimate": "estimate: a figure was not measured, or not on such a link",
+}
+
+_AFTER = {"repeat": "all again", "hold": "the last for ever"}
+
+ABOUT_LINKS = (
+    "estimate: a figure was not measured, or not on such a link.",
+    "One link with its source: gcsim list links NAME. Another figure in a scenario:",
+    "network: {like: NAME, latency: 20 us}",
+)
+"""What stands below the tables."""
+
+
+def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
+    """Title, headings and rows: of the calibrated links, and of the ideal ones.
+
+    An access link has a second row, for its other direction.
+    """
+    ideal = [entry for entry in entries if entry["calibration"] == "ideal"]
+    calibrated = [entry for entry in entries if entry["calibration"] != "ideal"]
+    headings = ("name", "line rate", "goodput", "one way", "figures")
+    rows = [row for entry in calibrated for row in _rows(entry)]
+    yield "Calibrated: what a transport reaches", headings, rows
+    bounds: Rows = [
+        (e["name"], _bits(e["bandwidth_bytes_per_s"]), _time(e["latency_s"])) for e in ideal
+    ]
+    yield "Ideal: the line rate itself, a bound", ("name", "line rate", "one way"), bounds
+
+
+def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Label and text of each thing that is known of a link."""
+    section = entry["section"]
+    yield "figures", _CALIBRATION[entry["calibration"]]
+    yield from _rate(entry, section)
+    if "overhead" in section:
+        yield "overhead", f"{section['overhead']} a message"
+    if "factors" in section:
+        yield "by size", "\n".join(_factor(factor) for factor in section["factors"])
+    for jitter in section.get("jitter", ()):
+        yield "jitter", _jitter(jitter)
+    if "loss" in section:
+        loss = section["loss"]
+        yield "loss", f"{loss['rate']} of the packets, {loss['model']}, time-out {loss['timeout']}"
+    if "background" in section:
+        yield "background", f"other traffic takes {section['background']} of the rate"
+    if entry["shared"]:
+        yield (
+            "medium",
+            "one for all nodes, half-duplex: between two nodes a message crosses it twice",
+        )
+    yield "source", entry["source"]
+    yield "in a scenario", f"network: {entry['name']}"
+
+
+def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    up = entry["up"]
+    towards = " towards the node" if up else ""
+    if "trace" in section:
+        trace = section["trace"]
+        yield (
+            "rate",
+            f"{_bits(entry['goodput_bytes_per_s'])} in the long run{towards}: "
+            f"{len(trace['points'])} rates in {trace['duration']}, then {_AFTER[trace['after']]}",
+        )
+    else:
+        yield _line_rate(entry)[0], _bits(entry["bandwidth_bytes_per_s"]) + towards
+        share = entry["goodput_bytes_per_s"] / entry["bandwidth_bytes_per_s"]
+        if share != 1:
+            yield "goodput", f"{_bits(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
+    yield "one way", _time(entry["latency_s"]) + towards
+    if "grant" in section:
+        yield "grants", f"a message may start every {section['grant']}"
+    if up:
+        grants = up["grant_s"]
+        starts = f"; a message may start every {_time(grants)}" if grants else ""
+        rate = _bits(up["bandwidth_bytes_per_s"])
+        yield "up", f"{rate} and {_time(up['latency_s'])} away from the node{starts}"
+
+
+def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
+    remarks = [entry["calibration"]]
+    remarks += ["shared"] if entry["shared"] else []
+    remarks += ["by size"] if entry["by_size"] else []
+    yield (
+        entry["name"],
+        _line_rate(entry)[1],
+        _bits(entry["goodput_bytes_per_s"]),
+        _time(entry["latency_s"]),
+        ", ".join(remarks),
+    )
+    up = entry["up"]
+    if up:
+        rate = _bits(up["bandwidth_bytes_per_s"])
+        grants = f"starts every {_time(up['grant_s'])}" if up["grant_s"] else ""
+        yield "  up", "", rate, _time(up["latency_s"]), grants
+
+
+def _line_rate(entry: Entry) -> tuple[str, str]:
+    """Its label and text; of many links only what they carry is known."""
+    rate = entry["bandwidth_bytes_per_s"]
+    if entry["calibration"] != "ideal" and entry["goodput_bytes_per_s"] == rate:
+        return "goodput", ""
+    return "line rate", _bits(rate)
+
+
+def _factor(factor: Mapping[str, str]) -> str:
+    rate, latency = factor.get("bandwidth", "1"), factor.get("latency", "1")
+    return f"from {factor['from']}: rate x {rate}, latency x {latency}"
+
+
+def _jitter(jitter: Mapping[str, str]) -> str:
+    shape = f", shape {jitter['shape']}" if "shape" in jitter else ""
+    some = f", {jitter['probability']} of the messages" if "probability" in jitter else ""
+    return f"{jitter['distribution']}, mean {jitter['mean']}{shape}{some}"
+
+
+def _bits(bytes_per_s: float) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if bytes_per_s * 8 >= size:
+            return f"{bytes_per_s * 8 / size:.4g} {unit}bit/s"
+    return f"{bytes_per_s * 8:.4g} bit/s"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"

@@ -1,0 +1,169 @@
+"""Which settings of a scenario change nothing beside the others, or not what they seem to?
+
+None of them is wrong, so each is a warning that names the setting: a knob that is turned and
+does nothing is worse than an error, and so are random settings that are drawn too few times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gcsim.errors import Problem
+from gcsim.scenarios.checking import dotted
+from gcsim.scenarios.document import Document, Keys
+from gcsim.scenarios.schema import ScenarioFile
+from gcsim.scenarios.schema_cluster import CollectivesSection
+from gcsim.scenarios.schema_training import TrainingSection
+from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
+from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.training import Training
+
+FEWEST = 10
+"""Iterations that are drawn, and events in all of them, below which a mean is mostly luck."""
+_COLLECTIVES: Keys = ("cluster", "collectives")
+
+
+def idle(
+    document: Document, file: ScenarioFile, cluster: Cluster, training: Training
+) -> list[Problem]:
+    """Settings that change nothing, in the order of the text, as problems to warn of."""
+    return document.sorted(
+        [
+            *_algorithms(document, cluster.collectives),
+            *_servers(document, cluster.collectives),
+            *_topology(document, cluster),
+            *_streams(document, cluster, training),
+            *_randomness(document, cluster, training),
+            *_draws(document, cluster, training),
+            *_optimizer(document, file, cluster, training),
+        ]
+    )
+
+
+def _said(document: Document, way: Keys, why: str, hint: str, *, value: object = None) -> Problem:
+    shown = "" if value is None else f" = {value!r}"
+    return Problem(
+        place=document.place(way), message=f"{dotted(way)}{shown} has no effect{why}", hint=hint
+    )
+
+
+def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
+    if chosen.transport in {"nccl", "mpich"} and "auto" not in (
+        chosen.all_reduce,
+        chosen.all_gather,
+    ):
+        why = ": all_reduce and all_gather name their algorithms"
+        yield _said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
+                    value=chosen.transport)  # fmt: skip
+    cut = (
+        chosen.all_gather in {"pipelined_ring", "pipelined_ring_sync"}
+        or chosen.all_reduce == "double_tree"
+        or (chosen.transport, chosen.all_gather) == ("mpich", "auto")
+    )
+    default = CollectivesSection.model_fields["pipeline_block"].default
+    if chosen.pipeline_block != default and not cut:
+        why = (
+            f" with transport {chosen.transport!r}, all_reduce {chosen.all_reduce!r} and "
+            f"all_gather {chosen.all_gather!r}"
+        )
+        hint = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages so"
+        yield _said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
+
+
+def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
+    if chosen.server_network is not None and chosen.server_hosts != "dedicated":
+        why = ": the servers live on the nodes and use their cards"
+        hint = "write server_hosts: dedicated"
+        yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
+
+
+def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    racks = cluster.racks
+    if racks is not None and racks.nodes >= cluster.nodes:
+        why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
+        hint = "let racks be smaller than the cluster"
+        yield _said(document, ("cluster", "racks", "nodes"), why, hint)
+    if cluster.shared_bus and cluster.devices_per_node == 1:
+        why = ": a node has one device, which shares its bus with nobody"
+        yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
+    for node, card in cluster.cards.items():
+        if card == cluster.network:
+            why = f": it is {card.name}, as cluster.network"
+            yield _said(document, ("cluster", "cards", str(node)), why, "leave it out")
+
+
+def _streams(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    if training.side_slowdown != 1 and training.encode_on != "side":
+        why = ": encoding runs on the compute stream"
+        yield _said(document, ("training", "side_slowdown"), why, "write encode_on: side")
+    if training.concurrent_collectives == 2 and cluster.collectives.transport == "nccl":
+        way = ("training", "concurrent_collectives")
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = 2 is not what NCCL does: it carries out one collective "
+            "after the other",
+            hint="two are simulated; write 1 for NCCL",
+        )
+
+
+def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    noise, way = training.noise, ("training", "noise")
+    if noise is not None and not matters(noise):
+        why = ": variation is 0 and no worker is ever slow"
+        hint = "set variation, or slow_probability and slow_factor"
+        yield _said(document, way, why, hint)
+    elif noise is not None and not slows(noise):
+        if noise.slow_probability > 0:
+            why, hint = ": slow_factor is 1", "set slow_factor"
+            yield _said(document, (*way, "slow_probability"), why, hint)
+        if noise.slow_factor != 1:
+            why, hint = ": slow_probability is 0", "set slow_probability"
+            yield _said(document, (*way, "slow_factor"), why, hint)
+    default = TrainingSection.model_fields["iterations"].default
+    differ = random_settings(cluster, training) or timed_settings(cluster)
+    if training.iterations != default and not differ:
+        why = ": nothing is random or changes with time, so one iteration tells all"
+        hint = "set training.noise, or a link with jitter, sampled loss or a trace"
+        yield _said(document, ("training", "iterations"), why, hint)
+
+
+def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    """Means over so little that is random that they are luck."""
+    random, iterations = random_settings(cluster, training), training.iterations
+    if random and iterations < FEWEST:
+        way: Keys = ("training", "iterations")
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = {iterations}: means of so few are mostly luck where "
+            f"iterations are random ({', '.join(map(dotted, random))})",
+            hint=f"write at least {FEWEST}; the more, the smaller the standard error",
+        )
+    noise = training.noise
+    if noise is None or not slows(noise):
+        return
+    draws = cluster.workers * iterations
+    expected = noise.slow_probability * draws
+    if expected < FEWEST:
+        way = ("training", "noise", "slow_probability")
+        enough = math.ceil(FEWEST / (noise.slow_probability * cluster.workers))
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = {float(noise.slow_probability):g}: only "
+            f"{float(expected):.2g} slow workers are expected in all ({cluster.workers} workers, "
+            f"{iterations} iterations), too few for their mean",
+            hint=f"write training.iterations: {enough} or more",
+        )
+
+
+def _optimizer(
+    document: Document, file: ScenarioFile, cluster: Cluster, training: Training
+) -> Iterator[Problem]:
+    if training.optimizer and file.compute is None and file.model in cluster.device.training:
+        way = ("training", "optimizer")
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} counts twice: the measured rate of {file.model} on "
+            f"{cluster.device.name} is of whole steps, the optimiser's included",
+            hint="give `compute:` without it, or leave training.optimizer out",
+        )

@@ -1,0 +1,126 @@
+"""What may a scenario say of a link, and which `Link` comes of it?
+
+A link is spelled out, or is a link of the catalogue with changes (`like:`). What a section states
+replaces what the base has: `up` and `loss` key by key, everything else whole; `jitter: []`,
+`factors: []`, `loss: null`, `up: null` and `background: 0` remove; a `trace` stands in the place of
+the base's bandwidth and efficiency, and a `bandwidth` in the place of its trace.
+
+    network:
+      like: 10gbe
+      overhead: 5 us
+      factors:
+        - {from: 64 KiB, bandwidth: 0.941, latency: 11.64}
+      jitter: {distribution: exponential, mean: 100 us}    # or a list: their delays add up
+      loss: {rate: 0.001, model: sampled, timeout: 200 ms}
+      background: 0.2
+    network:
+      bandwidth: 30 Mbit/s                                 # towards the node
+      latency: 7 ms
+      up: {bandwidth: 10 Mbit/s, latency: 18 ms, grant: 2.5 ms}
+    network:
+      trace: {file: cell.csv, after: repeat}
+      latency: 25 ms
+
+A trace's file is read by `read_traces`, between the check of a file and `build_link`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.scenarios.checking import refuse
+from gcsim.scenarios.link_fields import TABLES, LinkFields, over
+from gcsim.scenarios.link_plain import link_facts, plain_link
+from gcsim.scenarios.link_trace import read_traces
+from gcsim.simulator.links import Link
+
+__all__ = ["LinkSection", "build_link", "link_facts", "plain_link", "read_traces"]
+
+_NO_FIGURES = {"like", "name", "source", "estimate"}
+
+
+def _known(name: str) -> str:
+    try:
+        catalog.link(name)
+    except InputError as error:
+        raise refuse(error.problems[0].message, error.problems[0].hint) from error
+    return name
+
+
+class LinkSection(LinkFields):
+    """A link, in full or as changes to one of the catalogue."""
+
+    like: Annotated[str, AfterValidator(_known)] | None = None
+    name: Annotated[str, Field(min_length=1)] | None = None
+
+    _stated: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _over_base(cls, data: Any, handler: ModelWrapValidatorHandler[LinkSection]) -> LinkSection:
+        if not isinstance(data, Mapping):
+            return handler(data)
+        base = data.get("like")
+        merged = dict(data)
+        if isinstance(base, str) and base in catalog.links():
+            merged = over(_figures(plain_link(catalog.link(base))), merged)
+        section = handler(merged)
+        section._stated = dict(data)
+        return section
+
+    def build(self) -> Link:
+        """The link: the base itself where nothing is changed."""
+        base = catalog.link(self.like) if self.like else None
+        stated = self._stated.keys() - {"like"}
+        if base and not stated:
+            return base
+        source = "given in the scenario"
+        if base:
+            figures = ", ".join(sorted(stated - _NO_FIGURES)) or "name"
+            source = f"{figures} stated in the scenario, the rest as {base.name}: {base.source}"
+        traces = (self.trace, None if self.up is None else self.up.trace)
+        files = [Path(trace.file).name for trace in traces if trace is not None and trace.file]
+        if files:
+            source += f" (rates from {', '.join(dict.fromkeys(files))})"
+        return self.link(
+            name=self.name or (f"{base.name}, changed" if base else "custom"),
+            source=source if self.source is None else self.source,
+            estimate=self._estimated(base) if self.estimate is None else self.estimate,
+        )
+
+    def _estimated(self, base: Link | None) -> bool:
+        """Whether a figure of an estimated link is still in use; what the user states is none."""
+        if base is None or not base.estimate:
+            return False
+        inherited = _figures(plain_link(base))
+        in_use = _names(over(inherited, self._stated))
+        return bool(_names(inherited) & in_use - _names(self._stated))
+
+
+def build_link(section: str | LinkSection) -> Link:
+    """A link of the catalogue by its name, or one that a section spells out.
+
+    Raises `InputError` with a suggestion for a name that the catalogue does not have.
+    """
+    return catalog.link(section) if isinstance(section, str) else section.build()
+
+
+def _figures(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plain.items() if key not in _NO_FIGURES}
+
+
+def _names(section: Mapping[str, Any]) -> set[str]:
+    """Of the figures in a section; those of `up` and `loss` one by one."""
+    found = set()
+    for key, value in _figures(section).items():
+        if key in TABLES and isinstance(value, Mapping):
+            found |= {f"{key}.{inner}" for inner in value}
+        elif key != "shared":  # what kind of medium it is was never estimated
+            found.add(key)
+    return found

@@ -1,0 +1,109 @@
+"""What may a scenario file say under `cluster`? Machines, devices, links, topology, collectives."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+
+from gcsim.scenarios import catalog
+from gcsim.scenarios.checking import (
+    NAMED,
+    SPELLED_OUT,
+    Section,
+    Size,
+    by_shape,
+    refuse,
+)
+from gcsim.scenarios.link_section import LinkSection
+from gcsim.scenarios.schema_types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, TransportName
+
+PER_NODE = "per_node"
+
+
+AnyLink = Annotated[
+    Annotated[str, in_catalogue(catalog.link), Tag(NAMED)]
+    | Annotated[LinkSection, Tag(SPELLED_OUT)],
+    Discriminator(by_shape),
+]
+"""A link of the catalogue by its name, or spelled out."""
+
+
+class DeviceSection(Section):
+    """A device of the catalogue as it was when a scenario was resolved."""
+
+    name: Annotated[str, in_catalogue(catalog.device)]
+    fingerprint: str
+
+    @model_validator(mode="after")
+    def _unchanged(self) -> DeviceSection:
+        if catalog.fingerprint(catalog.device(self.name)) != self.fingerprint:
+            raise refuse(
+                f"the catalogue's {self.name} is not what it was when this scenario was resolved",
+                f"write `device: {self.name}` to use what it is now",
+            )
+        return self
+
+
+class CollectivesSection(Section):
+    """Which algorithm carries out each kind of request; by default what the transport chooses."""
+
+    transport: TransportName = "textbook"
+    all_reduce: AllReduceAlgorithm = "auto"
+    all_gather: AllGatherAlgorithm = "auto"
+    pipeline_block: Size = 32 * 1024
+    servers: Annotated[
+        Annotated[Literal["per_node"], Tag(NAMED)] | Annotated[Count, Tag(SPELLED_OUT)],
+        Discriminator(lambda value: NAMED if isinstance(value, str) else SPELLED_OUT),
+    ] = 1
+    server_hosts: Literal["nodes", "dedicated"] = "nodes"
+    server_network: AnyLink | None = None
+    host_staging: bool | None = None
+
+
+class RacksSection(Section):
+    """Nodes under switches with uplinks of their own."""
+
+    nodes: Count
+    uplink: AnyLink
+
+
+_Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
+
+
+def _ascending(nodes: list[int]) -> list[int]:
+    for smaller, larger in itertools.pairwise(nodes):
+        if larger <= smaller:
+            raise refuse(f"{larger} stands after {smaller}; cluster sizes must ascend")
+    return nodes
+
+
+class ClusterSection(Section):
+    """Machines, devices and links."""
+
+    nodes: Annotated[
+        Annotated[_Nodes, Tag(NAMED)]
+        | Annotated[
+            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(SPELLED_OUT)
+        ],
+        Discriminator(lambda value: SPELLED_OUT if isinstance(value, list) else NAMED),
+    ]
+    devices_per_node: Count = 1
+    device: Annotated[
+        Annotated[str, in_catalogue(catalog.device), Tag(NAMED)]
+        | Annotated[DeviceSection, Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
+    network: AnyLink
+    cards: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
+    racks: RacksSection | None = None
+    intra_node: AnyLink = "pcie3_x16"
+    shared_bus: bool = False
+    collectives: CollectivesSection = CollectivesSection()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes, ascending."""
+        return tuple(self.nodes) if isinstance(self.nodes, list) else (self.nodes,)

@@ -1,0 +1,66 @@
+"""What may a scenario file say under `training`? How the job runs, beside its compressor."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gcsim.scenarios.checking import Duration, PositiveDuration, Section
+from gcsim.scenarios.schema_types import Factor, NodeNumber, Probability, Variation
+
+MOST_ITERATIONS = 100_000
+"""Beyond it the times of all workers in all iterations fill the memory."""
+MOST_BATCHES = 1_000
+"""Micro-batches of an iteration, and batches in waiting."""
+MOST_DEATHS = 1_000
+
+_Batches = Annotated[int, Field(ge=1, le=MOST_BATCHES)]
+
+
+class InputSection(Section):
+    """A loader beside each worker."""
+
+    batch: PositiveDuration
+    prefetch: _Batches = 2
+
+
+class NoiseSection(Section):
+    """Computation that takes randomly longer or shorter."""
+
+    distribution: Literal["lognormal", "gamma"] = "lognormal"
+    variation: Variation = Fraction(0)
+    slow_probability: Probability = Fraction(0)
+    slow_factor: Factor = Fraction(1)
+
+
+class DeathSection(Section):
+    """A node dies, and comes back or not."""
+
+    node: Annotated[int, Field(ge=0)]
+    at: Duration
+    down: PositiveDuration | None = None
+
+
+class FaultsSection(Section):
+    """Deaths over a run of some length."""
+
+    horizon: PositiveDuration
+    restart: Duration
+    deaths: Annotated[list[DeathSection], Field(min_length=1, max_length=MOST_DEATHS)]
+
+
+class TrainingSection(Section):
+    """The step beside forward, backward and the exchange."""
+
+    encode_on: Literal["compute", "side"] = "compute"
+    side_slowdown: Factor = Fraction(1)
+    concurrent_collectives: Annotated[int, Field(ge=1, le=2)] = 1
+    optimizer: Duration = Fraction(0)
+    accumulation: _Batches = 1
+    input: InputSection | None = None
+    slow_nodes: dict[NodeNumber, Factor] = {}  # noqa: RUF012
+    noise: NoiseSection | None = None
+    iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 100
+    faults: FaultsSection | None = None

@@ -1,0 +1,120 @@
+"""Which algorithms carry out collectives? The table: adding one is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives import (
+    alltoall_allgather_allreduce,
+    binomial_tree_allreduce,
+    bruck_allgather,
+    double_tree_allreduce,
+    gather_broadcast_allgather,
+    gloo_ring_allgather,
+    gloo_ring_allreduce,
+    halving_doubling_allreduce,
+    hierarchical,
+    nccl_allreduce,
+    pairwise_alltoall,
+    parameter_server,
+    pipelined_allgatherv,
+    recursive_doubling_allgather,
+    recursive_doubling_allreduce,
+    ring_allgather,
+    ring_allreduce,
+    synchronous_allgatherv,
+    tree_merge,
+)
+from gcsim.simulator.collectives.call import Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One line of the table."""
+
+    title: str
+    carry_out: Callable[[Call], Times]
+    stages_itself: bool = False
+    """True when the algorithm accounts for copies between device and host."""
+
+
+ALGORITHMS: dict[tuple[str, str], Algorithm] = {
+    ("all_reduce", "ring"): Algorithm(title="ring all-reduce", carry_out=ring_allreduce.carry_out),
+    ("all_reduce", "hierarchical"): Algorithm(
+        title="hierarchical all-reduce", carry_out=hierarchical.carry_out, stages_itself=True
+    ),
+    ("all_reduce", "halving_doubling"): Algorithm(
+        title="recursive halving-doubling all-reduce",
+        carry_out=halving_doubling_allreduce.carry_out,
+    ),
+    ("all_reduce", "recursive_doubling"): Algorithm(
+        title="recursive doubling all-reduce", carry_out=recursive_doubling_allreduce.carry_out
+    ),
+    ("all_reduce", "binomial_tree"): Algorithm(
+        title="binomial tree all-reduce", carry_out=binomial_tree_allreduce.carry_out
+    ),
+    ("all_reduce", "double_tree"): Algorithm(
+        title="double binary tree all-reduce", carry_out=double_tree_allreduce.carry_out
+    ),
+    ("all_reduce", "alltoall_allgather"): Algorithm(
+        title="all-to-all and all-gather all-reduce",
+        carry_out=alltoall_allgather_allreduce.carry_out,
+    ),
+    ("all_reduce", "parameter_server"): Algorithm(
+        title="parameter server all-reduce", carry_out=parameter_server.carry_out_allreduce
+    ),
+    ("all_reduce", "gloo_ring"): Algorithm(
+        title="Gloo ring all-reduce", carry_out=gloo_ring_allreduce.carry_out
+    ),
+    **{
+        ("all_reduce", mode.name): Algorithm(
+            title=mode.title("all_reduce"),
+            carry_out=partial(nccl_allreduce.nccl_allreduce, mode=mode),
+        )
+        for mode in nccl_allreduce.MODES
+    },
+    ("all_gather", "ring"): Algorithm(title="ring all-gather", carry_out=ring_allgather.carry_out),
+    ("all_gather", "pipelined_ring"): Algorithm(
+        title="pipelined ring all-gatherv", carry_out=pipelined_allgatherv.carry_out
+    ),
+    ("all_gather", "pipelined_ring_sync"): Algorithm(
+        title="pipelined ring all-gatherv in synchronous rounds",
+        carry_out=synchronous_allgatherv.carry_out,
+    ),
+    ("all_gather", "recursive_doubling"): Algorithm(
+        title="recursive doubling all-gather", carry_out=recursive_doubling_allgather.carry_out
+    ),
+    ("all_gather", "bruck"): Algorithm(
+        title="Bruck's all-gather", carry_out=bruck_allgather.carry_out
+    ),
+    ("all_gather", "gather_broadcast"): Algorithm(
+        title="binomial gather and broadcast", carry_out=gather_broadcast_allgather.carry_out
+    ),
+    ("all_gather", "gloo_ring"): Algorithm(
+        title="Gloo ring all-gather", carry_out=gloo_ring_allgather.carry_out
+    ),
+    **{
+        ("all_gather", mode.name): Algorithm(
+            title=mode.title("all_gather"),
+            carry_out=partial(nccl_allreduce.nccl_allgather, mode=mode),
+        )
+        for mode in nccl_allreduce.MODES
+        if mode.shape == "ring"
+    },
+    ("all_gather", "parameter_server"): Algorithm(
+        title="parameter server all-gather", carry_out=parameter_server.carry_out_allgather
+    ),
+    ("push_pull", "parameter_server"): Algorithm(
+        title="parameter server", carry_out=parameter_server.carry_out
+    ),
+    ("all_to_all", "pairwise"): Algorithm(
+        title="pairwise all-to-all", carry_out=pairwise_alltoall.carry_out
+    ),
+    ("tree_merge", "binomial"): Algorithm(
+        title="binomial tree merge", carry_out=tree_merge.carry_out
+    ),
+}
+"""By kind of request and name of the algorithm."""

@@ -1,0 +1,127 @@
+"""When does each rank leave a ring of equal, constant links, without going through its steps?
+
+What a rank waits for is a chain of sends. In a ring of n steps a chain stays at a rank, which then
+sends the next lower block, or hops on with the block to the next rank: n sends, of which the stays
+cost their block's serialisation B and the hops a latency L more. A chain that begins with block q,
+at the rank that enters at `entry[q]`, and ends where the next send would be of block e, has stayed
+k times, k congruent to q - e (mod p), with blocks q, q - 1, ..., e + 1, and has hopped n - k times,
+best with the dearest block that it comes by, H = B + L:
+
+    exit[e + n] = max over q of (entry[q] + B[q] + B[q-1] + ... + B[e+1] + (n - k) H)
+
+Staying is never dearer than hopping, so that only the smallest k counts, but for one case: where
+all blocks from q to e are cheap ones, a chain may go around once more, k + p, for the sake of the
+dear ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
+
+Two kinds are what an all-reduce has: its chunks differ by one element at most.
+
+Source: critical paths in max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.simulator.clock import Picoseconds, Times
+
+_NEVER = -(2**62)
+"""Earlier than any time, with room to add to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """Of a ring of `steps` steps, p - 1 at least, with two kinds of blocks at most."""
+
+    steps: int
+    first: int
+    """The first dear block."""
+    dear: int
+    """How many blocks are dear, p or fewer; they follow each other (mod p)."""
+    busy: tuple[Picoseconds, Picoseconds]
+    """Serialisation of a dear block and of a cheap one."""
+    hop: tuple[Picoseconds, Picoseconds]
+    """The same with the latency; a dear one's is not smaller."""
+
+    @staticmethod
+    def of(
+        sizes: NDArray[np.int64],
+        busy: Sequence[Picoseconds],
+        latency: Sequence[Picoseconds],
+        steps: int,
+    ) -> ClosedForm | None:
+        """For blocks of size classes `sizes` `[p]`; None where there are more kinds or runs."""
+        ends = np.flatnonzero(sizes != np.concatenate((sizes[1:], sizes[:1])))
+        if len(ends) > 2 or steps < len(sizes) - 1:
+            return None
+        if len(ends) == 0:
+            one, ranks = int(sizes[0]), len(sizes)
+            both, hop = (busy[one],) * 2, (busy[one] + latency[one],) * 2
+            return ClosedForm(steps=steps, first=0, dear=ranks, busy=both, hop=hop)
+        starts = [(int(end) + 1) % len(sizes) for end in ends]
+        kinds = [int(sizes[start]) for start in starts]
+        hops = [busy[kind] + latency[kind] for kind in kinds]
+        place = 0 if hops[0] >= hops[1] else 1
+        return ClosedForm(
+            steps=steps,
+            first=starts[place],
+            dear=(starts[1 - place] - starts[place]) % len(sizes),
+            busy=(busy[kinds[place]], busy[kinds[1 - place]]),
+            hop=(hops[place], hops[1 - place]),
+        )
+
+    def __call__(self, entry: Times) -> Times:
+        """Exit times `[p]` for entry times `[p]`, int64, picoseconds."""
+        exits = np.empty(len(entry), dtype=np.int64)
+        entry = np.ascontiguousarray(entry, dtype=np.int64)
+        _exits(entry, exits, self.steps, self.first, self.dear, *self.busy, *self.hop)
+        return exits
+
+
+@loop
+def _exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    entry: Times,
+    exits: Times,
+    steps: int,
+    first: int,
+    dear: int,
+    busy: int,
+    cheap_busy: int,
+    hop: int,
+    cheap_hop: int,
+) -> None:
+    """Blocks and ranks count from the first dear block, so that the dear ones are 0 ... `dear` - 1.
+
+    With P the running sum of the serialisation, a chain by way of a dear block is worth
+    (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and P of it for a chain that
+    goes from block 0 to block p - 1.
+    """
+    ranks = entry.size
+    around = dear * busy + (ranks - dear) * cheap_busy - ranks * hop
+    wrapped = np.empty(ranks, dtype=np.int64)  # over blocks 0 ... q, once around
+    best = _NEVER
+    for q in range(ranks):
+        total = (q + 1) * busy if q < dear else dear * busy + (q + 1 - dear) * cheap_busy
+        at = q + first if q + first < ranks else q + first - ranks
+        best = max(best, entry[at] + total - q * hop + around)
+        wrapped[q] = best
+    best, best_cheap = _NEVER, _NEVER
+    for q in range(ranks - 1, -1, -1):
+        total = (q + 1) * busy if q < dear else dear * busy + (q + 1 - dear) * cheap_busy
+        at = q + first if q + first < ranks else q + first - ranks
+        best = max(best, entry[at] + total - q * hop)
+        rest = steps * hop + q * hop - total
+        if q < dear:
+            over = best if q == 0 else max(best, wrapped[q - 1])
+            leaves = over + rest
+        else:
+            best_cheap = max(best_cheap, entry[at] + q * (cheap_busy - cheap_hop))
+            leaves = max(
+                wrapped[min(ranks - 1, q + steps - ranks)] + rest,
+                best_cheap + steps * cheap_hop + q * (cheap_hop - cheap_busy),
+            )
+        exits[(at + steps) % ranks] = leaves

@@ -1,0 +1,68 @@
+"""How long does a worker compute in an iteration, at random? Factors with mean 1.
+
+    factor = Q(u) * (slow_factor if v < slow_probability else 1)        u, v uniform on (0, 1)
+
+with Q the quantile function of
+
+- lognormal: ln Q(u) = sigma z(u) - sigma^2 / 2, sigma^2 = ln(1 + c^2), z the standard normal's;
+- gamma: shape 1 / c^2, scale c^2;
+
+for the coefficient of variation c. Both have mean 1, so that noise alone does not change how
+much is computed; slow workers come on top and do.
+
+u and v of rank r are number r of a counter-based generator whose key is (seed, iteration,
+purpose): a factor depends neither on the number of ranks nor on the order of draws. Factors are
+multiples of 2^-32, so that the last bit of a platform's logarithm does not show.
+
+Source: inversion as in Devroye 1986, "Non-uniform random variate generation", sec. II.2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.compressors.random import bits64, random_key
+from gcsim.simulator.training import Noise
+
+_GRID = 2.0**32
+
+
+def paces(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:
+    """How many times as long each rank computes in an iteration, float64 `[ranks]`, >= 0."""
+    factors = np.ones(ranks, dtype=np.float64)
+    if noise.variation:
+        factors = _quantile(noise, _uniform(seed, iteration, "compute noise", ranks))
+    if noise.slow_probability:
+        slow = _uniform(seed, iteration, "slow worker", ranks) < float(noise.slow_probability)
+        factors[slow] *= float(noise.slow_factor)
+    rounded: NDArray[np.float64] = np.rint(factors * _GRID) / _GRID
+    return rounded
+
+
+def _quantile(noise: Noise, u: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy import special
+
+    square = float(noise.variation) ** 2
+    if noise.distribution == "gamma":
+        gamma: NDArray[np.float64] = special.gammaincinv(1 / square, u) * square
+        return gamma
+    variance = math.log1p(square)
+    lognormal: NDArray[np.float64] = np.exp(math.sqrt(variance) * special.ndtri(u) - variance / 2)
+    return lognormal
+
+
+def _uniform(seed: int, iteration: int, purpose: str, ranks: int) -> NDArray[np.float64]:
+    values = np.empty(ranks, dtype=np.float64)
+    _fill(random_key(seed, iteration, 0, purpose), values)
+    return values
+
+
+@loop
+def _fill(key: np.uint64, values: NDArray[np.float64]) -> None:
+    """Numbers 0, 1, 2, ... of the key: odd multiples of 2^-53, so neither 0 nor 1."""
+    for rank in range(values.size):
+        values[rank] = (float(bits64(key, rank) >> np.uint64(12)) + 0.5) * 2.0**-52

@@ -1,0 +1,141 @@
+"""Do the collectives take as long as in SimGrid? `make crosscheck`; skipped where it is missing.
+
+SimGrid is written by others, event by event, in another language: what agrees with it is not only
+what we believe of a protocol. Bound: 0.2 % of the time of the last rank. Sizes divide evenly where
+MPI would cut a vector otherwise than we do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.fair_sharing import Transfer, concurrent_transfers
+from gcsim.simulator.collectives.halving_doubling_allreduce import halving_doubling_allreduce
+from gcsim.simulator.collectives.recursive_doubling_allreduce import recursive_doubling_allreduce
+from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.synchronous_allgatherv import (
+    PIPELINE,
+    block_size,
+    synchronous_ring_allgatherv,
+)
+from gcsim.simulator.links import Link
+from tests.crosscheck import simgrid
+
+pytestmark = pytest.mark.skipif(not simgrid.installed(), reason=simgrid.MISSING)
+
+BOUND = 0.002
+LINK = Link(
+    name="10 Gbit/s, 50 us",
+    bandwidth=Fraction(simgrid.BANDWIDTH_BIT_PER_S, 8),
+    latency=Fraction(str(simgrid.LATENCY_S)),
+)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simgrid.compiled(tmp_path_factory.mktemp("simgrid"))
+
+
+def together(ranks: int) -> Times:
+    return np.zeros(ranks, dtype=np.int64)
+
+
+def star(ranks: int) -> Fabric:
+    return Fabric(nodes=ranks, devices=1, cards=[LINK], buses=[LINK])
+
+
+def seconds(times: Times) -> float:
+    return int(times.max()) / PS_PER_SECOND
+
+
+def ring(ranks: int, nbytes: int) -> Times:
+    return ring_allreduce(together(ranks), nbytes, [LINK] * ranks, element=4)
+
+
+def halving_doubling(ranks: int, nbytes: int) -> Times:
+    return halving_doubling_allreduce(together(ranks), nbytes, star(ranks), element=4)
+
+
+def recursive_doubling(ranks: int, nbytes: int) -> Times:
+    return recursive_doubling_allreduce(together(ranks), nbytes, star(ranks))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "algorithm", "ranks"),
+    [
+        *((ring, "lr", ranks) for ranks in (2, 3, 8, 12, 16, 32, 64, 128)),
+        *((halving_doubling, "rab_rdb", ranks) for ranks in (2, 8, 12, 16, 64, 100)),
+        *((recursive_doubling, "rdb", ranks) for ranks in (2, 8, 64)),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_all_reduce(
+    program: Path, kernel: Callable[[int, int], Times], algorithm: str, ranks: int
+) -> None:
+    sizes = [9_600_000 // (ranks * ranks * 4) * ranks * 4] * ranks
+    theirs = simgrid.simulate(program, "allreduce", sizes, f"smpi/allreduce:{algorithm}")
+    assert seconds(kernel(ranks, sum(sizes))) == pytest.approx(max(theirs.ends_s), rel=BOUND)
+
+
+def irregular(ranks: int) -> list[int]:
+    """Blocks of unequal size, between 80 and 120 % of the mean in no particular order."""
+    mean = 2.44e6 / ranks
+    return [int(mean * (0.8 + 0.4 * (7919 * rank % ranks) / ranks)) for rank in range(ranks)]
+
+
+def in_blocks(ranks: int) -> list[int]:
+    """One to four blocks of 300,000 bytes a rank, in no particular order."""
+    return [300_000 * (1 + 7919 * rank % 5 % 4) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [8, 12, 16, 32, 64, 128])
+@pytest.mark.parametrize("sizes", [irregular, in_blocks])
+def test_all_gather_in_the_rounds_of_mpichs_pipelined_ring(
+    program: Path, ranks: int, sizes: Callable[[int], list[int]]
+) -> None:
+    """SMPI's blocks have 256 KiB at least, eight times MPICH's.
+
+    Where messages of a round differ in size, SMPI's senders wait for their receivers and until
+    their own message is there, which buffered sends do not; so blocks are whole or equal here, and
+    ranks enough to hide a last message's latency.
+    """
+    given = sizes(ranks)
+    if sizes is irregular:
+        given = [min(size, 8 * PIPELINE) for size in given]
+    theirs = simgrid.simulate(program, "allgatherv", given, "smpi/allgatherv:mpich_ring")
+    ours = synchronous_ring_allgatherv(
+        together(ranks), given, [LINK] * ranks, block_size(given, 8 * PIPELINE)
+    )
+    assert seconds(ours) == pytest.approx(max(theirs.ends_s), rel=BOUND)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1_000_000, 500_000), (3_000_000, 3_000_000), (2_000_000, 700_000, 1_234_567)]
+)
+def test_transfers_to_one_host_share_its_card(program: Path, sizes: tuple[int, ...]) -> None:
+    theirs = simgrid.simulate(program, "star", [0, *sizes])
+    ends = concurrent_transfers(
+        [
+            Transfer(nbytes=size, source=sender, destination=0)
+            for sender, size in enumerate(sizes, 1)
+        ],
+        dict.fromkeys(range(len(sizes) + 1), LINK.rate),
+    )
+    ours = [end / PS_PER_SECOND + simgrid.LATENCY_S for end in ends]
+    assert sorted(theirs.arrivals_s) == pytest.approx(sorted(ours), rel=BOUND)
+
+
+def test_the_check_would_notice_one_step_too_many(program: Path) -> None:
+    """One latency and chunk in 14: the bound is sharp enough to tell protocols apart."""
+    sizes = [9_600_000 // 8] * 8
+    theirs = simgrid.simulate(program, "allreduce", sizes, "smpi/allreduce:lr")
+    step = LINK.serialization(9_600_000 // 8) + 50_000_000
+    longer = seconds(ring(8, 9_600_000) + step)
+    assert longer != pytest.approx(max(theirs.ends_s), rel=10 * BOUND)

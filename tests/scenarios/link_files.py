@@ -1,0 +1,67 @@
+"""A file with one link, read as a scenario's cluster is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import Discriminator, Tag
+
+from gcsim.errors import InputError
+from gcsim.scenarios.checking import NAMED, SPELLED_OUT, Section, by_shape, check
+from gcsim.scenarios.document import Document, read, read_file
+from gcsim.scenarios.link_section import (
+    LinkSection,
+    build_link,
+    read_traces,
+)
+from gcsim.simulator.links import Link
+
+
+class File(Section):
+    """A link in a file, as a scenario's cluster has it."""
+
+    network: Annotated[
+        Annotated[str, Tag(NAMED)] | Annotated[LinkSection, Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
+
+
+def built(document: Document, path: Path) -> Link:
+    file, problems = check(File, document)
+    if file is not None:
+        problems += read_traces(file, document, path)
+    if problems or file is None:
+        raise InputError(document.sorted(problems))
+    return build_link(file.network)
+
+
+def load(text: str, tmp_path: Path) -> Link:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    return built(read_file(path), path)
+
+
+def link(text: str) -> Link:
+    return built(read(f"network: {text}", "a.yaml"), Path("a.yaml"))
+
+
+def problems(text: str, tmp_path: Path) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        load(text, tmp_path)
+    return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+
+
+def problem(text: str, tmp_path: Path) -> str:
+    (found,) = problems(text, tmp_path)
+    return found
+
+
+TRACED = "network:\n  latency: 1 ms\n  trace: {file: c.csv, after: repeat}\n"
+
+
+def csv(tmp_path: Path, text: str | bytes, trace: str = TRACED) -> Link:
+    content = text if isinstance(text, bytes) else text.encode()
+    (tmp_path / "c.csv").write_bytes(content)
+    return load(trace, tmp_path)

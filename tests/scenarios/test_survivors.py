@@ -1,0 +1,78 @@
+"""What is left when nodes die is the cluster without them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.run import run
+from gcsim.scenarios.survivors import survivors
+
+SCENARIO = """
+model: lenet
+batch_size: 8
+gradients: {{workers: 2, warmup_steps: 1, iterations: 1, device: cpu}}
+cluster:
+  nodes: [1, 4]
+  device: p100_pcie
+  network: 1gbe
+  cards: {{1: 10gbe, 3: 100mbit_ethernet}}
+  collectives: {{all_reduce: {all_reduce}, server_hosts: dedicated}}
+training:
+  slow_nodes: {{2: 2, 3: 4}}
+  faults: {{horizon: 100 s, restart: 10 s, deaths: [{{node: 3, at: 20.00001 s}}]}}
+compute: {{forward: 100 ms, backward: 200 ms}}
+compressors: [none]
+"""
+
+
+def scenario_file(folder: Path, all_reduce: str) -> Path:
+    path = folder / "dying.yaml"
+    path.write_text(SCENARIO.format(all_reduce=all_reduce))
+    return path
+
+
+def test_the_others_close_up_with_their_cards_and_their_slowness(tmp_path: Path) -> None:
+    scenario = load_scenario(scenario_file(tmp_path, "ring"))
+    cluster, training = survivors(scenario, 4, frozenset({1}))
+    assert cluster.nodes == 3
+    assert {node: card.name for node, card in cluster.cards.items()} == {2: "100mbit_ethernet"}
+    assert training.slow_nodes == {1: Fraction(2), 2: Fraction(4)}
+    assert training.faults is None
+
+
+@pytest.mark.parametrize(("all_reduce", "waits"), [("ring", True), ("parameter_server", False)])
+def test_a_run_is_faster_without_its_slowest_node_but_pays_for_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_reduce: str, waits: bool
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    alone, four = run(load_scenario(scenario_file(tmp_path, all_reduce))).rows
+    # a node that a size does not have does not die there; 0.3 s an iteration, the last cut off
+    assert alone.throughput_with_faults_samples_per_s == pytest.approx(333 * 8 / 100, abs=0.16)
+    # four times as slow with node 3, twice with node 2: about 1.2 and 0.6 s an iteration
+    before = int(20.00001 / four.iteration_s)
+    left = 100 - 20.00001 - (10 if waits else 0)
+    three = left / (four.iteration_s / 2)
+    found = four.throughput_with_faults_samples_per_s
+    assert found == pytest.approx((before * 4 + three * 3) * 8 / 100, rel=0.05)
+    assert (four.lost_to_faults_s or 0) > (10 if waits else 0)
+
+
+def test_a_server_that_dies_with_its_node_makes_everybody_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    path = scenario_file(tmp_path, "parameter_server")
+    lost = []
+    for servers in (1, 4):  # on node 0; on every node, so on the one that dies
+        changed = [
+            f"cluster.collectives.servers={servers}",
+            "cluster.collectives.server_hosts=nodes",
+        ]
+        row = run(load_scenario(path, changed)).rows[-1]
+        lost.append(row.lost_to_faults_s or 0.0)
+    assert lost[0] < 3
+    assert lost[1] > 10

@@ -1,0 +1,687 @@
+"""What a file says of topology and training arrives, reads back, and is refused where it is wrong.
+
+Places are counted by hand in `FULL`; every mistake and every warning names its line and column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.scenarios.document import write
+from gcsim.scenarios.keys import profile_key
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.schema import schema_json
+from gcsim.scenarios.sweep_grid import read_grid
+from gcsim.scenarios.sweep_points import points
+from gcsim.scenarios.topology import links_of, random_settings, timed_settings
+from gcsim.simulator.cluster import Collectives
+from gcsim.simulator.training import Fault, Faults, InputLoading, Noise, Training
+
+FULL = """\
+name: full
+model: lenet
+batch_size: 32
+gradients: {workers: 2, warmup_steps: 1, iterations: 1, device: cpu}
+cluster:
+  nodes: [2, 8]
+  devices_per_node: 2
+  device: p100_pcie
+  network: 10gbe
+  cards: {3: 1gbe, 5: {like: 10gbe, bandwidth: 5 Gbit/s}}
+  racks: {nodes: 4, uplink: {like: 10gbe, bandwidth: 20 Gbit/s}}
+  intra_node: pcie3_x16
+  shared_bus: true
+  collectives:
+    transport: gloo
+    servers: 2
+    server_hosts: dedicated
+    server_network: 40gbe
+    host_staging: false
+training:
+  encode_on: side
+  side_slowdown: 1.3
+  concurrent_collectives: 2
+  optimizer: 3 ms
+  accumulation: 4
+  input: {batch: 40 ms, prefetch: 3}
+  slow_nodes: {3: 1.5, 0: 3/2}
+  noise: {distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}
+  iterations: 50
+  faults: {horizon: 1 h, restart: 30 s, deaths: [{node: 3, at: 10 min, down: 5 min}]}
+compressors: [none, {kind: topk, ratio: 0.01}]
+"""
+PLAIN = """\
+model: lenet
+batch_size: 32
+cluster: {nodes: 8, devices_per_node: 2, device: p100_pcie, network: 10gbe}
+compressors: [none]
+"""
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> Scenario:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_scenario(path, overrides)
+
+
+def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text, *overrides)
+    return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+
+
+def warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records]
+
+
+def changed(old: str, new: str) -> str:
+    assert FULL.count(old) == 1, old
+    return FULL.replace(old, new)
+
+
+# --- what arrives --------------------------------------------------------------------------------
+
+
+def test_the_topology_becomes_the_engines_own_values(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = load(tmp_path, FULL).cluster
+    assert cluster.network == catalog.link("10gbe")
+    assert list(cluster.cards) == [3, 5]
+    assert cluster.card(3) == catalog.link("1gbe")
+    assert cluster.card(5).bandwidth == Fraction(625_000_000)
+    assert cluster.card(4) == cluster.network
+    assert cluster.racks is not None
+    assert cluster.racks.nodes == 4
+    assert cluster.racks.uplink.bandwidth == Fraction(2_500_000_000)
+    assert cluster.shared_bus
+    assert cluster.collectives == Collectives(
+        transport="gloo", all_reduce="auto", all_gather="auto", servers=2,
+        server_hosts="dedicated", server_network=catalog.link("40gbe"), host_staging=False,
+    )  # fmt: skip
+    assert not cluster.collectives.stages
+    assert not caplog.records
+
+
+def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
+    assert load(tmp_path, FULL).training == Training(
+        encode_on="side",
+        side_slowdown=Fraction(13, 10),
+        concurrent_collectives=2,
+        optimizer=Fraction(3, 1000),
+        accumulation=4,
+        input=InputLoading(batch=Fraction(1, 25), prefetch=3),
+        slow_nodes={3: Fraction(3, 2), 0: Fraction(3, 2)},
+        noise=Noise(
+            distribution="gamma",
+            variation=Fraction(1, 10),
+            slow_probability=Fraction(3, 100),
+            slow_factor=Fraction(4),
+        ),
+        iterations=50,
+        faults=Faults(
+            horizon=Fraction(3600),
+            restart=Fraction(30),
+            deaths=(Fault(node=3, at=Fraction(600), down=Fraction(300)),),
+        ),
+    )
+
+
+def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
+    scenario = load(tmp_path, PLAIN)
+    assert scenario.training == Training()
+    assert not scenario.cluster.nodes_differ
+    assert scenario.cluster.collectives == Collectives(all_reduce="auto", all_gather="auto")
+    assert random_settings(scenario.cluster, scenario.training) == []
+
+
+def test_a_point_of_the_sweep_has_only_its_own_nodes(tmp_path: Path) -> None:
+    first = "[{node: 1, at: 1 s, down: 1 s}, {node: 2, at: 9 s}]"
+    scenario = load(
+        tmp_path,
+        changed("3: 1gbe,", "0: 1gbe, 2: 1gbe,"),
+        "training.slow_nodes={1: 2, 2: 4}",
+        f"training.faults.deaths={first}",
+    )
+    assert list(scenario.cluster_at(2).cards) == [0]
+    assert scenario.cluster_at(8) == scenario.cluster
+    two = scenario.training_at(2)
+    assert two.slow_nodes == {1: Fraction(2)}
+    assert two.faults is not None
+    assert [death.node for death in two.faults.deaths] == [1]
+    everywhere = {"slow_nodes": scenario.training.slow_nodes, "faults": scenario.training.faults}
+    assert replace(two, **everywhere) == scenario.training  # type: ignore[arg-type]
+    assert scenario.training_at(8) == scenario.training
+
+
+def test_nothing_of_it_makes_a_new_profile(tmp_path: Path) -> None:
+    text = "compressors: [none]\n" + FULL.split("cluster:", maxsplit=1)[0]
+    plain = load(tmp_path, text + "cluster: {nodes: 1, device: p100_pcie, network: 1gbe}\n")
+    full = load(tmp_path, FULL)
+    assert profile_key(full, full.compressors[0]) == profile_key(plain, plain.compressors[0])
+    other = replace(plain, batch_size=8)
+    assert profile_key(other, other.compressors[0]) != profile_key(plain, plain.compressors[0])
+
+
+# --- the resolved file ---------------------------------------------------------------------------
+
+JITTER = "{like: 10gbe, jitter: {distribution: exponential, mean: 100 us}}"
+VARIANTS = [
+    FULL,
+    PLAIN,
+    changed("side_slowdown: 1.3", "side_slowdown: 1/3"),
+    changed("variation: 0.1", "variation: 1e-9"),
+    changed("{batch: 40 ms, prefetch: 3}", "{batch: 1.5 us}"),
+    changed(", down: 5 min", ""),
+    changed("host_staging: false", "host_staging: true"),
+    changed("    host_staging: false\n", ""),
+    changed("slow_factor: 4", "slow_factor: 2.7182818284590452354"),
+    changed("network: 10gbe\n", f"network: {JITTER}\n"),
+    changed("{3: 1gbe,", "{3: {bandwidth: 1 Mbit/s, latency: 3 ms, name: '3'},"),
+]
+
+
+@pytest.mark.parametrize("text", VARIANTS)
+def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = load(tmp_path, text)
+    elsewhere = tmp_path / "b.yaml"
+    elsewhere.write_text(write(scenario.resolved), encoding="utf-8")
+    again = load_scenario(elsewhere)
+    assert replace(again, name=scenario.name) == scenario
+    assert again.resolved == scenario.resolved
+    assert not caplog.records
+
+
+def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
+    assert load(tmp_path, PLAIN).resolved["training"] == {
+        "encode_on": "compute",
+        "side_slowdown": 1,
+        "concurrent_collectives": 1,
+        "optimizer": "0 s",
+        "accumulation": 1,
+        "iterations": 100,
+    }
+
+
+def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
+    text = PLAIN.replace("network: 10gbe", "network: 10gbe, collectives: {transport: gloo}")
+    resolved = write(load(tmp_path, text).resolved)
+    changed_later = load(tmp_path, resolved, "cluster.collectives.transport=nccl")
+    assert not changed_later.cluster.collectives.stages  # what gloo does is not carried over
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+WIFI = "{bandwidth: 50 Mbit/s, latency: 2 ms, shared: true, name: air}"
+CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency: 18 ms}, name: 5g}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        # cards
+        ("{3: 1gbe,", "{8: 1gbe,", "a.yaml:10:11: error: cluster.cards: there is no node 8; nodes "
+         "count from 0; the last of 8 is 7"),
+        ("{3: 1gbe,", "{x: 1gbe,", "a.yaml:10:11: error: cluster.cards.x: 'x' is not the number of "
+         "a node; nodes count from 0"),
+        ("{3: 1gbe,", "{-1: 1gbe,", "a.yaml:10:11: error: cluster.cards.-1: '-1' is not the "
+         "number"),
+        ("{3: 1gbe,", "{03: 1gbe,", "a.yaml:10:11: error: cluster.cards.03: '03' is not the "
+         "number"),
+        ("{3: 1gbe,", "{3: 1gbee,", "a.yaml:10:14: error: cluster.cards.3: unknown link '1gbee'; "
+         "did"),
+        ("bandwidth: 5 Gbit/s", "bandwith: 5 Gbit/s", "a.yaml:10:37: error: unknown key 'bandwith' "
+         "in cluster.cards.5; did you mean 'bandwidth'?"),
+        ("5: {like: 10gbe, bandwidth: 5 Gbit/s}", "5: {bandwidth: 5 Gbit/s}", "a.yaml:10:20: "
+         "error: cluster.cards.5: key 'latency' is missing"),
+        ("{3: 1gbe, 5: {like: 10gbe, bandwidth: 5 Gbit/s}}", "[1gbe]", "a.yaml:10:10: error: "
+         "cluster.cards: must be a mapping"),
+        ("{3: 1gbe,", f"{{3: {WIFI},", "a.yaml:10:11: error: cluster.cards.3: air is one medium "
+         "for all nodes; it can only be cluster.network"),
+        # racks
+        ("racks: {nodes: 4,", "racks: {nodes: 0,", "a.yaml:11:18: error: cluster.racks.nodes = 0: "
+         "must be at least 1"),
+        ("{nodes: 4, uplink: {like: 10gbe, bandwidth: 20 Gbit/s}}", "{nodes: 4}",
+         "a.yaml:11:3: error: key 'uplink' is missing in cluster.racks"),
+        ("{like: 10gbe, bandwidth: 20 Gbit/s}", "20gbe", "a.yaml:11:29: error: "
+         "cluster.racks.uplink: unknown link '20gbe'; did you mean '"),
+        ("{like: 10gbe, bandwidth: 20 Gbit/s}", CELL, "a.yaml:11:21: error: cluster.racks.uplink: "
+         "5g is an access link with two different directions; it connects a node"),
+        ("intra_node: pcie3_x16", f"intra_node: {WIFI}", "a.yaml:12:3: error: cluster.intra_node: "
+         "air is one medium for all nodes"),
+        ("{like: 10gbe, bandwidth: 20 Gbit/s}", "{like: 10gbe, grant: 1 ms}", "a.yaml:11:21: "
+         "error: cluster.racks.uplink: 10gbe, changed waits for grants, which no switch does; "
+         "leave grant out"),
+        ("shared_bus: true", "shared_bus: 1", "a.yaml:13:15: error: cluster.shared_bus = 1: must "
+         "be true or false"),
+        # collectives
+        ("server_hosts: dedicated", "server_hosts: dedicate", "a.yaml:17:19: error: "
+         "cluster.collectives.server_hosts = 'dedicate': is not a choice; did you mean "
+         "'dedicated'?"),
+        ("server_network: 40gbe", "server_network: 40gbee", "a.yaml:18:21: error: "
+         "cluster.collectives.server_network: unknown link '40gbee'; did you mean '40gbe'?"),
+        ("host_staging: false", "host_staging: never", "a.yaml:19:19: error: "
+         "cluster.collectives.host_staging = 'never': must be true or false"),
+        # training
+        ("encode_on: side", "encode_on: sid", "a.yaml:21:14: error: training.encode_on = 'sid': is "
+         "not a choice; did you mean 'side'?"),
+        ("side_slowdown: 1.3", "side_slowdown: 0", "a.yaml:22:18: error: training.side_slowdown: 0 "
+         "must be greater than 0 and at most 1,000,000"),
+        ("side_slowdown: 1.3", "side_slowdown: slow", "training.side_slowdown: slow is not a "
+         "number or a ratio such as 3/2"),
+        ("side_slowdown: 1.3", "side_slowdown: '1e999999999'", "is not a number or a ratio"),
+        ("side_slowdown: 1.3", "side_slowdown: 1/0", "1/0 is not a number or a ratio"),
+        ("side_slowdown: 1.3", "side_slowdown: true", "True is not a number or a ratio"),
+        ("concurrent_collectives: 2", "concurrent_collectives: 3", "a.yaml:23:27: error: "
+         "training.concurrent_collectives = 3: must be at most 2"),
+        ("optimizer: 3 ms", "optimizer: 3", "a.yaml:24:14: error: training.optimizer: 3 has no "
+         "unit"),
+        ("optimizer: 3 ms", "optimizer: -3 ms", "training.optimizer: -3 ms is negative"),
+        ("accumulation: 4", "accumulation: 0", "a.yaml:25:17: error: training.accumulation = 0: "
+         "must be at least 1"),
+        ("accumulation: 4", "accumulation: 1.5", "training.accumulation = 1.5: must be a whole"),
+        ("{batch: 40 ms, prefetch: 3}", "{prefetch: 3}", "a.yaml:26:3: error: key 'batch' is "
+         "missing in training.input"),
+        ("batch: 40 ms", "batch: 0 ms", "a.yaml:26:18: error: training.input.batch: 0 ms is zero; "
+         "it must be more"),
+        ("prefetch: 3", "prefetch: 0", "a.yaml:26:35: error: training.input.prefetch = 0: must be "
+         "at"),
+        ("slow_nodes: {3: 1.5,", "slow_nodes: {9: 1.5,", "a.yaml:27:16: error: "
+         "training.slow_nodes: there is no node 9; nodes count from 0; the last of 8 is 7"),
+        ("slow_nodes: {3: 1.5,", "slow_nodes: {3: 0,", "a.yaml:27:19: error: "
+         "training.slow_nodes.3: 0 must be greater than 0"),
+        ("slow_nodes: {3: 1.5,", "slow_nodes: {3: -2,", "training.slow_nodes.3: -2 must be "
+         "greater"),
+        ("distribution: gamma", "distribution: normal", "a.yaml:28:25: error: "
+         "training.noise.distribution = 'normal': is not a choice; did you mean 'lognormal'?"),
+        ("variation: 0.1", "variation: -0.1", "training.noise.variation: -0.1 must be at least 0 "
+         "and at most 10"),
+        ("slow_probability: 0.03", "slow_probability: 2", "training.noise.slow_probability: 2 must "
+         "be at least 0 and at most 1"),
+        ("slow_factor: 4", "slow_factor: 0", "training.noise.slow_factor: 0 must be greater than "
+         "0"),
+        ("  iterations: 50", "  iterations: 0", "a.yaml:29:15: error: training.iterations = 0: "
+         "must"),
+        ("accumulation: 4", "acumulation: 4", "a.yaml:25:3: error: unknown key 'acumulation' in "
+         "training; did you mean 'accumulation'?"),
+        # faults
+        ("horizon: 1 h", "horizon: 0 h", "a.yaml:30:21: error: training.faults.horizon: 0 h is "
+         "zero"),
+        ("horizon: 1 h, ", "", "a.yaml:30:3: error: key 'horizon' is missing in training.faults"),
+        ("horizon: 1 h", "horizon: 1 hour", "unknown unit 'hour' in '1 hour'"),
+        ("restart: 30 s", "restart: -1 s", "training.faults.restart: -1 s is negative"),
+        ("[{node: 3, at: 10 min, down: 5 min}]", "[]", "a.yaml:30:49: error: "
+         "training.faults.deaths: must have at least 1 entry"),
+        ("{node: 3, at", "{node: 8, at", "a.yaml:30:57: error: training.faults.deaths.0.node: "
+         "there is no node 8; nodes count from 0; the last of 8 is 7"),
+        ("{node: 3, at", "{node: -1, at", "training.faults.deaths.0.node = -1: must be at least 0"),
+        ("at: 10 min", "at: 60 min", "a.yaml:30:64: error: training.faults.deaths.0.at: node 3 "
+         "dies after the end of the run; training.faults.horizon is the length of the run"),
+        ("down: 5 min", "down: 0 s", "training.faults.deaths.0.down: 0 s is zero"),
+        ("down: 5 min}", "down: 5 min}, {node: 3, at: 12 min}", "a.yaml:30:86: error: "
+         "training.faults.deaths.1: node 3 dies while it is down; let the deaths of a node follow"),
+        ("down: 5 min}", "down: 5 min}, {node: 3, at: 9 min}", "a.yaml:30:86: error: "
+         "training.faults.deaths.1: node 3 dies while it is down"),
+        ("{node: 3, at: 10 min, down: 5 min}", "{node: 1, at: 1 s}, {node: 0, at: 2 s, down: 1 s}",
+         "a.yaml:30:70: error: training.faults.deaths.1: with 2 nodes nobody is left when node 0 "
+         "dies; let fewer nodes be down at a time, or leave this cluster size out"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    (found,) = problems(tmp_path, changed(old, new))
+    assert expected in found
+    if expected.startswith("a.yaml"):
+        assert found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        "[{node: 3, at: 1 min, down: 1 min}, {node: 3, at: 2 min}]",  # back, and again
+        "[{node: 1, at: 1 min, down: 1 min}, {node: 0, at: 2 min}]",  # one after the other
+        "[{node: 7, at: 0 s}, {node: 6, at: 0 s}, {node: 5, at: 0 s}, {node: 4, at: 0 s}]",
+    ],
+)
+def test_deaths_that_leave_somebody_are_taken(tmp_path: Path, deaths: str) -> None:
+    load(tmp_path, FULL, f"training.faults.deaths={deaths}")
+
+
+def test_nodes_are_counted_at_the_largest_size_and_the_living_at_every_size(tmp_path: Path) -> None:
+    assert load(tmp_path, FULL, "cluster.nodes=[4, 6]").cluster.nodes == 6
+    assert len(problems(tmp_path, FULL, "cluster.nodes=[2, 4]")) == 1  # the card of node 5
+    found = problems(tmp_path, FULL, "cluster.nodes=[1, 8]", "training.faults.deaths.0.node=0")
+    assert "with 1 node nobody is left when node 0 dies" in found[0]
+
+
+@pytest.mark.parametrize("missing", ["all_reduce", "all_gather"])
+def test_a_custom_transport_names_its_algorithms(tmp_path: Path, missing: str) -> None:
+    both = {"all_reduce": "ring", "all_gather": "bruck"}
+    named = ", ".join(f"{key}: {value}" for key, value in both.items() if key != missing)
+    collectives = f"{{transport: custom, {named}}}"
+    (found,) = problems(tmp_path, PLAIN, f"cluster.collectives={collectives}")
+    assert found.startswith(
+        f"--set cluster.collectives: error: cluster.collectives.{missing} = 'auto': the transport "
+        "'custom' chooses no algorithm; name one: "
+    )
+    written = f"{{transport: custom, {missing}: auto, {named}}}"
+    text = PLAIN.replace("10gbe}", f"10gbe, collectives: {written}}}")
+    column = text.splitlines()[2].index("auto") + 1
+    assert problems(tmp_path, text)[0].startswith(f"a.yaml:3:{column}: error: ")
+    load(tmp_path, PLAIN, f"cluster.collectives={{transport: custom, {named}, {missing}: ring}}")
+
+
+def test_a_shared_medium_has_neither_racks_nor_cards(tmp_path: Path) -> None:
+    found = problems(tmp_path, changed("network: 10gbe\n", f"network: {WIFI}\n"))
+    assert found == [
+        "a.yaml:10:3: error: cluster.cards: all nodes share the medium of cluster.network (air), "
+        "so no card differs; leave one of the two out",
+        "a.yaml:11:3: error: cluster.racks: all nodes share the medium of cluster.network (air), "
+        "so there are no racks; leave one of the two out",
+    ]
+    load(tmp_path, PLAIN, f"cluster.network={WIFI}")
+    load(tmp_path, PLAIN, f"cluster.network={CELL}", f"cluster.cards={{1: {CELL}}}")
+
+
+def test_copies_over_a_link_that_changes_with_time_are_refused(tmp_path: Path) -> None:
+    text = changed("intra_node: pcie3_x16", "intra_node: {like: pcie3_x16, grant: 1 ms}")
+    load(tmp_path, text)  # host_staging: false
+    assert problems(tmp_path, text, "cluster.collectives.host_staging=true") == [
+        "a.yaml:12:3: error: cluster.intra_node: pcie3_x16, changed changes over time, which "
+        "copies between device and host do not; leave trace and grant out, or set "
+        "cluster.collectives.host_staging to false"
+    ]
+
+
+def test_contradictions_stand_beside_other_mistakes(tmp_path: Path) -> None:
+    text = changed("{3: 1gbe,", "{9: 1gbe,").replace("ratio: 0.01", "ratio: 2")
+    assert [line.split(": error: ")[0] for line in problems(tmp_path, text)] == [
+        "a.yaml:10:11", "a.yaml:31:41"
+    ]  # fmt: skip
+
+
+# --- warnings ------------------------------------------------------------------------------------
+
+IDLE = [
+    ("racks: {nodes: 4,", "racks: {nodes: 8,", "a.yaml:11:18: warning: cluster.racks.nodes has no "
+     "effect: one rack of 8 holds all 8 nodes; let racks be smaller than the cluster"),
+    ("{3: 1gbe,", "{3: 10gbe,", "a.yaml:10:14: warning: cluster.cards.3 has no effect: it is "
+     "10gbe, as cluster.network; leave it out"),
+    ("devices_per_node: 2", "devices_per_node: 1", "a.yaml:13:15: warning: cluster.shared_bus has "
+     "no effect: a node has one device, which shares its bus with nobody; set "
+     "cluster.devices_per_node"),
+    ("server_hosts: dedicated", "server_hosts: nodes", "a.yaml:18:21: warning: "
+     "cluster.collectives.server_network has no effect: the servers live on the nodes and use "
+     "their cards; write server_hosts: dedicated"),
+    ("transport: gloo", "transport: nccl", "a.yaml:23:27: warning: training.concurrent_collectives "
+     "= 2 is not what NCCL does: it carries out one collective after the other; two are simulated; "
+     "write 1 for NCCL"),
+    ("encode_on: side", "encode_on: compute", "a.yaml:22:18: warning: training.side_slowdown has "
+     "no effect: encoding runs on the compute stream; write encode_on: side"),
+    ("{distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}\n  iterations: "
+     "50", "{slow_probability: 0}\n  iterations: 100",
+     "a.yaml:28:10: warning: training.noise has no effect: variation is 0 and no worker is ever "
+     "slow; set variation, or slow_probability and slow_factor"),
+    ("slow_probability: 0.03", "slow_probability: 0", "a.yaml:28:82: warning: "
+     "training.noise.slow_factor has no effect: slow_probability is 0; set slow_probability"),
+    ("slow_factor: 4", "slow_factor: 1", "a.yaml:28:66: warning: training.noise.slow_probability "
+     "has no effect: slow_factor is 1; set slow_factor"),
+    ("  noise: {distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}\n", "",
+     "a.yaml:28:15: warning: training.iterations has no effect: nothing is random or changes with "
+     "time, so one iteration tells all; set training.noise, or a link with jitter, sampled loss or "
+     "a trace"),
+    ("model: lenet", "model: alexnet", "a.yaml:24:14: warning: training.optimizer counts twice: "
+     "the measured rate of alexnet on p100_pcie is of whole steps, the optimiser's included; give "
+     "`compute:` without it, or leave training.optimizer out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), IDLE)
+def test_a_setting_without_effect_is_a_warning(
+    tmp_path: Path, old: str, new: str, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(tmp_path, changed(old, new))
+    assert warnings(tmp_path, caplog) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("side_slowdown: 1.3", "side_slowdown: 1"),
+        ("slow_probability: 0.03, slow_factor: 4", "slow_probability: 0, slow_factor: 1"),
+        ("slow_nodes: {3: 1.5, 0: 3/2}", "slow_nodes: {3: 1}"),
+        ("optimizer: 3 ms", "optimizer: 0 s"),
+    ],
+)
+def test_values_that_mean_nothing_special_are_no_warning(
+    tmp_path: Path, old: str, new: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(tmp_path, changed(old, new))
+    assert not caplog.records
+
+
+def test_iterations_have_an_effect_where_a_link_is_random_or_timed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for link in ("network", "intra_node"):
+        scenario = load(tmp_path, PLAIN, "training.iterations=17", f"cluster.{link}={JITTER}")
+        assert random_settings(scenario.cluster, scenario.training) == [("cluster", link)]
+    grants = CELL.replace("18 ms", "18 ms, grant: 2.5 ms")
+    scenario = load(tmp_path, PLAIN, "training.iterations=7", f"cluster.network={grants}")
+    assert timed_settings(scenario.cluster) == [("cluster", "network")]
+    assert not caplog.records
+
+
+def test_an_optimizer_beside_ones_own_measurement_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    measured = "compute={forward: 5 ms, backward: 10 ms}"
+    load(tmp_path, changed("model: lenet", "model: alexnet"), measured)
+    assert not caplog.records
+
+
+# --- options and sweeps --------------------------------------------------------------------------
+
+
+def test_options_reach_every_setting(tmp_path: Path) -> None:
+    scenario = load(
+        tmp_path,
+        PLAIN,
+        "training.accumulation=2",
+        "training.noise.variation=0.2",
+        "training.slow_nodes.3=2",
+        "cluster.cards.3=1gbe",
+        "cluster.cards.3.latency=1 ms",
+        "cluster.racks={nodes: 4, uplink: 10gbe}",
+        "cluster.racks.uplink.bandwidth=20 Gbit/s",
+        "cluster.collectives.server_hosts=dedicated",
+        "cluster.collectives.server_network=10gbe",
+        "cluster.collectives.server_network.bandwidth=40 Gbit/s",
+    )
+    assert scenario.training.accumulation == 2
+    assert scenario.training.noise == Noise(variation=Fraction(1, 5))
+    assert scenario.training.slow_nodes == {3: Fraction(2)}
+    ways = links_of(scenario.cluster)
+    assert ways["cluster", "cards", "3"].latency == Fraction(1, 1000)
+    assert ways["cluster", "cards", "3"].bandwidth == catalog.link("1gbe").bandwidth
+    assert ways["cluster", "racks", "uplink"].bandwidth == 2_500_000_000
+    assert ways["cluster", "collectives", "server_network"].bandwidth == 5_000_000_000
+
+
+def test_a_grid_may_hold_any_of_these_keys(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(FULL, encoding="utf-8")
+    grid = read_grid([
+        "training.accumulation=1,2",
+        "cluster.cards.3=1gbe,10gbe",
+        "training.noise=null,{variation: 1}",
+    ])  # fmt: skip
+    found = points(path, grid)
+    assert len({point.key for point in found}) == 8
+    assert [point.scenario.training.accumulation for point in found] == [1] * 4 + [2] * 4
+    assert {point.scenario.cluster.card(3).name for point in found} == {"1gbe", "10gbe"}
+    assert [point.scenario.training.noise is None for point in found] == [True, False] * 4
+
+
+def test_a_grids_mistake_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(FULL, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        points(path, read_grid(["training.accumulation=1,0", "cluster.nodes=8,4"]))
+    found = [str(problem) for problem in caught.value.problems]
+    assert any("training.accumulation = 0: must be at least 1" in line for line in found)
+    assert any("cluster.cards: there is no node 5" in line for line in found)
+
+
+# --- robustness ----------------------------------------------------------------------------------
+
+
+def test_the_json_schema_has_the_new_sections() -> None:
+    definitions = schema_json()["$defs"]
+    assert {"TrainingSection", "RacksSection", "FaultsSection", "NoiseSection"} <= set(definitions)
+    assert set(definitions["TrainingSection"]["properties"]) == {
+        "encode_on", "side_slowdown", "concurrent_collectives", "optimizer", "accumulation",
+        "input", "slow_nodes", "noise", "iterations", "faults",
+    }  # fmt: skip
+
+
+_VALUES = st.sampled_from(
+    ["0", "1", "-1", "3/2", "1/0", "1e99", ".inf", "null", "true", "x", "''", "[]", "{}", "[1]",
+     "5 ms", "0 s", "1 h", "10gbe", "{like: 10gbe}", "{3: 1gbe}", "{3: 2}", "{batch: 1 s}",
+     "{nodes: 2, uplink: 10gbe}", "per_node", "side", "custom", "nccl", WIFI, CELL, "{variation: "
+     "1}",
+     "[{node: 0, at: 1 s}]", "{horizon: 1 h, restart: 0 s, deaths: [{node: 1, at: 0 s}]}"]
+)  # fmt: skip
+_KEYS = st.sampled_from(
+    ["cluster.cards", "cluster.cards.3", "cluster.cards.x", "cluster.racks", "cluster.racks.nodes",
+     "cluster.racks.uplink", "cluster.shared_bus", "cluster.network", "cluster.nodes",
+     "cluster.collectives.server_network", "cluster.collectives.server_hosts",
+     "cluster.collectives.transport", "cluster.collectives.host_staging", "training",
+     "training.input", "training.input.prefetch", "training.noise", "training.noise.variation",
+     "training.noise.slow_factor", "training.slow_nodes", "training.slow_nodes.1",
+     "training.faults", "training.faults.deaths", "training.faults.deaths.0",
+     "training.faults.deaths.0.at", "training.faults.horizon", "training.iterations",
+     "training.concurrent_collectives", "training.side_slowdown", "training.optimizer"]
+)  # fmt: skip
+
+
+@settings(
+    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(base=st.sampled_from([FULL, PLAIN]), options=st.lists(st.tuples(_KEYS, _VALUES), max_size=4))
+def test_any_options_are_taken_and_read_back_or_refused_as_input(
+    tmp_path: Path, base: str, options: list[tuple[str, str]]
+) -> None:
+    try:
+        scenario = load(tmp_path, base, *(f"{key}={value}" for key, value in options))
+    except InputError:
+        return
+    (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
+    again = load_scenario(tmp_path / "b.yaml")
+    assert replace(again, name=scenario.name) == scenario
+    for nodes in scenario.node_counts:
+        assert scenario.cluster_at(nodes).nodes == nodes
+        scenario.training_at(nodes)
+
+
+# --- too few draws -------------------------------------------------------------------------------
+
+RARE = "training.noise={slow_probability: 0.01, slow_factor: 4}"
+
+
+def test_rare_events_that_hardly_occur_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # 8 nodes of 2 workers: 16 draws an iteration, 10 events in 1000 draws, so in 62.5 iterations
+    load(tmp_path, PLAIN, RARE, "training.iterations=62")
+    (said,) = warnings(tmp_path, caplog)
+    assert said == (
+        "--set training.noise: warning: training.noise.slow_probability = 0.01: only 9.9 slow "
+        "workers are expected in all (16 workers, 62 iterations), too few for their mean; write "
+        "training.iterations: 63 or more"
+    )
+    caplog.clear()
+    load(tmp_path, PLAIN, RARE, "training.iterations=63")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("random", ["training.noise={variation: 0.1}", f"cluster.network={JITTER}"])
+def test_few_random_iterations_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, random: str
+) -> None:
+    load(tmp_path, PLAIN, random, "training.iterations=9")
+    (said,) = warnings(tmp_path, caplog)
+    setting = random.partition("=")[0]
+    assert said == (
+        "--set training.iterations: warning: training.iterations = 9: means of so few are mostly "
+        f"luck where iterations are random ({setting}); write at least 10; the more, the smaller "
+        "the standard error"
+    )
+    caplog.clear()
+    load(tmp_path, PLAIN, random, "training.iterations=10")
+    assert not caplog.records
+
+
+# --- per cent ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.noise.variation=10 %", "or a ratio such as 3/2; write 0.1 for 10 %"),
+        ("training.noise.variation=2.5%", "or a ratio such as 3/2; write 0.025 for 2.5 %"),
+        ("training.noise.slow_probability=1", ""),
+        ("training.noise.slow_probability=5", "at most 1; write 0.05 for 5 %"),
+        ("training.side_slowdown=130 %", "or a ratio such as 3/2; write 1.3 for 130 %"),
+        ("cluster.network.background=30", "less than 1; write 0.3 for 30 %"),
+        ("cluster.network.background=0.1 %", "or a ratio such as 2/3; write 0.001 for 0.1 %"),
+        ("cluster.network.efficiency=94", "at most 1; write 0.94 for 94 %"),
+        ("cluster.network.efficiency=94 %", "or a ratio such as 1448/1538; write 0.94 for 94 %"),
+        ("cluster.network.background=-1", "be at least 0 and less than 1"),
+        ("cluster.network.background=many %", "or a ratio such as 2/3"),
+    ],
+)
+def test_a_value_in_per_cent_says_what_to_write(tmp_path: Path, override: str, said: str) -> None:
+    if not said:
+        load(tmp_path, PLAIN, override)
+        return
+    with pytest.raises(InputError) as error:
+        load(tmp_path, PLAIN, override)
+    (problem,) = error.value.problems
+    assert str(problem).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("cluster.devices_per_node=100000", "workers in all; at most 100,000"),
+        ("cluster.collectives.servers=1000000000", "too many; at most 100,000"),
+        (
+            "training.iterations=1000000000",
+            "must be at most 100000",
+        ),
+        ("training.accumulation=1000000", "must be at most 1000"),
+    ],
+)
+def test_what_would_run_for_ever_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    (found,) = problems(tmp_path, PLAIN, override)
+    assert override.partition("=")[0] in found
+    assert said in found
+
+
+def test_two_collectives_at_a_time_have_few_enough_workers(tmp_path: Path) -> None:
+    many = ("cluster.nodes=257", "cluster.devices_per_node=1", "training.concurrent_collectives=2")
+    (found,) = problems(tmp_path, PLAIN, *many)
+    assert "at most 256 workers" in found

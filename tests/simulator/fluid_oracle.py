@@ -1,0 +1,206 @@
+"""Naive fluid simulations: every single flow, all rates raised together until links are full.
+
+Exact rationals; a flow ends at the first whole picosecond at which its bytes are through. No
+classes of flows, no virtual time, no levels; links are told apart one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.delays import delays
+from gcsim.simulator.links import Link, RateTrace
+from gcsim.simulator.paths import inward, outward, path, through
+
+Rate = Fraction | RateTrace
+
+
+@dataclass(eq=False)
+class Flow:
+    start: int
+    left: Fraction
+    crosses: list[Any]
+    """A link that is crossed twice is there twice."""
+    done: Callable[[int], list[Flow]]
+    """Told of the end; the flows that start now or later because of it."""
+
+
+def rate_at(rate: Rate, now: int) -> tuple[Fraction, int | None]:
+    """Bytes per picosecond, and until when."""
+    if isinstance(rate, Fraction):
+        return rate / 10**12, None
+    turn = round((rate.duration - rate.back_to) * 10**12)
+    end = round(rate.duration * 10**12)
+    skipped = 0
+    while rate.after == "repeat" and now - skipped >= end:
+        skipped += max(1, (now - skipped - end) // turn) * turn
+    times = [round(time * 10**12) + skipped for time in rate.times]
+    place = max(place for place, time in enumerate(times) if time <= now)
+    if rate.after == "repeat":
+        times.append(end + skipped)
+    return rate.rates[place] / 10**12, times[place + 1] if place + 1 < len(times) else None
+
+
+def rates_of(flows: list[Flow], capacity: dict[Any, Fraction]) -> dict[Flow, Fraction]:
+    rates = dict.fromkeys(flows, Fraction(0))
+    rising = set(flows)
+    while rising:
+        room = {}
+        for name in {name for flow in rising for name in flow.crosses}:
+            used = sum((rates[f] * f.crosses.count(name) for f in flows), Fraction(0))
+            movers = sum(f.crosses.count(name) for f in rising)
+            room[name] = (capacity[name] - used) / movers
+        step = min(room.values())
+        for flow in rising:
+            rates[flow] += step
+        full = {name for name, left in room.items() if left == step}
+        rising = {f for f in rising if not full.intersection(f.crosses)}
+    return rates
+
+
+def simulate(flows: list[Flow], capacity: dict[Any, Rate]) -> None:
+    waiting, running = list(flows), list[Flow]()
+    now = min((flow.start for flow in flows), default=0)
+    while waiting or running:
+        assert all(flow.start >= now for flow in waiting)
+        running += [flow for flow in waiting if flow.start == now]
+        waiting = [flow for flow in waiting if flow.start > now]
+        through_now = [flow for flow in running if flow.left <= 0]
+        running = [flow for flow in running if flow.left > 0]
+        if through_now:
+            for flow in through_now:
+                waiting += flow.done(now)
+            continue
+        present = {name: rate_at(rate, now) for name, rate in capacity.items()}
+        rates = rates_of(running, {name: rate for name, (rate, _) in present.items()})
+        events = [flow.start for flow in waiting]
+        if running:
+            events += [until for _, until in present.values() if until is not None]
+        events += [now + math.ceil(f.left / rates[f]) for f in running if rates[f]]
+        after = min(events)
+        for flow in running:
+            flow.left -= rates[flow] * (after - now)
+        now = after
+
+
+def begins(link: Link, time: int) -> int:
+    """At a multiple of the grant's period, then after the overhead."""
+    if link.grant:
+        turn = math.ceil(Fraction(time, 10**12) / link.grant)
+        time = math.ceil(turn * link.grant * 10**12)
+    return time + round(link.overhead * 10**12)
+
+
+def connection(link: Link, nbytes: int) -> Rate:
+    """What one connection with a message of so many bytes reaches at most."""
+    factor = [Fraction(1), *(f.bandwidth for f in link.factors if f.from_bytes <= nbytes)][-1]
+    goodput = link.goodput
+    return goodput.times_factor(factor) if isinstance(goodput, RateTrace) else goodput * factor
+
+
+def exchange(
+    cluster: Cluster,
+    entry: Sequence[int],
+    pushed: Sequence[int],
+    pulled: int,
+    server_time: int = 0,
+    key: int = 0,
+    absent: frozenset[int] = frozenset(),
+) -> list[int]:
+    """Exits of all ranks from push, aggregation and pull."""
+    p, count, devices = cluster.workers, cluster.collectives.servers, cluster.devices_per_node
+    dedicated = cluster.collectives.server_hosts == "dedicated"
+    workers = [r for r in range(p) if r not in absent]
+    capacity: dict[Any, Rate] = {}
+    cell = cluster.network.shared or cluster.network.up is not None
+    own = cluster.collectives.server_network
+    if own is None and not cell:
+        own = cluster.network
+
+    def machine(rank: int | None, server: int) -> Any:
+        """Where a rank, or a server, is."""
+        if rank is not None:
+            return "node", rank // devices
+        return ("server", server) if dedicated else ("node", server % cluster.nodes)
+
+    def card(at: Any) -> Link | None:
+        return own if at[0] == "server" else cluster.card(at[1])
+
+    def rack(at: Any) -> int | None:
+        if cluster.racks is None or at[0] == "server":
+            return None
+        return int(at[1] // cluster.racks.nodes)
+
+    def journey(sender: Any, receiver: Any, rank: int, up: bool) -> tuple[list[Any], Link]:
+        if sender == receiver:
+            bus = ("bus", up, sender if cluster.shared_bus else rank)
+            capacity[bus] = cluster.intra_node.line_goodput
+            return [bus], cluster.intra_node
+        crosses: list[Any] = []
+        for at, way, leg in ((sender, "out", outward), (receiver, "in", inward)):
+            end = card(at)
+            if end is not None and end.shared:
+                crosses.append(("air", end))
+                capacity["air", end] = end.line_goodput
+            elif end is not None:
+                crosses.append((way, at))
+                capacity[way, at] = leg(end).line_goodput
+        first, last = card(sender), card(receiver)
+        if first is None or last is None:
+            link = outward(first) if first is not None else inward(last)
+        else:
+            link = path(first, last)
+        if cluster.racks is not None and rack(sender) != rack(receiver):
+            for way, at in (("up", sender), ("down", receiver)):
+                if rack(at) is not None:
+                    crosses.append((way, rack(at)))
+                    capacity[way, rack(at)] = cluster.racks.uplink.line_goodput
+            link = through(link, cluster.racks.uplink, 1)
+        return crosses, link
+
+    exits = list(entry)
+    arrived: dict[int, list[int]] = {server: [] for server in range(count)}
+
+    def flow(rank: int, server: int, push: bool, ready: int) -> Flow:
+        ends = machine(rank, 0), machine(None, server)
+        sender, receiver = ends if push else ends[::-1]
+        crosses, link = journey(sender, receiver, rank, push)
+        nbytes = Fraction(pushed[rank] if push else pulled, count)
+        size = math.ceil(nbytes)
+        limit = ("limit", rank, server, push)
+        capacity[limit] = connection(link, size)
+        number, sending = (server, rank) if push else (rank, p + server)
+        late = int(
+            delays(
+                [link],
+                np.zeros(1, dtype=np.int64),
+                np.array([size]),
+                key=key,
+                message=number,
+                rank=np.array([sending]),
+            )[0]
+        )
+
+        def done(now: int) -> list[Flow]:
+            capacity.pop(limit)
+            arrival = now + link.latency_for(size) + late
+            if not push:
+                exits[rank] = max(exits[rank], arrival)
+                return []
+            arrived[server].append(arrival)
+            if len(arrived[server]) < len(workers):
+                return []
+            ready = max(arrived[server]) + server_time
+            return [flow(to, server, False, ready) for to in workers]
+
+        return Flow(begins(link, ready), nbytes, [*crosses, limit], done)
+
+    simulate([flow(r, s, True, entry[r]) for r in workers for s in range(count)], capacity)
+    return exits

@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from gcsim.errors import InternalError
+from gcsim.simulator import delay_draws
+from gcsim.simulator.delays import RandomDelays, collective_key, delays
+from gcsim.simulator.links import Jitter, Link, Loss
+
+MS = Fraction(1, 1000)
+PLAIN = Link(name="plain", bandwidth=Fraction(10**9), latency=50 * MS)
+EXPONENTIAL = Jitter(distribution="exponential", mean=MS)
+UNIFORM = Jitter(distribution="uniform", mean=MS)
+LOGNORMAL = Jitter(distribution="lognormal", mean=MS, shape=Fraction(3, 4))
+PARETO = Jitter(distribution="pareto", mean=MS, shape=Fraction(7, 2))
+LOSS = Loss(rate=Fraction(1, 50), model="sampled")
+N = 200_000
+
+
+def link(*jitter: Jitter, loss: Loss | None = None) -> Link:
+    return replace(PLAIN, jitter=jitter, loss=loss)
+
+
+def drawn(one: Link, *, nbytes: int = 1000, key: int = 0, rank: int = 0) -> NDArray[np.float64]:
+    """In milliseconds, of messages 0 to N - 1."""
+    message = np.arange(N)
+    found = delays([one], np.zeros(N, np.int64), nbytes, key=key, message=message, rank=rank)
+    return found / 1e9
+
+
+# ---- one after the other, in plain Python, from the description
+
+
+MASK = 2**64 - 1
+
+
+def bits(key: int, index: int) -> int:
+    """SplitMix64 (Steele, Lea, Flood 2014)."""
+    z = key + (index + 1) * 0x9E3779B97F4A7C15 & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
+
+
+def expected(one: Link, nbytes: int, key: int, message: int, rank: int) -> float:
+    """Seconds, with the machine's functions and scipy's normal quantile."""
+
+    def fraction(purpose: int) -> float:
+        return (bits(bits(key, 2**16 * rank + purpose), message) >> 11) / 2**53
+
+    late = 0.0
+    for i, jitter in enumerate(one.jitter):
+        if fraction(2 * i + 1) >= jitter.probability and jitter.probability < 1:
+            continue
+        u, mean, shape = fraction(2 * i), float(jitter.mean), float(jitter.shape)
+        if jitter.distribution == "exponential":
+            late -= mean * math.log(1 - u)
+        elif jitter.distribution == "uniform":
+            late += 2 * mean * u
+        elif jitter.distribution == "lognormal":
+            late += math.exp(math.log(mean) - shape**2 / 2 + shape * stats.norm.ppf(u))
+        else:
+            late += mean * (1 - 1 / shape) * (1 - u) ** (-1 / shape)
+    if one.loss is not None:
+        rate, packets = float(one.loss.rate), max(1, -(-nbytes // one.loss.segment))
+        place = 2 * len(one.jitter)
+        if fraction(place) < 1 - (1 - rate) ** packets:
+            waits = 1
+            while waits < 10 and fraction(place + 1) < rate**waits:
+                waits += 1
+            late += float(one.loss.timeout) * (2**waits - 1)
+    return late
+
+
+ALL = link(
+    EXPONENTIAL,
+    replace(UNIFORM, probability=Fraction(1, 3)),
+    LOGNORMAL,
+    replace(PARETO, probability=Fraction(1, 2)),
+    loss=replace(LOSS, rate=Fraction(2, 5)),
+)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [link(EXPONENTIAL), link(UNIFORM), link(LOGNORMAL), link(PARETO), link(loss=LOSS), ALL],
+    ids=["exponential", "uniform", "lognormal", "pareto", "loss", "all"],
+)
+def test_delays_are_those_of_the_description(one: Link) -> None:
+    for key in (0, 7, 2**64 - 1):
+        for message in (*range(40), 10**9):
+            for rank, nbytes in ((0, 0), (5, 1448), (5000, 1449), (3, 10**8)):
+                found = int(delays([one], np.array(0), nbytes, key=key, message=message, rank=rank))
+                seconds = expected(one, nbytes, key, message, rank)
+                assert found == pytest.approx(seconds * 1e12, rel=1e-6, abs=0.6)
+
+
+def test_equal_arguments_give_equal_bits_whatever_their_shape() -> None:
+    links = [PLAIN, ALL, link(LOGNORMAL)]
+    rng = np.random.default_rng(1)
+    for length in range(1, 71):
+        kinds, nbytes = rng.integers(0, 3, length), rng.integers(0, 10**6, length)
+        message, rank = rng.integers(0, 10**5, length), rng.integers(0, 10**4, length)
+        together = delays(links, kinds, nbytes, key=9, message=message, rank=rank)
+        assert together.dtype == np.int64
+        alone = [
+            int(delays(links, k, n, key=9, message=int(m), rank=r))
+            for k, n, m, r in zip(kinds, nbytes, message, rank, strict=True)
+        ]
+        assert together.tolist() == alone
+        backwards = delays(
+            links, kinds[::-1], nbytes[::-1], key=9, message=message[::-1], rank=rank[::-1]
+        )
+        assert backwards[::-1].tolist() == alone
+
+
+def test_one_source_of_delay_is_drawn_as_among_others() -> None:
+    rng = np.random.default_rng(2)
+    message, rank = rng.integers(0, 10**5, 1000), rng.integers(0, 10**4, 1000)
+    kinds = np.zeros(1000, np.int64)
+    for jitter in (EXPONENTIAL, replace(EXPONENTIAL, probability=Fraction(1, 3)), UNIFORM):
+        alone, among = [link(jitter)], [link(jitter), PLAIN]
+        one = delays(alone, kinds, 10, key=3, message=message, rank=rank)
+        other = delays(among, kinds, 10, key=3, message=message, rank=rank)
+        assert one.any()
+        assert one.tolist() == other.tolist()
+    for wrong in (-1, 1):
+        kinds[500] = wrong
+        with pytest.raises(InternalError, match="of 1 links"):
+            delays([link(EXPONENTIAL)], kinds, 10, key=3, message=message, rank=rank)
+
+
+def test_shapes_are_broadcast() -> None:
+    links = [link(EXPONENTIAL), link(UNIFORM)]
+    kinds, rank, message = np.array([0, 1, 0]), np.arange(3), np.arange(4)[:, None]
+    grid = delays(links, kinds, 10, key=1, message=message, rank=rank)
+    assert grid.shape == (4, 3)
+    for m in range(4):
+        assert (delays(links, kinds, 10, key=1, message=m, rank=rank) == grid[m]).all()
+    one = delays(links, kinds[:1], 10, key=1, message=np.arange(4), rank=np.array([0]))
+    assert (one == grid[:, 0]).all()
+    still = np.broadcast_to(np.int64(2), 4)
+    column = delays(links, np.zeros(4, np.int64), 10, key=1, message=np.arange(4), rank=still)
+    assert (column == grid[:, 2]).all()
+    frozen = np.arange(3)
+    frozen.setflags(write=False)
+    assert (delays(links, kinds, 10, key=1, message=2, rank=frozen) == grid[2]).all()
+    assert delays(links, np.zeros(0, np.int64), 10, key=1, message=0, rank=0).shape == (0,)
+    assert delays(links, np.zeros((2, 0), np.int64), 10, key=1, message=0, rank=0).shape == (2, 0)
+
+
+def test_compiled_and_uncompiled_agree_bit_for_bit() -> None:
+    draws = RandomDelays([ALL])
+    first, codes, parameters = draws._tables
+    zeros, message = np.zeros(300, np.int64), np.arange(300)
+    out = np.zeros(300, np.int64)
+    plain = delay_draws.draw.py_func  # type: ignore[attr-defined]
+    with np.errstate(over="ignore"):
+        assert plain(
+            np.uint64(3), zeros, zeros + 5000, message, zeros, first, codes, parameters, out
+        )
+    assert (out == draws(zeros, 5000, key=3, message=message, rank=zeros)).all()
+
+
+def test_all_arguments_are_drawn_for_by_one_compiled_loop() -> None:
+    test_shapes_are_broadcast()
+    assert len(delay_draws.draw.signatures) == 1  # type: ignore[attr-defined]
+
+
+def test_logarithm_exponential_and_quantile_are_as_precise_as_they_say() -> None:
+    rng = np.random.default_rng(3)
+    small = 1 - np.array([0, 1, 2, 3, 1000]) * 2.0**-53
+    for x in (*rng.random(3000).tolist(), *small.tolist(), *(2.0 ** -rng.integers(1, 54, 50))):
+        assert abs(delay_draws._ln(x) - math.log(x)) <= math.ulp(math.log(x))
+    for x in (*rng.uniform(-50, 50, 3000).tolist(), 0.0, 690.0, -690.0):
+        assert abs(delay_draws._exp(x) - math.exp(x)) <= math.ulp(math.exp(x))
+    for power in np.arange(0.31, 53, 0.0625):
+        u = 2.0**-power
+        for x in (u, 1 - u):
+            assert delay_draws._normal_quantile(x) == pytest.approx(stats.norm.ppf(x), rel=2e-7)
+
+
+# ---- distributions: within five standard errors
+
+
+def near(found: float, wanted: float, error: float) -> None:
+    assert abs(found - wanted) < 5 * error, (found, wanted, error)
+
+
+def cumulative(jitter: Jitter) -> object:
+    mean, shape = 1.0, float(jitter.shape)
+    return {
+        "exponential": stats.expon(scale=mean),
+        "uniform": stats.uniform(0, 2 * mean),
+        "lognormal": stats.lognorm(s=shape, scale=mean * math.exp(-(shape**2) / 2)),
+        "pareto": stats.pareto(shape, scale=mean * (1 - 1 / shape)),
+    }[jitter.distribution]
+
+
+@pytest.mark.parametrize("jitter", [EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO])
+def test_delays_are_distributed_as_said(jitter: Jitter) -> None:
+    found = drawn(link(jitter), key=collective_key(1, 2, 3, 4))
+    wanted: stats.rv_frozen = cumulative(jitter)
+    near(found.mean(), 1, wanted.std() / math.sqrt(N))
+    assert stats.kstest(found, wanted.cdf).pvalue > 1e-4
+    for tail in (1e-2, 1e-3, 1e-4):
+        share = (found > wanted.isf(tail)).mean()
+        near(share, tail, math.sqrt(tail * (1 - tail) / N))
+
+
+def test_only_a_share_of_the_messages_is_delayed() -> None:
+    found = drawn(link(replace(EXPONENTIAL, probability=Fraction(1, 8))))
+    near((found > 0).mean(), 1 / 8, math.sqrt(7 / 64 / N))
+    assert stats.kstest(found[found > 0], stats.expon().cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("nbytes", "packets"), [(0, 1), (1448, 1), (1449, 2), (14_480, 10)])
+def test_messages_wait_for_time_outs(nbytes: int, packets: int) -> None:
+    rate = 0.3
+    found = drawn(link(loss=replace(LOSS, rate=Fraction(3, 10))), nbytes=nbytes) / 200
+    late = 1 - (1 - rate) ** packets
+    for waits in range(1, 6):
+        share, wanted = (found >= 2**waits - 1).mean(), late * rate ** (waits - 1)
+        near(share, wanted, math.sqrt(wanted * (1 - wanted) / N))
+    assert {math.log2(value + 1) for value in set(found.tolist())} <= set(map(float, range(11)))
+
+
+def test_time_outs_are_doubled_ten_times_at_most() -> None:
+    found = drawn(link(loss=replace(LOSS, rate=Fraction(99, 100), timeout=MS)))
+    assert found.max() == 2**10 - 1
+    near((found == 1023).mean(), 0.99**10, math.sqrt(0.1 * 0.9 / N))
+
+
+def test_delays_add_up() -> None:
+    one, other = replace(EXPONENTIAL, mean=3 * MS), UNIFORM
+    found = drawn(link(one, other, loss=LOSS))
+    packets, timeouts = 1, 200 * 0.02 * (1 + 2 * 0.02)
+    assert packets == 1
+    deviation = math.sqrt(9 + 1 / 3 + 200**2 * 0.02 * 1.3)
+    near(found.mean(), 4 + timeouts, deviation / math.sqrt(N))
+    first = drawn(link(one, other)) - drawn(link(one))
+    assert stats.kstest(first, stats.uniform(0, 2).cdf).pvalue > 1e-4
+
+
+def test_no_delay_is_longer_than_a_day() -> None:
+    wild = replace(PARETO, mean=Fraction(10**6), shape=Fraction(101, 100))
+    assert drawn(link(wild, wild)).max() == 86_400_000
+    late = replace(LOGNORMAL, mean=Fraction(10**30), shape=Fraction(3))
+    assert drawn(link(late)).max() == 86_400_000
+
+
+# ---- independence: the correlation of N independent pairs is within 5 / sqrt(N)
+
+
+def uncorrelated(one: NDArray[np.float64], other: NDArray[np.float64]) -> None:
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(len(one))
+    assert abs(
+        np.corrcoef(one > one.mean(), np.roll(other, 1) > other.mean())[0, 1]
+    ) < 5 / math.sqrt(len(one))
+
+
+def test_messages_ranks_keys_and_purposes_are_independent() -> None:
+    one = link(UNIFORM)
+    found = drawn(one)
+    for lag in (1, 2, 3, 7, 64, 1024, 65_536):
+        uncorrelated(found[lag:], found[:-lag])
+    for rank in (1, 2, 64, 2**10, 2**20):
+        uncorrelated(found, drawn(one, rank=rank))
+    for key in (1, 2, 2**16, 2**32, 2**63, 0x9E3779B97F4A7C15):
+        uncorrelated(found, drawn(one, key=key))
+    both = drawn(link(UNIFORM, UNIFORM))
+    uncorrelated(found, both - found)
+    half = replace(UNIFORM, probability=Fraction(1, 2))
+    delayed = drawn(link(half))
+    uncorrelated(found, (delayed > 0).astype(np.float64))
+
+
+def test_ranks_are_independent_in_each_message() -> None:
+    ranks, messages = np.arange(2000), np.arange(50)[:, None]
+    zeros = np.zeros((50, 2000), np.int64)
+    grid = delays([link(UNIFORM)], zeros, 0, key=0, message=messages, rank=ranks) / 2e9
+    assert stats.kstest(grid.ravel(), stats.uniform.cdf).pvalue > 1e-4
+    for lag in (1, 2, 16, 256):
+        uncorrelated(grid[:, lag:].ravel() * 2, grid[:, :-lag].ravel() * 2)
+    latest = grid.max(axis=1)  # the maximum over ranks is what a ring waits for
+    assert stats.kstest(latest**2000, stats.uniform.cdf).pvalue > 1e-4
+
+
+def test_keys_of_collectives_are_distinct_and_below_two_to_the_64() -> None:
+    keys = {
+        collective_key(seed, iteration, bucket, index)
+        for seed in (0, 1, -1, 2**70)
+        for iteration in range(20)
+        for bucket in range(12)
+        for index in range(3)
+    }
+    assert len(keys) == 4 * 20 * 12 * 3
+    assert max(keys) < 2**64
+    assert min(keys) >= 0
+    assert collective_key(1, 23, 4, 5) != collective_key(12, 3, 4, 5)
+    assert collective_key(0, 0, 0, 0) == 11_900_830_991_740_532_060, "equal on every machine"
+
+
+# ---- what costs nothing
+
+
+def test_links_that_are_not_random_are_never_late() -> None:
+    capped = link(loss=replace(LOSS, model="capped"))
+    draws = RandomDelays([PLAIN, capped])
+    assert not draws.any
+    assert draws.kinds == [False, False]
+    assert not draws(np.array([0, 1]), 10**9, key=1, message=3, rank=np.arange(2)).any()
+    mixed = RandomDelays([PLAIN, link(EXPONENTIAL), capped])
+    assert mixed.kinds == [False, True, False]
+    found = mixed(np.array([0, 1, 2]), 10**9, key=1, message=3, rank=np.arange(3))
+    assert [value > 0 for value in found.tolist()] == [False, True, False]
+
+
+@pytest.mark.parametrize("kind", [-1, 2])
+def test_an_unknown_kind_is_our_own_mistake(kind: int) -> None:
+    links: Sequence[Link] = [PLAIN, link(EXPONENTIAL)]
+    with pytest.raises(InternalError, match="of 2 links"):
+        delays(links, np.array([0, kind]), 0, key=0, message=0, rank=np.arange(2))
+
+
+def test_a_million_delays_take_less_than_a_tenth_of_a_second() -> None:
+    n = 10**6
+    draws, zeros, message = RandomDelays([link(EXPONENTIAL)]), np.zeros(n, np.int64), np.arange(n)
+    draws(zeros[:1], 0, key=0, message=0, rank=0)
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        draws(zeros, 1000, key=0, message=message, rank=zeros)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.1, "60 ns a message, with room for a busy machine"

@@ -1,0 +1,171 @@
+"""What `gcsim list links` shows: what transports reach, and the ideal bounds apart from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim.cli import app
+from gcsim.cli_links import link_details, link_tables
+from gcsim.cli_list import Entry, Kind, details, entries
+from gcsim.scenarios import catalog
+from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+
+
+def gcsim(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(params=[80, 120])
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def test_the_tables_fit_and_wrap_no_row(columns: int) -> None:
+    lines = gcsim("list", "links").splitlines()
+    assert max(map(len, lines)) <= columns
+    names = [line.split()[0] for line in lines if line]
+    for name in catalog.links():
+        assert names.count(name) == 1
+    shown = [line for line in lines if line.split()[:1] == ["10gbe_smpi_factors"]]
+    assert shown == ["10gbe_smpi_factors  10 Gbit/s   9.407 Gbit/s  50 us    estimate, by size"]
+
+
+def test_ideal_links_stand_apart(columns: int) -> None:
+    text = gcsim("list", "links")
+    real, ideal = text.split("\nIdeal: the line rate itself, a bound\n")
+    assert real.startswith("Calibrated: what a transport reaches\n")
+    assert "_ideal" not in real
+    rows = ideal.split("\n\n")[0].splitlines()
+    assert rows[0].split() == ["name", "line", "rate", "one", "way"]
+    assert len(rows) > 5
+    assert all(row.split()[0].endswith("_ideal") for row in rows[1:])
+
+
+def test_estimates_are_marked_and_what_is_measured_is_too() -> None:
+    (_, headings, rows), _ = link_tables(entries(Kind.links))
+    assert headings == ("name", "line rate", "goodput", "one way", "figures")
+    marks = {row[0]: row[-1].split(", ")[0] for row in rows if not row[0].startswith(" ")}
+    for name, mark in marks.items():
+        assert mark == ("estimate" if catalog.link(name).estimate else "measured")
+    assert marks["pcie3_x16"] == "measured"
+
+
+def test_a_row_says_rates_latency_and_what_is_special() -> None:
+    (_, _, rows), (_, _, bounds) = link_tables(entries(Kind.links))
+    found = {row[0]: row[1:] for row in rows if not row[0].startswith(" ")}
+    assert found["10gbe"] == ("10 Gbit/s", "9.415 Gbit/s", "50 us", "estimate")
+    # Where only what it carries is known, no line rate is made up.
+    assert found["wifi_802.11n"] == ("", "44.5 Mbit/s", "2 ms", "estimate, shared")
+    at = [row[0] for row in rows].index("5g_measured")
+    assert rows[at][1:3] == ("", "29.75 Mbit/s")
+    assert rows[at + 1] == ("  up", "", "10 Mbit/s", "18 ms", "starts every 2.5 ms")
+    assert ("nvlink4_ideal", "3.6 Tbit/s", "3.4 us") in bounds
+
+
+@pytest.mark.parametrize("name", list(catalog.links()))
+def test_one_link_is_shown_with_everything_and_its_source(name: str, columns: int) -> None:
+    text = gcsim("list", "links", name)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0] == name
+    words = " ".join(text.split())
+    assert " ".join(catalog.link(name).source.split()) in words
+    label = "ideal: " if name.endswith("_ideal") else ""
+    label = label or ("estimate: " if catalog.link(name).estimate else "measured: ")
+    assert f"figures {label}" in words
+    assert words.endswith(f"in a scenario network: {name}")
+
+
+def test_every_size_factor_is_shown() -> None:
+    words = " ".join(gcsim("list", "links", "10gbe_smpi_factors").split())
+    for factor in catalog.link("10gbe_smpi_factors").factors:
+        share, latency = float(factor.bandwidth), float(factor.latency)
+        assert f"from {factor.from_bytes} B: rate x {share:g}, latency x {latency:g}" in words
+    assert "goodput 9.407 Gbit/s, 0.9407 of the line rate" in words
+
+
+def shown(link: Link, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(catalog, "links", lambda: {link.name: link})
+    monkeypatch.setattr(catalog, "link", lambda _: link)
+    entry: Entry = details(Kind.links, link.name)
+    assert json.loads(json.dumps(entry, allow_nan=False)) == entry
+    return dict(link_details(entry))
+
+
+ONE = Fraction(1)
+MS = Fraction(1, 1000)
+EVERYTHING: Mapping[str, Any] = {
+    "name": "all",
+    "bandwidth": Fraction(10**6, 8),
+    "latency": MS,
+    "overhead": MS / 200,
+    "factors": (SizeFactor(from_bytes=1024, bandwidth=ONE / 2),),
+    "jitter": (
+        Jitter(distribution="pareto", mean=MS, shape=ONE * 3 / 2, probability=ONE / 100),
+    ),
+    "loss": Loss(rate=ONE / 100, model="sampled"),
+    "background": ONE / 4,
+    "grant": MS,
+    "up": Uplink(bandwidth=Fraction(10**5, 8), latency=2 * MS),
+    "source": "a test",
+}  # fmt: skip
+
+
+def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(Link(**EVERYTHING), monkeypatch)
+    assert found == {
+        "figures": "measured: on such a link",
+        "line rate": "1 Mbit/s towards the node",
+        "goodput": "375 kbit/s, 0.375 of the line rate",
+        "one way": "1 ms towards the node",
+        "grants": "a message may start every 1 ms",
+        "up": "100 kbit/s and 2 ms away from the node",
+        "overhead": "5 us a message",
+        "by size": "from 1 KiB: rate x 0.5, latency x 1",
+        "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",
+        "loss": "0.01 of the packets, sampled, time-out 200 ms",
+        "background": "other traffic takes 0.25 of the rate",
+        "source": "a test",
+        "in a scenario": "network: all",
+    }
+
+
+def test_a_trace_is_shown_as_its_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = RateTrace(
+        times=(Fraction(0), ONE),
+        rates=(Fraction(10**6), Fraction(0)),
+        duration=ONE * 2,
+        after="repeat",
+    )
+    link = Link(name="t", bandwidth=trace.long_run, latency=MS, trace=trace, source="a test")
+    found = shown(link, monkeypatch)
+    assert found["rate"] == "4 Mbit/s in the long run: 2 rates in 2 s, then all again"
+    assert "line rate" not in found
+
+
+def test_json_has_both_directions_and_in_full_the_whole_section() -> None:
+    short = {entry["name"]: entry for entry in json.loads(gcsim("list", "links", "--json"))}
+    assert short["5g_measured"]["up"] == {
+        "bandwidth_bytes_per_s": 1.25e6,
+        "latency_s": 0.018,
+        "grant_s": 0.0025,
+    }
+    assert short["10gbe"]["up"] is None
+    assert short["10gbe"]["goodput_bytes_per_s"] == pytest.approx(1.25e9 * 1448 / 1538)
+    assert short["10gbe_ideal"]["calibration"] == "ideal"
+    assert short["wifi_802.11n"]["shared"]
+    full = json.loads(gcsim("list", "links", "5g_measured", "--json"))
+    assert full["section"]["up"] == {
+        "bandwidth": "1.25 MB/s",
+        "latency": "18 ms",
+        "grant": "2.5 ms",
+    }

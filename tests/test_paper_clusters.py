@@ -1,0 +1,53 @@
+"""The clusters of the papers, whole: what their dense rows must be, by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.long
+
+ALEXNET, RESNET50, RESNET18 = 4 * 61_100_840, 4 * 25_557_032, 4 * 11_173_962
+TCP = 1448 / 1538
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "communication_s"),
+    [
+        # a ring: 2 (p - 1) / p of the gradient
+        ("resnet50_16node_1gbe", 16, 2 * 15 / 16 * RESNET50 / (TCP * 125e6)),
+        ("k80_16vm_tcp", 16, 2 * 15 / 16 * ALEXNET / (0.6 * 7.5e9 / 8)),
+        # everybody's gradient through the server's card, both ways
+        ("resnet50_4node_p40", 4, 2 * 4 * RESNET50 / (TCP * 1.25e9)),
+        # through the air once to the access point, and back once for each
+        ("raspberry_pi_wifi", 4, 2 * 4 * RESNET18 / (44.5e6 / 8)),
+        # 39 s up and 39 s down at 50 Mbit/s for each worker, whatever the others do
+        ("alexnet_5g", 4, 2 * ALEXNET / (50e6 / 8)),
+    ],
+)
+def test_dense_communication_is_what_arithmetic_says(
+    tmp_path: Path, name: str, largest: int, communication_s: float
+) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "gcsim", "run", name, "--json", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    rows: list[dict[str, Any]] = json.loads(shown.stdout)["rows"]
+    assert len({row["label"] for row in rows}) >= 5
+    dense = next(row for row in rows if row["label"] == "dense" and row["nodes"] == largest)
+    # latencies and the servers' additions come on top
+    assert communication_s <= dense["communication_s"] * 1.002
+    assert dense["communication_s"] == pytest.approx(communication_s, rel=0.08)
+    assert all(row["iteration_s"] > 0 for row in rows)
