@@ -48,7 +48,8 @@ class LinkTable:
     def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
         """For how long each message `[n]` occupies its sender; one size for all or one each.
 
-        `InputError` when that is beyond the clock, `InternalError` on a link that is `timed`.
+        Links that are `timed` are asked with `left` instead. Raises `InputError` when the time is
+        beyond the clock.
         """
         columns = self._arrays()
         if isinstance(nbytes, int) and len(self.links) <= _FEW:

@@ -1,0 +1,56 @@
+"""What the page about scenarios shows loads as it stands."""
+
+from __future__ import annotations
+
+import logging
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gcsim.scenarios import catalog
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.schema import ScenarioFile
+from gcsim.scenarios.schema_cluster import ClusterSection, CollectivesSection
+from gcsim.scenarios.schema_training import TrainingSection
+
+PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
+WHOLE, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_whole_file_loads_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "everything.yaml"
+    path.write_text(WHOLE)
+    with caplog.at_level(logging.WARNING):
+        scenario = load_scenario(path)
+    assert not caplog.records
+    assert scenario.node_counts == (4, 8)
+    assert scenario.cluster.cards[3] == catalog.link("1gbe")
+    assert scenario.training.slow_nodes == {1: Fraction(5, 4)}
+
+
+def test_the_faults_load(tmp_path: Path) -> None:
+    path = tmp_path / "faults.yaml"
+    without = re.sub(r"(?ms)^training:.*?(?=^ddp:)", "", WHOLE)
+    path.write_text(without + FAULTS)
+    faults = load_scenario(path).training.faults
+    assert faults is not None
+    assert [(death.node, death.down) for death in faults.deaths] == [(3, Fraction(300)), (5, None)]
+
+
+@pytest.mark.parametrize(
+    "section", [ScenarioFile, ClusterSection, CollectivesSection, TrainingSection]
+)
+def test_every_key_is_on_the_page(section: type[ScenarioFile]) -> None:
+    missing = [key for key in section.model_fields if not re.search(rf"\b{key}\b", PAGE)]
+    assert missing == []
+
+
+def test_every_key_of_a_link_is_on_the_page() -> None:
+    from gcsim.scenarios.link_section import LinkSection
+
+    missing = [key for key in LinkSection.model_fields if not re.search(rf"\b{key}\b", PAGE)]
+    assert missing == []
