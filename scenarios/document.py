@@ -101,6 +101,11 @@ def read_file(path: Path, name: str | None = None) -> Document:
     that `read` takes.
     """
     name = name or str(path)
+    return read(read_text(path, name), name)
+
+
+def read_text(path: Path, name: str) -> str:
+    """The text of a user's file, of at most `LARGEST` bytes of UTF-8; raises `InputError`."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -114,7 +119,7 @@ def read_file(path: Path, name: str | None = None) -> Document:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"is not UTF-8 text (byte {content[error.start]:#04x})"
         raise InputError(Problem(place=f"{name}:{line}:1", message=message)) from error
-    return read(text, name)
+    return text
 
 
 def read(text: str, name: str, *, position: bool = True) -> Document:

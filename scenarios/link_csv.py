@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.document import read_text
 
 RATE_UNITS: Mapping[str, Fraction] = {
     f"{prefix}{unit}_per_second": Fraction(factor, per_byte)
@@ -28,8 +29,6 @@ RATE_UNITS: Mapping[str, Fraction] = {
 """Second column of the header, and what 1 of it is in bytes per second."""
 
 MOST_POINTS = 10_000
-LARGEST = 1 << 20
-"""Bytes of the largest file that is read."""
 
 Point = tuple[Fraction, Fraction]
 """Seconds, and bytes per second from then on."""
@@ -53,21 +52,9 @@ def read_points(path: Path) -> tuple[list[Point], list[int]]:
     rate, a negative number.
     """
     name = shown(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise InputError(Problem(place=name, message=error.strerror or str(error))) from error
-    if len(content) > LARGEST:
-        raise InputError(Problem(place=name, message=f"is larger than {LARGEST >> 20} MiB"))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(Problem(place=f"{name}:{line}", message="is not UTF-8 text")) from error
     rows = [
         (number, row.strip())
-        for number, row in enumerate(text.splitlines(), 1)
+        for number, row in enumerate(read_text(path, name).splitlines(), 1)
         if row.strip() and not row.lstrip().startswith("#")
     ]
     if not rows:

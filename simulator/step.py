@@ -27,11 +27,9 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
 from gcsim.simulator.communicator import Communicator, UnlikeRanksError
 from gcsim.simulator.concurrent import Rings, TwoSlots
 from gcsim.simulator.ledger import PARTS, Ledger
-from gcsim.simulator.step_plan import CarryOut, Run, Span, StepPlan
+from gcsim.simulator.step_plan import CarryOut, Pace, Run, Span, StepPlan, even
 from gcsim.simulator.worker import Wait, Worker
 
-Pace = Callable[[int], "NDArray[np.float64] | None"]
-"""By iteration: each rank's factor on what it computes, `[ranks]`; None: 1 for all."""
 Classes = NDArray[np.int64]
 """The class of each rank, numbered by their lowest rank."""
 Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
@@ -39,10 +37,6 @@ Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
 Result = TypeVar("Result")
 
 _LIMIT = 2**62
-
-
-def even(iteration: int) -> None:
-    """Everybody computes equally fast in every iteration."""
 
 
 def simulate(

@@ -41,6 +41,7 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Picoseconds, Times
@@ -49,6 +50,8 @@ from gcsim.simulator.training_time import ComputeTimes
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
 """A collective's exit times `[p]`, given its record, entry times `[p]`, server time, and the key
 of its random numbers (`delays.collective_key`)."""
+Pace = Callable[[int], "NDArray[np.float64] | None"]
+"""By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
 Resource = Literal["input", "compute", "encode", "network", "decode"]
 
@@ -145,6 +148,10 @@ class Run:
     end of the rank's iteration before (0 before the first) to the end of this one."""
     spans: tuple[Span, ...] = ()
     """Of the last iteration and all ranks, by rank and start; empty unless asked for."""
+
+
+def even(iteration: int) -> None:
+    """The pace at which everybody computes equally fast in every iteration."""
 
 
 def stretched(duration: Picoseconds, factor: float) -> Picoseconds:

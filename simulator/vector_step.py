@@ -33,21 +33,11 @@ collective as barrier (Chandy and Misra 1979, IEEE Trans. Softw. Eng. 5(5)).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.step_plan import CarryOut, Run, StepPlan
+from gcsim.simulator.step_plan import CarryOut, Pace, Run, StepPlan, even
 from gcsim.simulator.vector_ranks import PARTS, Vectors
-
-Pace = Callable[[int], "NDArray[np.float64] | None"]
-"""By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
-
-
-def even(iteration: int) -> None:
-    """Everybody computes equally fast in every iteration."""
 
 
 def simulate(

@@ -179,7 +179,7 @@ def test_the_header_says_the_unit(tmp_path: Path, unit: str, per_second: Fractio
         ("seconds,mbit_per_second\n1,1\n", "c.csv:2: error: line 2 is at 1 s; the first is at 0 s"),
         ("seconds,mbit_per_second\n0,0\n1,0\n", "c.csv: error: no rate that repeats is positive"),
         ("seconds,mbit_per_second\n0,1\n", "c.csv: error: where the last rate ends is not said"),
-        (b"seconds,mbit_per_second\n0,\xff\n", "c.csv:2: error: is not UTF-8 text"),
+        (b"seconds,mbit_per_second\n0,\xff\n", "c.csv:2:1: error: is not UTF-8 text (byte 0xff)"),
         (b"#" * (1 << 20) + b"\n", "c.csv: error: is larger than 1 MiB"),
         (
             "seconds,bit_per_second\n" + "".join(f"{n},1\n" for n in range(MOST_POINTS + 1)),
