@@ -33,12 +33,9 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.ring_cache import Prepared
 from gcsim.simulator.collectives.ring_messages import (
     DRAWN_AT_A_TIME,
-    Messages,
     check_range,
-    classes,
-    common_period,
 )
-from gcsim.simulator.collectives.ring_pieces import Pieces
+from gcsim.simulator.collectives.ring_pieces import Pieces, PreparedPieces
 from gcsim.simulator.links import Link
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -59,29 +56,16 @@ def pipelined_ring_allgatherv(
     return prepared(tuple(sizes), links, piece)(entry, key)
 
 
-class PreparedPipeline:
+class PreparedPipeline(PreparedPieces):
     """The gather of known contributions over known links, of p > 1 ranks.
 
     A call takes O(p) operations and one number a piece.
     """
 
-    def __init__(self, sizes: Sequence[int], links: Sequence[Link], piece: int) -> None:
-        self.ranks = len(links)
-        self._sizes, self._piece = sizes, piece
-        self._pieces = {self.ranks: Pieces.of(sizes, piece)}
-        self._messages = messages = Messages.of(self._pieces[self.ranks].sizes, links)
-        self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
-        self._period = 0
-        if messages.constant:
-            self._period = common_period(classes(sizes)[1], messages.kinds)
-
     def __call__(self, entry: Times, key: int = 0) -> Times:
         """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as above."""
         messages, ranks = self._messages, self.ranks
-        period = common_period(entry, multiple_of=self._period) if self._period else ranks
-        if period not in self._pieces:
-            self._pieces[period] = Pieces.of(self._sizes[:period], self._piece)
-        pieces = self._pieces[period]
+        period, pieces = self._repeating(entry)
         free = np.array(entry[:period], dtype=np.int64)
         heard = free.copy()
         there = np.repeat(free[::-1], pieces.count[::-1])  # the highest block's pieces come first

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.ring_messages import Messages, classes, common_period
+from gcsim.simulator.links import Link
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces:
@@ -42,3 +46,26 @@ class Pieces:
         row = np.zeros(int(ends[0]), dtype=np.int64)
         row[ends - 1] = [place[size] for size in last]
         return Pieces(sizes=sizes, row=row, first=ends - count, count=count)
+
+
+class PreparedPieces:
+    """Known contributions to a gather, cut into pieces, over known links of p > 1 ranks."""
+
+    def __init__(self, sizes: Sequence[int], links: Sequence[Link], piece: int) -> None:
+        self.ranks = len(links)
+        self._sizes, self._piece = sizes, piece
+        self._pieces = {self.ranks: Pieces.of(sizes, piece)}
+        self._messages = messages = Messages.of(self._pieces[self.ranks].sizes, links)
+        self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
+        self._period = 0
+        if messages.constant:
+            self._period = common_period(classes(sizes)[1], messages.kinds)
+
+    def _repeating(self, entry: Times) -> tuple[int, Pieces]:
+        """How many ranks stand for all of them, with these entry times, and their pieces."""
+        period = self.ranks
+        if self._period:
+            period = common_period(entry, multiple_of=self._period)
+        if period not in self._pieces:
+            self._pieces[period] = Pieces.of(self._sizes[:period], self._piece)
+        return period, self._pieces[period]

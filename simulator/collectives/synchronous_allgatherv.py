@@ -37,12 +37,9 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.ring_cache import Prepared
 from gcsim.simulator.collectives.ring_messages import (
     DRAWN_AT_A_TIME,
-    Messages,
     check_range,
-    classes,
-    common_period,
 )
-from gcsim.simulator.collectives.ring_pieces import Pieces
+from gcsim.simulator.collectives.ring_pieces import PreparedPieces
 from gcsim.simulator.links import Link
 
 PIPELINE = 32 * 1024
@@ -70,29 +67,16 @@ def synchronous_ring_allgatherv(
     return prepared(tuple(sizes), links, block)(entry, key)
 
 
-class PreparedRounds:
+class PreparedRounds(PreparedPieces):
     """The gather of known contributions over known links, of p > 1 ranks.
 
     A call takes O(p) operations a round, on O(p) memory beside the row of blocks.
     """
 
-    def __init__(self, sizes: Sequence[int], links: Sequence[Link], block: int) -> None:
-        self.ranks = len(links)
-        self._sizes, self._block = sizes, block
-        self._pieces = {self.ranks: Pieces.of(sizes, block)}
-        self._messages = messages = Messages.of(self._pieces[self.ranks].sizes, links)
-        self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
-        self._period = 0
-        if messages.constant:
-            self._period = common_period(classes(sizes)[1], messages.kinds)
-
     def __call__(self, entry: Times, key: int = 0) -> Times:
         """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as above."""
         messages, ranks = self._messages, self.ranks
-        period = common_period(entry, multiple_of=self._period) if self._period else ranks
-        if period not in self._pieces:
-            self._pieces[period] = Pieces.of(self._sizes[:period], self._block)
-        pieces = self._pieces[period]
+        period, pieces = self._repeating(entry)
         # a rank sends all blocks but its successor's
         sends = ranks // period * len(pieces.row) - np.roll(pieces.count, -1)
         rounds = int(sends.max())
