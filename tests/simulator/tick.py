@@ -89,7 +89,8 @@ class Tick:
         self.hungry = [False] * ranks
         self.known: dict[Name, Collective] = {}
         self.new: set[Name] = set()
-        self.queue: list[Name] = []
+        self.queue: list[tuple[int, Name]] = []
+        """When each was first asked for, and which it is."""
         self.left = [0] * ranks
         self.scripts: list[tuple[Script, Callable[[], bool]]] = []
         for rank in range(ranks):
@@ -212,22 +213,24 @@ class Tick:
         return False
 
     def settle(self) -> bool:
-        self.queue += sorted(self.new)
+        """Carry out one collective, if one can be: what follows from it at this very instant may
+        ask for another, which queues by its name among those of this instant.
+        """
+        self.queue = sorted([*self.queue, *((self.now, name) for name in self.new)])
         self.new.clear()
-        moved = False
-        while self.queue and len(self.known[self.queue[0]].asked) == self.ranks:
-            name = self.queue.pop(0)
-            collective, bucket = self.known[name], self.plan.buckets[name[1]]
-            collective.entry = [
-                max(collective.asked[rank], self.left[rank]) for rank in range(self.ranks)
-            ]
-            server = bucket.server_times[name[2]] if bucket.server_times else 0
-            entry = np.array(collective.entry, dtype=np.int64)
-            key = collective_key(self.seed, *name)
-            exits = self.carry_out(bucket.collectives[name[2]], entry, server, key)
-            collective.exits = self.left = exits.tolist()
-            moved = True
-        return moved
+        if not self.queue or len(self.known[self.queue[0][1]].asked) < self.ranks:
+            return False
+        _, name = self.queue.pop(0)
+        collective, bucket = self.known[name], self.plan.buckets[name[1]]
+        collective.entry = [
+            max(collective.asked[rank], self.left[rank]) for rank in range(self.ranks)
+        ]
+        server = bucket.server_times[name[2]] if bucket.server_times else 0
+        entry = np.array(collective.entry, dtype=np.int64)
+        key = collective_key(self.seed, *name)
+        exits = self.carry_out(bucket.collectives[name[2]], entry, server, key)
+        collective.exits = self.left = exits.tolist()
+        return True
 
     def account(self) -> None:
         """What each rank does in the picosecond from now on."""
