@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= scenarios/alexnet_32node.yaml
 
-.PHONY: run test long bench crosscheck speed gallery lint types imports check clean
+.PHONY: run test long fuzz bench crosscheck speed transfer devices gallery lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -21,6 +21,9 @@ test: $(VENV)/dev.stamp  ## the test suite
 long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks"
 
+fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
+
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
 	$(BIN)/python -m pytest tests/benchmarks --ignore=tests/benchmarks/test_bench_compressors.py --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"
 
@@ -31,6 +34,14 @@ speed: $(VENV)/dev.stamp  ## docs/compressor-speed.md
 	mkdir -p build
 	$(BIN)/python -m pytest tests/benchmarks/test_bench_compressors.py --benchmark-only --benchmark-json=build/speed.json --override-ini=addopts="--import-mode=importlib --strict-markers"
 	$(BIN)/python tests/benchmarks/speed_table.py build/speed.json > docs/compressor-speed.md
+
+devices: $(VENV)/run.stamp  ## docs/devices.md
+	$(BIN)/python tests/benchmarks/device_table.py > docs/devices.md
+
+transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md
+	mkdir -p build
+	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py > build/kernel-transfer.md
+	mv build/kernel-transfer.md docs/kernel-transfer.md
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	$(BIN)/python -m gcsim.cli_gallery > docs/compressors.md

@@ -7,10 +7,12 @@ measured and claim no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
+from gcsim.analysis.known import BY, GIVEN, iteration_known, speedup_known, uncertain
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
+from gcsim.analysis.phrases import listed, name_of, spread, within
 from gcsim.analysis.selection import (
     DENSE,
     TIE,
@@ -22,7 +24,9 @@ from gcsim.analysis.selection import (
     error_of,
     told_apart,
 )
-from gcsim.analysis.spread import averaged, mean_of, number, range_of
+from gcsim.analysis.sources import are_synthetic
+from gcsim.analysis.spread import number, spreads
+from gcsim.analysis.undecided import NAMED, given, undecided
 from gcsim.scenarios.result import Result, Row
 
 NO_MEMORY = "none"
@@ -33,13 +37,18 @@ SMALL_ERROR = 0.1
 LARGE_ERROR = 0.5
 """NMSE above which a sentence says what an NMSE of 1 means."""
 
-MORE = "Set training.iterations higher to tell them apart."
-_NAMED = 5
-"""Methods that are named of those that cannot be told apart."""
+SYNTHETIC_ANSWER = (
+    "The gradients are synthetic: what is sent and the gradient error are those of distributions "
+    "fitted to other recordings."
+)
 
 
 def answer(result: Result) -> list[str]:
     """The answer at the largest size, what it costs, and how it changes with the size."""
+    return _answer(result) + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+
+
+def _answer(result: Result) -> list[str]:
     rows = at_largest(result)
     winner = best(rows)
     dense = dense_row(rows)
@@ -48,29 +57,32 @@ def answer(result: Result) -> list[str]:
         fact = (
             f"{where} {winner.row.label} takes {milliseconds(winner.row.iteration_s)} an iteration"
         )
-        return [f"{fact}: nothing to compare it with.", *_spread(result, rows[:1])]
+        fact += within(iteration_known(winner.row), BY)
+        return [f"{fact}: nothing to compare it with.", *spread(result, rows[:1])]
     if winner.unclear:
-        sentences = _undecided(result, where, winner.unclear, dense)
+        sentences = undecided(result, where, winner, dense)
         if dense is not None and dense not in winner.unclear:
             sentences += _nearer(result, winner.unclear[0], dense, rows)
         return [*sentences, *_by_size(result)]
     if dense is None:
         sentences = [
             f"{where} {winner.row.label} is fastest: {milliseconds(winner.row.iteration_s)} an "
-            "iteration. The scenario has no row of kind `none`, so there is no speedup to state.",
-            *_spread(result, [winner.row]),
+            f"iteration{within(iteration_known(winner.row), BY)}. The scenario has no row of kind "
+            "`none`, so there is no speedup to state.",
+            *spread(result, [winner.row]),
             _cost(winner.row),
         ]
     elif winner.row.compressor == DENSE:
         rival = next(row for row in rows if row is not dense)
-        sentences = [_dense_wins(where, dense, rival), *_spread(result, [dense, rival])]
+        sentences = [_dense_wins(where, dense, rival), *spread(result, [dense, rival])]
     else:
         sentences = [
             f"{where} {winner.row.label} is fastest: "
-            f"{times(dense.iteration_s / winner.row.iteration_s)} the speed of {_name(dense)}, "
+            f"{times(dense.iteration_s / winner.row.iteration_s)} the speed of {name_of(dense)}"
+            f"{within(speedup_known(winner.row), BY)}, "
             f"{milliseconds(winner.row.iteration_s)} an iteration against "
             f"{milliseconds(dense.iteration_s)}.",
-            *_spread(result, [winner.row, dense]),
+            *spread(result, [winner.row, dense]),
             _cost(winner.row),
             *_nearer(result, winner.row, dense, rows),
         ]
@@ -79,45 +91,6 @@ def answer(result: Result) -> list[str]:
         names = " and ".join(row.label for row in equals)
         sentences.append(f"As fast within {TIE:.0%}, with a larger error: {names}.")
     return [*sentences, *_by_size(result)]
-
-
-def _undecided(result: Result, where: str, unclear: Sequence[Row], dense: Row | None) -> list[str]:
-    """No winner: what cannot be told apart, and what can be said of it all the same."""
-    # dense is what the others are compared with: it is named, however many they are
-    shown = list(unclear[:_NAMED])
-    if dense is not None and dense in unclear and dense not in shown:
-        shown[-1] = dense
-    left = len(unclear) - len(shown)
-    labels = [_name(row) for row in shown] + ([f"{plural(left, 'other')}"] if left else [])
-    means = ", ".join(f"{row.label} {mean_of(row)}" for row in shown)
-    sentences = [
-        f"{where} {_listed(labels)} cannot be told apart with {number(result)}: their means differ "
-        f"by less than two standard errors. An iteration takes: {means}."
-    ]
-    if dense in unclear:
-        sentences.append(f"So it is not known whether compression pays. {MORE}")
-    elif dense is not None:
-        faster = [row for row in shown if told_apart(row, dense)]
-        speeds = ", ".join(
-            f"{row.label} {times(dense.iteration_s / row.iteration_s)}" for row in faster
-        )
-        sentences.append(f"Faster than {_name(dense)} ({mean_of(dense)}): {speeds}. {MORE}")
-    else:
-        sentences.append(
-            f"The scenario has no row of kind `none`, so there is no speedup to state. {MORE}"
-        )
-    return [*sentences, *_spread(result, shown[:2])]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _name(row: Row) -> str:
-    """A row's label, where that can stand in a sentence."""
-    return "no compression" if row.label == DENSE else row.label
 
 
 def _cost(row: Row) -> str:
@@ -136,27 +109,17 @@ def _cost(row: Row) -> str:
     )
 
 
-def _spread(result: Result, rows: Iterable[Row]) -> list[str]:
-    """What kind of times these rows have, where iterations differ."""
-    ranges = [f"{row.label} {range_of(row)}" for row in rows if range_of(row)]
-    if not ranges:
-        return []
-    if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
-        return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
-    return [f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."]
-
-
 def _dense_wins(where: str, dense: Row, rival: Row) -> str:
     verdict = f"{where} compression does not pay: "
     if rival.iteration_s <= dense.iteration_s * (1 + TIE):
         return (
-            f"{verdict}nothing is more than {TIE:.0%} faster than {_name(dense)} "
+            f"{verdict}nothing is more than {TIE:.0%} faster than {name_of(dense)} "
             f"({milliseconds(dense.iteration_s)} an iteration; {rival.label} takes "
             f"{milliseconds(rival.iteration_s)})."
         )
     return (
-        f"{verdict}{_name(dense)} is fastest, {milliseconds(dense.iteration_s)} an iteration; the "
-        f"next, {rival.label}, takes {times(rival.iteration_s / dense.iteration_s)} as long "
+        f"{verdict}{name_of(dense)} is fastest, {milliseconds(dense.iteration_s)} an iteration; "
+        f"the next, {rival.label}, takes {times(rival.iteration_s / dense.iteration_s)} as long "
         f"({milliseconds(rival.iteration_s)})."
     )
 
@@ -180,25 +143,30 @@ def _nearer(result: Result, winner: Row, dense: Row, rows: tuple[Row, ...]) -> l
     if not faster:
         return [
             f"No method without memory that has an NMSE of at most {SMALL_ERROR} is faster than "
-            f"{_name(dense)}."
+            f"{name_of(dense)}."
         ]
     faster = [row for row in faster if told_apart(row, dense)]
     if not faster:
+        doubts = [f"with {number(result)}"] if spreads(rows) else []
+        doubts += [GIVEN] if uncertain(rows) else []
         return [
             f"No method without memory that has an NMSE of at most {SMALL_ERROR} can be told from "
-            f"{_name(dense)} with {number(result)}."
+            f"{name_of(dense)} {listed(doubts)}."
         ]
     kind = f"Of the methods without memory that have an NMSE of at most {SMALL_ERROR}"
     found = best(faster)
     if found.unclear:
         names = [
             f"{row.label} ({times(dense.iteration_s / row.iteration_s)})"
-            for row in found.unclear[:_NAMED]
+            for row in found.unclear[:NAMED]
         ]
-        return [f"{kind}, {_listed(names)} are faster, and cannot be told apart."]
+        return [f"{kind}, {listed(names)} are faster, and cannot be told apart."]
     row = faster[0]
     speedup = times(dense.iteration_s / row.iteration_s)
-    return [f"{kind}, {row.label} is fastest: {speedup} (NMSE {significant(error_of(row))})."]
+    known = f"{speedup_known(row)}; " if speedup_known(row) else ""
+    return [
+        f"{kind}, {row.label} is fastest: {speedup} ({known}NMSE {significant(error_of(row))})."
+    ]
 
 
 def _by_size(result: Result) -> list[str]:
@@ -208,7 +176,15 @@ def _by_size(result: Result) -> list[str]:
         return []
     runs = [list(group) for _, group in groupby(winners, key=_winner_named)]
     if len(runs) == 1 and winners[0].unclear:
-        return [f"At no size can it be told which method is fastest, with {number(result)}."]
+        causes = given(
+            result,
+            replace(
+                winners[0],
+                by_luck=any(found.by_luck for found in winners),
+                by_device=any(found.by_device for found in winners),
+            ),
+        )
+        return [f"At no size can it be told which method is fastest, {causes}."]
     if len(runs) == 1:
         return [
             f"The same method wins at every size, from {plural(winners[0].row.nodes, 'node')} on."
@@ -225,4 +201,4 @@ def _by_size(result: Result) -> list[str]:
 
 
 def _winner_named(found: Best) -> str:
-    return "not told apart" if found.unclear else _name(found.row)
+    return "not told apart" if found.unclear else name_of(found.row)

@@ -14,7 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from gcsim.analysis.known import speedup_known, uncertain
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
+from gcsim.analysis.phrases import within
 from gcsim.analysis.plot_style import (
     BLUE,
     GREEN,
@@ -24,6 +26,7 @@ from gcsim.analysis.plot_style import (
     PURPLE,
     SKY,
     VERMILION,
+    mark_synthetic,
     new_figure,
     settings,
 )
@@ -44,6 +47,11 @@ PARTS = (
 NOW_AND_THEN = ("input_s", "optimizer_s")
 """Drawn only where a row has them."""
 
+DOT = 0.008
+"""Share of the axis below which a line is not drawn."""
+
+KNOWN = "\n(upper line, and range: by what is known of the device)"
+
 DWARFED = 1.8
 """Slowest iteration over the second panel's scale from which that panel is drawn."""
 
@@ -52,18 +60,20 @@ def breakdown_figure(result: Result) -> Figure:
     """One bar a compressor; the axes' containers are the parts in the order of `parts_of`.
 
     Where iterations differ the bars are means, and a thin line reaches from the 5th to the 95th
-    percentile of the iterations.
+    percentile of the iterations; another, above it, as far as what is known of the device leaves
+    open.
     """
     rows = at_largest(result)
     parts = parts_of(rows)
     cut = zoom_limit(rows)
     with settings():
         pitch = 0.36 if len(rows) <= MANY else 0.26
-        figure = new_figure(10.0 if cut is None else 12.4, 1.7 + pitch * len(rows))
+        below = 0.62 if not uncertain(rows) else 0.8  # the label has a second line
+        figure = new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
         width, height = figure.get_size_inches()
         label_inches = 0.25 + 0.083 * max(len(row.label) for row in rows)
         left = min(0.35, label_inches / width)
-        bottom, top = 0.62 / height, 1 - 0.82 / height
+        bottom, top = below / height, 1 - 0.82 / height
         share = 1.0 if cut is None else 0.56
         room = 0.985 - left
         axes = figure.add_axes((left, bottom, room * share - 0.012, top - bottom))
@@ -73,7 +83,7 @@ def breakdown_figure(result: Result) -> Figure:
         what = "time of one iteration [ms]"
         if spreads(rows):
             what = f"{averaged(result)} [ms] (line: 5 to 95 %)"
-        axes.set_xlabel(f"{what}, and the speedup against dense")
+        axes.set_xlabel(f"{what}, and the speedup against dense{KNOWN if uncertain(rows) else ''}")
         if cut is not None:
             zoomed = figure.add_axes(
                 (left + room * share + 0.012, bottom, room * (1 - share) - 0.012, top - bottom)
@@ -93,6 +103,7 @@ def breakdown_figure(result: Result) -> Figure:
             left, 1 - 0.22 / height, _title(result, rows), fontsize=12, fontweight="bold",
             va="center",
         )  # fmt: skip
+        mark_synthetic(figure, result)
         return figure
 
 
@@ -139,6 +150,7 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
             _numbers(axes, starts, widths, end)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     _percentiles(axes, rows)
+    _known(axes, rows, end)
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
@@ -156,6 +168,21 @@ def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
             axes.plot(
                 [row.iteration_p5_s * 1e3, row.iteration_p95_s * 1e3], [place + 0.22] * 2,
                 color="black", linewidth=1.0, marker="|", markersize=5, clip_on=True,
+            )  # fmt: skip
+
+
+def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
+    """Thin lines from the shortest to the longest that an iteration may be, with ends, above the
+    middle of the bars; none that would be a dot."""
+    for place, row in enumerate(rows):
+        fastest, slowest = (
+            (row.iteration_fastest_s or 0) * 1e3,
+            (row.iteration_slowest_s or 0) * 1e3,
+        )
+        if slowest - fastest > DOT * limit:
+            axes.plot(
+                [fastest, slowest], [place - 0.22] * 2, color="black", linewidth=1.0, marker="|",
+                markersize=5, clip_on=True,
             )  # fmt: skip
 
 
@@ -181,9 +208,13 @@ def _cut_mark(axes: Axes, place: int) -> None:
 
 def _totals(axes: Axes, rows: Sequence[Row]) -> None:
     """Total and speedup behind each bar."""
-    ends = [max(row.iteration_s, row.iteration_p95_s or 0.0) * 1e3 for row in rows]
-    axes.set_xlim(0, 1.27 * max(ends))
+    ends = [
+        max(row.iteration_s, row.iteration_p95_s or 0.0, row.iteration_slowest_s or 0.0) * 1e3
+        for row in rows
+    ]
+    axes.set_xlim(0, (1.6 if any(map(speedup_known, rows)) else 1.27) * max(ends))
     for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
+        speedup += within(speedup_known(row).replace(" to ", "-").replace("x", ""))
         text = f" {milliseconds(row.iteration_s)}{speedup}"
         axes.text(end, place, text, va="center", fontsize=9)

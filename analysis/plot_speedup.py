@@ -12,13 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import blended_transform_factory
 
+from gcsim.analysis.known import uncertain
 from gcsim.analysis.numbers import significant
-from gcsim.analysis.plot_style import GREY, LineStyle, line_styles, new_figure, settings
+from gcsim.analysis.plot_style import (
+    GREY,
+    LineStyle,
+    line_styles,
+    mark_synthetic,
+    new_figure,
+    settings,
+)
+from gcsim.analysis.selection import dense_row
 from gcsim.scenarios.result import Result, Row
 
 IDEAL = "ideal"
@@ -31,7 +41,8 @@ def speedup_figure(result: Result) -> Figure:
     """One line a compressor, in the order of the rows, then the ideal line.
 
     The height of a point is `scaling_efficiency * workers`: throughput over that of one device
-    without communication.
+    without communication. A band is what is left open of the speedup against dense by what is known
+    of the device (the same for both); without a dense row, of the throughput.
     """
     styles = line_styles(result)
     with settings():
@@ -39,11 +50,13 @@ def speedup_figure(result: Result) -> Figure:
         small = any(style.muted for style in styles.values())
         width = 0.75 + 5.9 + 1.3 + (0.065 if small else 0.083) * max(map(len, styles))
         tall = max(5.18, SMALL_LABEL_INCHES * (len(styles) + 1)) if small else 5.18
-        height = tall + 1.22
+        below = 0.92 if uncertain(result.rows) else 0.74  # the label has a second line
+        height = tall + 0.48 + below
         figure = new_figure(width, height)
-        axes = figure.add_axes((0.75 / width, 0.74 / height, 5.9 / width, tall / height))
+        axes = figure.add_axes((0.75 / width, below / height, 5.9 / width, tall / height))
         for label, style in styles.items():
             _line(axes, _of(result, label), label, style)
+            _band(axes, _of(result, label), style)
         workers = sorted({row.workers for row in result.rows})
         reach = workers if len(workers) > 1 else [workers[0] / 2**0.5, workers[0] * 2**0.5]
         axes.plot(
@@ -52,6 +65,7 @@ def speedup_figure(result: Result) -> Figure:
         )  # fmt: skip
         _axes(axes, result, workers)
         _labels(axes, result, styles, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall)
+        mark_synthetic(figure, result)
         return figure
 
 
@@ -73,6 +87,32 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None
     )
 
 
+def _band(axes: Axes, rows: Sequence[Row], style: LineStyle) -> None:
+    """What the throughput may be; where there is a single size, a line with ends."""
+    if style.muted or not uncertain(rows):
+        return
+    workers = [row.workers for row in rows]
+    low, high = ([end[number] for end in map(_ends, rows)] for number in (0, 1))
+    if len(rows) == 1:
+        axes.vlines(workers, low, high, color=style.colour, linewidth=1.0, zorder=1.5)
+    else:
+        axes.fill_between(
+            workers, low, high, facecolor=to_rgba(style.colour, 0.12),
+            edgecolor=to_rgba(style.colour, 0.45), linewidth=0.5, zorder=0.8,
+        )  # fmt: skip
+
+
+def _ends(row: Row) -> tuple[float, float]:
+    """The smallest and the largest height that a point may have."""
+    height = relative_throughput(row)
+    if row.speedup_vs_dense and row.speedup_lowest and row.speedup_highest:
+        unit = height / row.speedup_vs_dense
+        return unit * row.speedup_lowest, unit * row.speedup_highest
+    fastest, slowest = row.iteration_fastest_s, row.iteration_slowest_s
+    unit = height * row.iteration_s
+    return unit / (slowest or row.iteration_s), unit / (fastest or row.iteration_s)
+
+
 def _look(style: LineStyle) -> dict[str, Any]:
     if style.muted:
         return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
@@ -85,7 +125,7 @@ def _look(style: LineStyle) -> dict[str, Any]:
 def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    values = [relative_throughput(row) for row in result.rows]
+    values = [height for row in result.rows for height in _ends(row)]
     low = math.ceil(math.log2(min(*values, workers[0])))
     high = math.floor(math.log2(max(*values, workers[-1])))
     if len(workers) > 1:
@@ -104,9 +144,17 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.grid(color="#E4E4E4", linewidth=0.7)
-    axes.set_xlabel("number of workers (of nodes)")
+    axes.set_xlabel("number of workers (of nodes)" + _note(result))
     axes.set_ylabel("throughput relative to one device")
     axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
+
+
+def _note(result: Result) -> str:
+    """What the bands are, below the axis."""
+    if not uncertain(result.rows):
+        return ""
+    what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
+    return f"\nband: what {what} may be, by what is known of the device"
 
 
 def _power(value: float) -> str:

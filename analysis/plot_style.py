@@ -20,6 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from gcsim.analysis.selection import DENSE, at_largest
+from gcsim.analysis.sources import SYNTHETIC_NOTE, are_synthetic
 from gcsim.scenarios.result import Result
 
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
@@ -104,6 +105,15 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
+
+
+def mark_synthetic(figure: Figure, result: Result) -> None:
+    """Say in the lower right corner that the gradients were drawn, where they were."""
+    if are_synthetic(result):
+        inches = 0.06 / float(figure.get_size_inches()[1])
+        figure.text(
+            0.995, inches, SYNTHETIC_NOTE, ha="right", va="bottom", fontsize=8, style="italic"
+        )  # fmt: skip
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -8,6 +8,10 @@ Where times are random, two methods are told apart when their means differ by mo
 standard errors, 2 sqrt(a^2 + b^2). Methods meet the same luck, so that their errors mostly go
 together and the rule is on the safe side. Methods that are not told apart from the fastest, and may
 differ by more than 1 %, leave no winner.
+
+Where figures of the device have ranges, a method that is faster by more than 1 % on a device within
+them leaves no winner either, and a method whose speedup may be on either side of 1 is not told
+apart from the uncompressed exchange.
 """
 
 from __future__ import annotations
@@ -39,6 +43,10 @@ class Best:
     """Other rows within `TIE` of the fastest, by rising NMSE."""
     unclear: tuple[Row, ...] = ()
     """Where there is no winner: the rows that cannot be told apart, fastest first; else empty."""
+    by_luck: bool = False
+    """Some of those for luck."""
+    by_device: bool = False
+    """Some of those for what is not known of the device."""
 
 
 def at_largest(result: Result) -> tuple[Row, ...]:
@@ -65,10 +73,18 @@ def best(rows: Iterable[Row]) -> Best:
     fastest, dense = ordered[0], dense_row(ordered)
     limit = fastest.iteration_s * (1 + TIE)
     equals = sorted((row for row in ordered if row.iteration_s <= limit), key=_error)
-    unclear = [row for row in ordered[1:] if _unclear(fastest, row)]
+    luck = [row for row in ordered[1:] if _unclear(fastest, row)]
+    device = [row for row in ordered[1:] if may_beat(row, fastest)]
+    unclear = [row for row in ordered[1:] if any(row is one for one in (*luck, *device))]
     if unclear:
         first, *others = sorted({id(row): row for row in (*equals, *unclear)}.values(), key=_error)
-        return Best(row=first, equals=tuple(others), unclear=(fastest, *unclear))
+        return Best(
+            row=first,
+            equals=tuple(others),
+            unclear=(fastest, *unclear),
+            by_luck=bool(luck),
+            by_device=bool(device),
+        )
     if dense is not None and dense not in equals:
         # who is faster than dense beyond doubt goes before who may not be
         equals = [row for row in equals if row is fastest or told_apart(row, dense)]
@@ -80,15 +96,42 @@ def doubt(one: Row, other: Row) -> float:
     return ERRORS * math.hypot(one.iteration_error_s or 0.0, other.iteration_error_s or 0.0)
 
 
-def told_apart(one: Row, other: Row) -> bool:
-    """Whether their mean iterations differ by more than luck."""
+def told_apart(one: Row, dense: Row) -> bool:
+    """Whether it is known that a method is faster, or slower, than the uncompressed exchange."""
+    return _beyond_luck(one, dense) and not either_side(one)
+
+
+def either_side(row: Row) -> bool:
+    """Whether the speedup may be on either side of 1, for all that is known of the device."""
+    if row.speedup_lowest is None or row.speedup_highest is None:
+        return False
+    return row.speedup_lowest < 1 < row.speedup_highest
+
+
+def may_beat(row: Row, fastest: Row) -> bool:
+    """Whether a row may be faster by more than `TIE`, for all that is known of the device.
+
+    Against the fastest of all rows, that was tried; against another one intervals are compared.
+    """
+    if row.iteration_fastest_s is None or fastest.iteration_slowest_s is None:
+        return False
+    if fastest.over_fastest_lowest is None and row.over_fastest_lowest is not None:
+        ratio = row.over_fastest_lowest
+    elif fastest.speedup_lowest is not None and row.speedup_highest is not None:
+        ratio = fastest.speedup_lowest / row.speedup_highest
+    else:
+        ratio = row.iteration_fastest_s / fastest.iteration_slowest_s
+    return ratio * (1 + TIE) < 1
+
+
+def _beyond_luck(one: Row, other: Row) -> bool:
     return abs(one.iteration_s - other.iteration_s) > doubt(one, other)
 
 
 def _unclear(fastest: Row, row: Row) -> bool:
-    """Whether a slower row may be faster, or slower by more than `TIE`, for all that is known."""
+    """Whether a slower row may be faster, or slower by more than `TIE`, but for luck."""
     worst = row.iteration_s - fastest.iteration_s + doubt(fastest, row)
-    return not told_apart(fastest, row) and worst > fastest.iteration_s * TIE
+    return not _beyond_luck(fastest, row) and worst > fastest.iteration_s * TIE
 
 
 def _error(row: Row) -> tuple[bool, float]:

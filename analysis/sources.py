@@ -17,6 +17,17 @@ _CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
 _TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
 """What a note tells of the gradients, where it is known."""
 
+SYNTHETIC = "synthetic"
+"""What results.json says of gradients that were drawn from fitted distributions."""
+
+SYNTHETIC_NOTE = "synthetic gradients: drawn from fitted distributions, not recorded"
+"""What stands in figures of such results."""
+
+_UNITS = {
+    "launch": ("us", 1e-6), "s": ("ms", 1e-3), "B/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12)
+}  # fmt: skip
+"""How a note writes a unit of results.json, and how large that is; a launch is short."""
+
 _NODES = 6
 """Nodes with the same card that a note names."""
 
@@ -28,6 +39,7 @@ def provenance_notes(result: Result) -> list[str]:
         _gradients(_table(facts, "gradients")),
         _compute(facts.get("compute")),
         _kernels(_table(facts, "kernels")),
+        _ranges(facts.get("estimates")),
         *_links(_table(facts, "links")),
         _transport(facts),
         _averages(facts.get("averages")),
@@ -36,6 +48,11 @@ def provenance_notes(result: Result) -> list[str]:
         "well is not simulated",
     ]
     return [note for note in notes if note]
+
+
+def are_synthetic(result: Result) -> bool:
+    """Whether the gradients were drawn from fitted distributions: every report must say so."""
+    return _table(result.provenance, "gradients").get("source") == SYNTHETIC
 
 
 def micro_batches(result: Result) -> int:
@@ -68,9 +85,13 @@ def _pairs(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def _gradients(facts: Mapping[str, Any]) -> str:
-    """Live or recorded, and what is known of the training that made them."""
+    """Live or recorded, and what is known of the training that made them; or drawn from a fit."""
     if not facts:
         return ""
+    if facts.get("source") == SYNTHETIC:
+        known = [f"{key} {facts[key]}" for key in ("workers", "iterations") if key in facts]
+        drawn = ", ".join(["gradients: SYNTHETIC, drawn from fitted distributions", *known])
+        return f"{drawn}; fit: {_short(facts.get('fit', 'unknown'))}"
     parts = [str(facts.get("source", "source unknown"))]
     parts += [f"{key.replace('_', ' ')} {facts[key]}" for key in _TRAINING if key in facts]
     losses = facts.get("warmup_losses")
@@ -100,6 +121,24 @@ def _kernels(facts: Mapping[str, Any]) -> str:
     if estimated:
         notes.append("ESTIMATES: " + ", ".join(estimated))
     return "; ".join(notes)
+
+
+def _ranges(estimates: object) -> str:
+    """Figures that were used and are known within a range only: "bandwidth in GB/s: sort 10
+    (10-30), random 200 (150-440); ..."."""
+    kinds: dict[str, list[str]] = {}
+    for entry in estimates if isinstance(estimates, list) else ():
+        if isinstance(entry, Mapping) and entry.get("range"):
+            unit, factor = _UNITS[entry["unit"] if entry["figure"] != "launch" else "launch"]
+            value, low, high = (
+                f"{number / factor:.3g}" for number in (entry["value"], *entry["range"])
+            )
+            name = f"{entry['kernels']} " if "kernels" in entry else ""
+            kinds.setdefault(f"{entry['figure']} in {unit}", []).append(
+                f"{name}{value} ({low}-{high})"
+            )
+    shown = "; ".join(f"{kind}: {', '.join(parts)}" for kind, parts in kinds.items())
+    return f"known within ranges: {shown}" if shown else ""
 
 
 def _transport(facts: Mapping[str, Any]) -> str:

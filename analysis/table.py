@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 
 from rich import box
@@ -19,10 +19,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.known import uncertain
 from gcsim.analysis.numbers import decimals_for, fixed, plural, significant
 from gcsim.analysis.selection import TIE, at_largest, best
-from gcsim.analysis.sources import micro_batches
-from gcsim.analysis.spread import averaged, number, spreads
+from gcsim.analysis.sources import are_synthetic, micro_batches
+from gcsim.analysis.spread import averaged, spreads
+from gcsim.analysis.undecided import given
 from gcsim.scenarios.result import Result, Row
 
 BEST = "> "
@@ -43,11 +45,19 @@ class Column:
     value: Callable[[Row], float | None]
     decimals: Callable[[Sequence[Row]], int] | None = None
     """Decimals for the whole column; None for significant digits of each value."""
+    above: Callable[[Row], float | None] | None = None
+    """The upper end of an interval, of which `value` is the lower one."""
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
         """What stands in the column, in the order of `rows`."""
         decimals = None if self.decimals is None else self.decimals(rows)
-        return [_cell(self.value(row), decimals) for row in rows]
+        cells = [_cell(self.value(row), decimals) for row in rows]
+        if self.above is None:
+            return cells
+        ends = [_cell(self.above(row), decimals) for row in rows]
+        return [
+            "-" if low == high else f"{low}-{high}" for low, high in zip(cells, ends, strict=True)
+        ]
 
     def width(self, rows: Sequence[Row]) -> int:
         """Terminal cells that the column needs so that nothing is cut."""
@@ -85,7 +95,17 @@ def _time(heading: str, value: Callable[[Row], float | None]) -> Column:
 SPEEDUP = Column(
     heading="speedup\n[x]", value=lambda row: row.speedup_vs_dense, decimals=lambda rows: 2
 )
+SPEEDUP_RANGE = Column(
+    heading="range\n[x]",
+    value=lambda row: row.speedup_lowest,
+    above=lambda row: row.speedup_highest,
+    decimals=lambda rows: 2,
+)
 ITERATION = _time("iter-\nation", lambda row: row.iteration_s)
+ITERATION_RANGE = replace(
+    _time("range", lambda row: row.iteration_fastest_s),
+    above=lambda row: None if row.iteration_slowest_s is None else row.iteration_slowest_s * 1e3,
+)
 ERROR = _time("+-", lambda row: row.iteration_error_s)
 SPREAD = (
     _time("p5", lambda row: row.iteration_p5_s),
@@ -115,14 +135,26 @@ LEGEND = (
     "recorded workers, from empty memories (with error feedback later steps differ more); an "
     "update of zero has 1."
 )
+RANGE = (
+    "range: what is left open by figures of the device that are known within ranges only (-: less "
+    "than the digits shown)."
+)
 FAULTY = "with faults: throughput over the whole run of training.faults, deaths included."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
+
+
+DRAWN = (
+    "Gradients are synthetic: bytes of sparse methods, ratios, NMSE and the times that depend on "
+    "them are those of fitted distributions."
+)
 
 
 def total_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """How long an iteration takes; what no row has is left out."""
     error = (ERROR,) if any(row.iteration_error_s is not None for row in rows) else ()
-    return (SPEEDUP, ITERATION, *error, *(SPREAD if spreads(rows) else ()))
+    of_speedup = (SPEEDUP_RANGE,) if any(row.speedup_lowest is not None for row in rows) else ()
+    of_time = (ITERATION_RANGE,) if uncertain(rows) and not of_speedup else ()
+    return (SPEEDUP, *of_speedup, ITERATION, *of_time, *error, *(SPREAD if spreads(rows) else ()))
 
 
 def part_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -142,10 +174,11 @@ def answer_table(result: Result, width: int) -> Group:
     """Title, table (or stacked tables) for `width` terminal cells, footnotes."""
     rows = at_largest(result)
     first = rows[0]
+    drawn = "synthetic gradients, " if are_synthetic(result) else ""
     parts: list[RenderableType] = [
         Text(
             f"{result.scenario.get('name', 'scenario')}: {plural(first.nodes, 'node')}, "
-            f"{plural(first.workers, 'worker')}, fastest first",
+            f"{plural(first.workers, 'worker')}, {drawn}fastest first",
             style="bold",
         )
     ]
@@ -160,14 +193,16 @@ def footnotes(result: Result) -> list[str]:
     """What the marks mean, then what the columns mean."""
     rows = at_largest(result)
     notes = [f"{BEST}fastest (of those within {TIE:.0%}, the one with the smallest error)"]
-    if best(rows).unclear:
-        notes = [
-            f"{BEST}cannot be told apart with {number(result)}: closer than two standard errors"
-        ]
+    found = best(rows)
+    if found.unclear:
+        luck = ": closer than two standard errors" if found.by_luck else ""
+        notes = [f"{BEST}cannot be told apart {given(result, found)}{luck}"]
     periodic = [row for row in rows if row.period > 1]
     if periodic:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
+    if uncertain(rows):
+        notes.append(RANGE)
     if spreads(rows):
         errors = any(row.iteration_error_s is not None for row in rows)
         known = "+-: standard error of the mean iteration. " if errors else ""
@@ -177,7 +212,8 @@ def footnotes(result: Result) -> list[str]:
         )
     scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     faulty = [FAULTY] if len(cost_columns(rows)) > len(COST) else []
-    return [*notes, _legend(result, rows), *faulty, *scale_free]
+    drawn = [DRAWN] if are_synthetic(result) else []
+    return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
 
 
 def _legend(result: Result, rows: Sequence[Row]) -> str:

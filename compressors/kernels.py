@@ -7,8 +7,8 @@ its passes over the data, a draw of random numbers by arithmetic, a matrix produ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 KernelClass = Literal[
@@ -27,9 +27,15 @@ KERNEL_CLASSES: tuple[KernelClass, ...] = get_args(KernelClass)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCost:
-    """The sum over some kernels of one class."""
+    """The sum over some kernels of one class and one name."""
 
     kind: KernelClass
+    name: str = ""
+    """Which kernel: "signs.sign_bits" of a method's own, "aten.topk" of torch's; "" when unknown.
+    A device whose kernel of that name was measured is priced by it, others by the class."""
+    part: bool = False
+    """Work of another class inside the launches of `name`: what a fused kernel draws at random.
+    The kernel's own measured time includes it."""
     launches: int
     elements: int
     """Elements of the largest operand, summed over launches."""
@@ -37,17 +43,74 @@ class KernelCost:
     """Bytes read plus bytes written."""
     flops: int = 0
     """Floating-point operations; counted for matrix products only."""
+    work: int = 0
+    """Bytes that decide on how long the kernel takes, where they are others than `nbytes`: of a
+    tensor of which few elements are touched, those. Only the kernel's own curve looks at it."""
 
 
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
-    """Add up costs of the same class; in the order of `KERNEL_CLASSES`."""
-    sums: dict[KernelClass, list[int]] = {}
+    """Add up costs of the same class and name whose launches are of about the same size.
+
+    Of the same size: bytes of a launch within the same power of two, because a small tensor that
+    lies in a cache costs less a byte than a large one, and a mean of both stands for neither.
+    In the order of `KERNEL_CLASSES`, by name, small launches first.
+    """
+    groups: dict[tuple[KernelClass, str, bool, int], KernelCost] = {}
+    for cost in _with_what_they_state(costs):
+        key = (cost.kind, cost.name, cost.part, octave(cost))
+        groups[key] = joined(groups[key], cost) if key in groups else cost
+    return tuple(cost for _, cost in sorted(groups.items(), key=lambda group: _rank(group[0])))
+
+
+def octave(cost: KernelCost) -> int:
+    """n when a launch works on 2^(n-1) … 2^n - 1 bytes; 0 where nothing was launched."""
+    return (worked(cost) // cost.launches).bit_length() if cost.launches and cost.name else 0
+
+
+def worked(cost: KernelCost) -> int:
+    """Bytes that the kernel's own time is a function of."""
+    return cost.work or cost.nbytes
+
+
+def spread(elements: int) -> str:
+    """How far indexed accesses reach: the power of four of elements that holds them all.
+
+    Part of the name of kernels that gather and scatter: few touches of a large tensor cost more
+    than as many of one that lies in a cache.
+    """
+    return f"2^{2 * (max(0, elements - 1).bit_length() + 1 >> 1)}"
+
+
+def by_class(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
+    """Add up costs of the same class, whatever their names."""
+    return total(replace(cost, name="", part=False) for cost in costs)
+
+
+def _with_what_they_state(costs: Iterable[KernelCost]) -> Iterator[KernelCost]:
+    """The costs; bytes that a kernel stated while it ran belong to the launch that follows."""
+    stated: dict[tuple[KernelClass, str], KernelCost] = {}
     for cost in costs:
-        entry = sums.setdefault(cost.kind, [0, 0, 0, 0])
-        for position, value in enumerate((cost.launches, cost.elements, cost.nbytes, cost.flops)):
-            entry[position] += value
-    return tuple(
-        KernelCost(kind=kind, launches=s[0], elements=s[1], nbytes=s[2], flops=s[3])
-        for kind in KERNEL_CLASSES
-        if (s := sums.get(kind)) is not None
+        key = (cost.kind, cost.name.partition(":")[0])
+        if cost.launches == 0 and cost.name and not cost.part:
+            stated[key] = joined(stated[key], cost) if key in stated else cost
+        elif cost.launches and key in stated:
+            yield joined(cost, stated.pop(key))
+        else:
+            yield cost
+    yield from stated.values()
+
+
+def joined(first: KernelCost, second: KernelCost) -> KernelCost:
+    """Both together; class and name are those of the first."""
+    return replace(
+        first,
+        launches=first.launches + second.launches,
+        elements=first.elements + second.elements,
+        nbytes=first.nbytes + second.nbytes,
+        flops=first.flops + second.flops,
+        work=first.work + second.work,
     )
+
+
+def _rank(key: tuple[KernelClass, str, bool, int]) -> tuple[int, str, bool, int]:
+    return (KERNEL_CLASSES.index(key[0]), *key[1:])

@@ -3,7 +3,9 @@
 A torch dispatch mode sees every tensor kernel that runs, with its operands, and adds its bytes
 (read plus written) and FLOPs to its class. Code that leaves torch (bit packing and selection in
 numpy) is wrapped by `kernel`, which counts one kernel with the bytes of the tensors that go in
-and come out: what one fused kernel on an accelerator would move.
+and come out: what one fused kernel on an accelerator would move. Every kernel is counted under its
+name too, so that a device on which it was measured can say what it really costs there. A recorder
+that is given a clock notes how long each kernel took here.
 
 Cost that grows with the number of workers is told from cost that does not by watching the
 payloads: what runs between two steps of an iteration over the received payloads belongs to a
@@ -19,10 +21,12 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from gcsim.compressors.kernels import KernelClass, KernelCost, total
+from gcsim.compressors.kernels import KernelClass, KernelCost, spread
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.recorder import Recorder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,65 +35,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Recorder:
-    """Adds up the kernels of one stretch of computation."""
-
-    def __init__(self) -> None:
-        self.fixed: list[KernelCost] = []
-        self.per_payload: list[KernelCost] = []
-        """The sum over all payloads."""
-        self.payloads = 0
-        self.per_part: list[KernelCost] = []
-        """The sum over all parts of one whole: more workers launch more, and move as much."""
-        self.parts = 0
-        self.paused = False
-        self._reading: list[KernelCost] | None = None
-
-    def add(self, cost: KernelCost) -> None:
-        """Count a kernel where it belongs: to the payload being read, or to the exchange.
-
-        That the host looks into a payload is not counted: it checks what a deployment leaves to
-        the network, or reads a scale that an accelerator's kernel finds where it lies.
-        """
-        if self._reading is None:
-            self.fixed.append(cost)
-        elif cost.kind != "host_sync":
-            self._reading.append(cost)
-
-    def watch(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Iterate over payloads; what runs until the next one is asked for belongs to them."""
-        try:
-            for payload in received:
-                self._reading = self.per_payload
-                self.payloads += 1
-                yield payload
-        finally:
-            self._reading = None
-
-    def watch_parts(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
-        """`watch` for the parts of one whole."""
-        try:
-            for part in received:
-                self._reading = self.per_part
-                self.parts += 1
-                yield part
-        finally:
-            self._reading = None
-
-    def costs(self) -> tuple[KernelCost, ...]:
-        """Everything that was counted, by class."""
-        return total([*self.fixed, *self.per_payload, *self.per_part])
-
-
 _active: list[Recorder] = []
 
 
 @contextmanager
-def segment() -> Iterator[Recorder]:
-    """Count the kernels that run inside, on this thread."""
+def segment(clock: Callable[[], float] | None = None) -> Iterator[Recorder]:
+    """Count the kernels that run inside, on this thread; with a clock, time them too."""
     from gcsim.compressors.meter_dispatch import CountingMode
 
-    recorder = Recorder()
+    recorder = Recorder(clock)
     _active.append(recorder)
     try:
         with CountingMode(recorder):
@@ -98,20 +52,42 @@ def segment() -> Iterator[Recorder]:
         _active.pop()
 
 
+@contextmanager
+def stopwatch(clock: Callable[[], float]) -> Iterator[Recorder]:
+    """Count nothing, but note in `left_out` how long what is `unpriced` takes inside."""
+    recorder = Recorder(clock, counting=False)
+    _active.append(recorder)
+    try:
+        yield recorder
+    finally:
+        _active.pop()
+
+
 def kernel(
-    kind: KernelClass, *, updates: tuple[str, ...] = (), resident: tuple[str, ...] = ()
+    kind: KernelClass,
+    *,
+    updates: tuple[str, ...] = (),
+    resident: tuple[str, ...] = (),
+    variants: tuple[str, ...] = (),
+    by_results: bool = False,
+    name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`.
 
     Its tensor operands are read once, its tensor results written once, and the operands named in
     `updates` are written too. Those named in `resident` cost nothing: a kernel that is fused over
     its calls keeps them in registers. Torch kernels that it runs inside are not counted again.
-    What it draws at random it says itself (`count_random`).
+    What it draws at random it says itself (`count_random`). Its name is `kernel_name(function)`,
+    and behind a colon the values of the parameters named in `variants`: those that decide on how
+    long it takes, for the same bytes. `by_results`: it is as long as what it finds, however much
+    it is counted to move (`KernelCost.work`). `name`: in the place of its own, for a function that
+    is decorated twice.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        called = name or kernel_name(function)
         signature = inspect.signature(function)
-        if unknown := {*updates, *resident} - set(signature.parameters):
+        if unknown := {*updates, *resident, *variants} - set(signature.parameters):
             raise TypeError(f"{function.__name__} has no parameters {sorted(unknown)}")
 
         @functools.wraps(function)
@@ -119,22 +95,34 @@ def kernel(
             if not _active or _active[-1].paused:
                 return function(*args, **kwargs)
             recorder = _active[-1]
-            recorder.paused = True
-            try:
-                result = function(*args, **kwargs)
-            finally:
-                recorder.paused = False
             given = signature.bind(*args, **kwargs).arguments
-            operands = list(_tensors(v for name, v in given.items() if name not in resident))
-            results = [*_tensors([result]), *_tensors(given.get(name) for name in updates)]
-            recorder.add(
-                KernelCost(
-                    kind=kind,
-                    launches=1,
-                    elements=max((t.numel() for t in [*operands, *results]), default=0),
-                    nbytes=sum(t.nbytes for t in [*operands, *results]),
+            said = [text for key in variants if (text := _said(key, given.get(key)))]
+            recorder.paused, recorder.running = True, ":".join((called, *said))
+            try:
+                with recorder.undisturbed():
+                    started = recorder.now()
+                    result = function(*args, **kwargs)
+                    seconds = recorder.now() - started
+                if not recorder.counting:
+                    return result
+                operands = list(_tensors(v for name, v in given.items() if name not in resident))
+                made = list(_tensors([result]))
+                results = [*made, *_tensors(given.get(name) for name in updates)]
+                elements = max((t.numel() for t in [*operands, *results]), default=0)
+                reach = f":{spread(elements)}" if kind == "gather_scatter" else ""
+                recorder.launched(
+                    KernelCost(
+                        kind=kind,
+                        name=recorder.running + reach,
+                        launches=1,
+                        elements=elements,
+                        nbytes=sum(t.nbytes for t in [*operands, *results]),
+                        work=max(1, sum(t.nbytes for t in made)) if by_results else 0,
+                    ),
+                    seconds,
                 )
-            )
+            finally:
+                recorder.paused, recorder.running = False, ""
             return result
 
         return counted
@@ -142,17 +130,43 @@ def kernel(
     return decorate
 
 
+def kernel_name(function: Callable[..., object]) -> str:
+    """File and function of a method that is gcsim's own, "signs.fold"; else the whole path."""
+    module = function.__module__
+    if module.startswith("gcsim.compressors."):
+        module = module.rpartition(".")[2]
+    return f"{module}.{function.__qualname__}"
+
+
+def _said(parameter: str, value: object) -> str:
+    """A parameter's value as part of a name; empty for False and for what is not given."""
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{parameter}_{value}"
+    return parameter if value is not None and value is not False else ""
+
+
 def count_random(elements: int, bits: int) -> None:
     """Count numbers drawn inside a kernel: `elements` of `bits` random bits, without a launch."""
     if _active:
-        nbytes = -(-elements * bits // 8)
-        _active[-1].add(KernelCost(kind="random", launches=0, elements=elements, nbytes=nbytes))
+        name = _active[-1].running
+        _active[-1].add(
+            KernelCost(
+                kind="random",
+                name=name,
+                part=bool(name),
+                launches=0,
+                elements=elements,
+                nbytes=-(-elements * bits // 8),
+            )
+        )
 
 
 def count_bytes(kind: KernelClass, nbytes: int) -> None:
     """Count bytes that a kernel moves of an operand that is `resident` for the most part."""
     if _active:
-        _active[-1].add(KernelCost(kind=kind, launches=0, elements=0, nbytes=nbytes))
+        _active[-1].state(kind, nbytes)
 
 
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:
@@ -162,11 +176,14 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
     def silent(*args: P.args, **kwargs: P.kwargs) -> R:
         if not _active or _active[-1].paused:
             return function(*args, **kwargs)
-        _active[-1].paused = True
+        recorder = _active[-1]
+        recorder.paused = True
+        started = recorder.now()
         try:
             return function(*args, **kwargs)
         finally:
-            _active[-1].paused = False
+            recorder.paused = False
+            recorder.left_out += recorder.now() - started
 
     return silent
 
@@ -174,7 +191,8 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
 class Meter:
     """An observer of one lockstep exchange: the kernels between any two collectives."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock
         self.segments: list[list[Recorder]] = [[] for _ in range(workers)]
         """By rank, then by position between the collectives."""
         self.collectives: list[CollectiveRecord] = []
@@ -185,14 +203,14 @@ class Meter:
     @contextmanager
     def compute(self, rank: int) -> Iterator[None]:
         """See `Observer`."""
-        with segment() as recorder:
+        with segment(self._clock) as recorder:
             self.segments[rank].append(recorder)
             yield
 
     @contextmanager
     def serve(self) -> Iterator[None]:
         """See `Observer`."""
-        with segment() as recorder:
+        with segment(self._clock) as recorder:
             self._server.append(recorder)
             yield
 

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gcsim.compressors.kernels import KernelClass, KernelCost
-from gcsim.compressors.meter import Recorder
+from gcsim.compressors.kernels import KernelClass, KernelCost, spread
+from gcsim.compressors.recorder import Recorder
 
 _CLASSES: dict[str, KernelClass] = {
     **dict.fromkeys(
@@ -91,11 +92,14 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        recorder = self._recorder
+        started = recorder.now()
         result = func(*args, **(kwargs or {}))
-        if not self._recorder.paused:
+        if not recorder.paused:
+            seconds = recorder.now() - started
             cost = kernel_cost(func, args, kwargs or {}, result)
             if cost is not None:
-                self._recorder.add(cost)
+                recorder.launched(cost, seconds)
         return result
 
 
@@ -130,7 +134,49 @@ def kernel_cost(
     if kind == "reduction" and name in {"max", "min"} and len(operands) == 2:  # element-wise
         kind = "streaming"
     flops = _matmul_flops(operands, results) if kind == "matmul" else 0
-    return KernelCost(kind=kind, launches=1, elements=elements, nbytes=nbytes, flops=flops)
+    return KernelCost(
+        kind=kind,
+        name=_full_name(name, operands, results, flops / nbytes if nbytes else 0.0),
+        launches=1,
+        elements=elements,
+        nbytes=nbytes,
+        flops=flops,
+    )
+
+
+def _full_name(
+    name: str, operands: list[Tensor], results: list[Tensor], flops_a_byte: float
+) -> str:
+    """The operator's name, and behind it what else decides on its speed.
+
+    For a conversion the types; for a reduction whether something remains of the shape; for indexed
+    reads and writes whether indices jump, and how far they reach; for a product how much is done
+    with each byte (in powers of two), whether what it writes is the largest matrix, and else
+    whether the largest is read across its rows; for a factorization the columns. Behind a dot:
+    others say nothing about it.
+    """
+    if name in {"_to_copy", "copy_"} and operands and results:
+        types = [str(leaf.dtype).removeprefix("torch.") for leaf in (operands[-1], results[0])]
+        return f"aten.{name}" if types[0] == types[1] else f"aten.{name}:{'_to_'.join(types)}"
+    if flops_a_byte:
+        largest = max(operands, key=Tensor.numel)
+        way = "across" if largest.dim() == 2 and largest.stride(-1) > 1 else "along"
+        shape = "out" if results[0].numel() >= largest.numel() else way
+        return f"aten.{name}.{shape}_{2 ** round(math.log2(flops_a_byte)):g}_flop_per_byte"
+    if _CLASSES.get(name) == "factorization" and operands:
+        return f"aten.{name}.{operands[0].shape[-1]}_columns"
+    if name in _INDEXED_READ or name in _INDEXED_WRITE:
+        indices = [leaf for leaf in operands[1:] if leaf.dtype in {torch.int64, torch.int32}]
+        way = ":jumping" if any(_jumps(leaf) for leaf in indices) else ""
+        return f"aten.{name}{way}:{spread(max(leaf.numel() for leaf in operands))}"
+    if _CLASSES.get(name) == "reduction" and results and results[0].numel() > 1:
+        return f"aten.{name}:some_dimensions"
+    return f"aten.{name}"
+
+
+def _jumps(indices: Tensor) -> bool:
+    """Whether they do not ascend: then each element is another line of memory."""
+    return indices.numel() > 1 and bool((indices.flatten().diff() < 0).any())
 
 
 def _is_view(operands: list[Tensor], results: list[Tensor]) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gcsim import cli_calibrate
 from gcsim.cli_list import Kind
 from gcsim.cli_outcome import (
     INTERRUPTED,
@@ -37,6 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(cli_calibrate.app)
 
 ScenarioArgument = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="A YAML file, or a shipped scenario's name.")
@@ -233,12 +236,19 @@ def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     name: Annotated[str | None, typer.Argument(help="One entry, in full.")] = None,
     as_json: JsonOption = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
+    ] = False,
 ) -> None:
-    """List what a scenario can name: compressors, scenarios, models, devices, links."""
+    """List what a scenario can name: models, tasks, traces, devices, links, compressors, …"""
     from gcsim.cli_list import details, entries, scenario_text
     from gcsim.cli_show import emit_exactly, show_details, show_entries
 
-    if as_json:
+    if layers:
+        from gcsim.cli_fit import layers_text
+
+        emit_exactly(layers_text(kind, name))
+    elif as_json:
         emit_exactly(_json(entries(kind) if name is None else details(kind, name)))
     elif name is None:
         show_entries(kind, entries(kind))
@@ -275,6 +285,9 @@ def record(
     second_moments: Annotated[
         bool, typer.Option("--second-moments", help="For the variance-based compressor.")
     ] = False,
+    times: Annotated[
+        bool, typer.Option("--times", help="Time the passes too: compute: {recorded: true}.")
+    ] = False,
     sets: SetOption = None,
     seed: SeedOption = None,
     quiet: QuietOption = False,
@@ -298,6 +311,7 @@ def record(
             dtype=dtype.value,
             max_bytes=max_bytes,
             second_moments=second_moments,
+            times=times,
             progress=progress,
         )
     if not quiet:
@@ -307,6 +321,29 @@ def record(
         note_next(
             ["gcsim", "run", scenario, *_again(sets, seed), "--set", replay], "replay the trace"
         )
+
+
+@app.command()
+@reported
+def fit(
+    traces: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="Folders that gcsim record made.")
+    ],
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The fit, as JSON.")
+    ],
+    quiet: QuietOption = False,
+) -> None:
+    """Fit distributions to recorded gradients, for gradients: {source: synthetic, fit: FILE}."""
+    from gcsim.cli_fit import fit_traces, fitted_lines
+    from gcsim.cli_progress import watching
+    from gcsim.cli_show import note
+
+    with watching(quiet) as progress:
+        fits = fit_traces(traces, output, progress)
+    if not quiet:
+        note(*fitted_lines(fits, output))
 
 
 def _bytes(size: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Literal
 
 from rich.table import Table
@@ -17,12 +18,14 @@ from rich.text import Text
 from gcsim.analysis.numbers import bits, duration, plural, significant, size, times
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.checking import dotted
-from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.link_csv import shown
+from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.links import Link
 from gcsim.simulator.training import Noise, Training
+from gcsim.traces.passes import PassTimes
 
 Line = tuple[str, str]
 """Label and text."""
@@ -45,10 +48,24 @@ def understood(scenario: Scenario) -> Table:
 
 def lines(scenario: Scenario) -> Iterator[Line]:
     """What was understood, from the devices outwards."""
+    yield "compute", _compute(scenario)
     yield from _topology(scenario)
     yield from _training(scenario.training)
     yield from _averages(scenario)
     yield from _collectives(scenario)
+
+
+def _compute(scenario: Scenario) -> str:
+    """Where forward and backward times come from."""
+    compute = scenario.compute
+    if isinstance(compute, PassTimes):
+        times = f"forward {1e3 * compute.forward:.4g} ms, backward {1e3 * compute.backward:.4g} ms"
+        return f"{times}, {compute.source}"
+    if isinstance(compute, ProfiledCompute):
+        return f"as measured in {shown(compute.profile)}"
+    if isinstance(compute, RecordedCompute):
+        return "as measured when the gradients were recorded"
+    return f"the catalogue's, of {scenario.model.name} on {scenario.cluster.device.name}"
 
 
 # --- topology ------------------------------------------------------------------------------------
@@ -71,6 +88,8 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
         of = f"{-(-cluster.nodes // racks.nodes)} of up to {plural(racks.nodes, 'node')}"
         uplink = f"uplink {link_text(racks.uplink)}, {_oversubscribed(cluster, racks)}"
         yield "racks", f"{of}; {uplink}"
+    for number, (setting, file) in enumerate(scenario.files.items()):
+        yield ("from files" if number == 0 else ""), f"{setting}: {shown(Path(file))}"
 
 
 def link_text(link: Link) -> str:

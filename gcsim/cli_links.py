@@ -13,6 +13,7 @@ _CALIBRATION = {
     "ideal": "ideal: a bound, the line rate, which no transport reaches",
     "measured": "measured: on such a link",
     "estimate": "estimate: a figure was not measured, or not on such a link",
+    "stated": "stated: by the file that it stands in",
 }
 
 _AFTER = {"repeat": "all again", "hold": "the last for ever"}
@@ -63,7 +64,7 @@ def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
             "one for all nodes, half-duplex: between two nodes a message crosses it twice",
         )
     yield "source", entry["source"]
-    yield "in a scenario", f"network: {entry['name']}"
+    yield "in a scenario", f"network: {entry.get('file', entry['name'])}"
 
 
 def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

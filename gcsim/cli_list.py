@@ -1,4 +1,4 @@
-"""What is there to choose from? Compressors, scenarios, models, devices and links, as plain data.
+"""What is there to choose from? Compressors, scenarios, models, tasks, traces, devices, links.
 
 Each kind has two functions: all entries in short, and one entry in full. What a person reads is
 written from the same values that `--json` gives. Nothing here imports torch.
@@ -18,7 +18,6 @@ from gcsim.errors import InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
     from gcsim.simulator.device import Device
-    from gcsim.simulator.links import Link
 
 Entry = dict[str, Any]
 
@@ -29,6 +28,8 @@ class Kind(StrEnum):
     compressors = "compressors"
     scenarios = "scenarios"
     models = "models"
+    tasks = "tasks"
+    traces = "traces"
     devices = "devices"
     links = "links"
 
@@ -42,12 +43,20 @@ def entries(kind: Kind) -> list[Entry]:
 def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
     """One entry. Raises `InputError` with a suggestion when there is none of that name."""
     names, describe = _KINDS[kind]
+    if kind in {Kind.devices, Kind.links} and _names_a_file(name):
+        return {**describe(name, full), "file": name}
     known = list(names())
     if name not in known and not (kind is Kind.compressors and ":" in name):
         singular = kind.value.removesuffix("s")
         message = f"unknown {singular} {name!r}"
         raise InputError(Problem(message=message, hint=did_you_mean(name, known)))
     return describe(name, full)
+
+
+def _names_a_file(name: str) -> bool:
+    from gcsim.scenarios.named_files import names_a_file
+
+    return names_a_file(name)
 
 
 # --- compressors ---------------------------------------------------------------------------------
@@ -149,7 +158,58 @@ def _model(name: str, full: bool) -> Entry:
     from gcsim.traces.models import MODELS
 
     entry = asdict(MODELS[name])
+    if not full:
+        del entry["layers"]  # hundreds of rows, where there is such a table
     return {**entry, "input_shape": list(entry["input_shape"])}
+
+
+def _task_names() -> Iterable[str]:
+    from gcsim.traces.tasks import TASKS
+
+    return TASKS
+
+
+def _task(name: str, full: bool) -> Entry:
+    from gcsim.traces.models import MODELS
+    from gcsim.traces.tasks import TASKS
+
+    found = TASKS[name]
+    return {
+        "name": found.name,
+        "title": found.title,
+        "input": found.input,
+        "default_of": [model.name for model in MODELS.values() if model.task == name],
+    }
+
+
+def _trace_names() -> Iterable[str]:
+    from gcsim.traces.shipped import shipped_traces
+
+    return shipped_traces()
+
+
+def _trace(name: str, full: bool) -> Entry:
+    from gcsim.traces.manifest import read_manifest
+    from gcsim.traces.shipped import shipped_traces
+
+    folder = shipped_traces()[name]
+    held = read_manifest(folder)
+    losses: Any = held.source["losses"]
+    entry: Entry = {
+        "name": name,
+        "model": held.facts.name,
+        "parameters": held.facts.parameters,
+        "batch_size": held.facts.samples_per_worker,
+        "workers": held.workers,
+        "iterations": held.iterations,
+        "dtype": held.dtype,
+        "bytes": sum(stored.nbytes for stored in held.files.values()),
+        "data": held.source["data"],
+        "warmup_steps": held.source["warmup_steps"],
+        "loss": sum(losses) / len(losses),
+        "path": str(folder),
+    }
+    return {**entry, "source": held.source} if full else entry
 
 
 # --- devices and links ---------------------------------------------------------------------------
@@ -163,16 +223,16 @@ def _device_names() -> Iterable[str]:
 
 def _device(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import device
+    from gcsim.scenarios.named_files import read_device
 
-    found: Device = device(name)
+    found = read_device(name, Path.cwd())[0] if _names_a_file(name) else device(name)
     entry: Entry = {
         "name": found.name,
         "title": found.title,
         "effective_flops": found.effective_flop_rate,
-        "models": [
-            f"{model} (estimate)" if rate.estimate else model
-            for model, rate in found.training.items()
-        ],
+        "effective_flops_range": found.effective_flop_rate_range,
+        "models": _measured_models(found),
+        "precisions": list(found.layer_times),
         "estimated_kernels": [kind for kind, rate in found.kernels.items() if rate.estimate],
         "source": found.source,
     }
@@ -182,8 +242,11 @@ def _device(name: str, full: bool) -> Entry:
             {
                 "class": kind,
                 "launch_s": rate.launch,
+                "launch_range_s": rate.launch_range,
                 "bandwidth_bytes_per_s": rate.bandwidth,
+                "bandwidth_range_bytes_per_s": rate.bandwidth_range,
                 "flops": rate.flop_rate,
+                "flops_range": rate.flop_rate_range,
                 "estimate": rate.estimate,
                 "source": rate.source,
             }
@@ -194,12 +257,57 @@ def _device(name: str, full: bool) -> Entry:
                 "model": rate.model,
                 "fixed_s": rate.fixed,
                 "per_sample_s": rate.per_sample,
+                "time_range": rate.time_range,
                 "estimate": rate.estimate,
                 "source": rate.source,
             }
             for rate in found.training.values()
         ]
+        entry["measured"] = [
+            {
+                "model": times.model,
+                "precision": times.precision,
+                "tokens": key[2],
+                "steps": [
+                    {"batch": step.batch, "step_s": step.seconds, "spread": step.spread}
+                    for step in times.steps
+                ],
+                "time_range": times.time_range,
+                "estimate": times.estimate,
+                "source": times.source,
+            }
+            for key, times in found.measured.items()
+        ]
+        entry["layer_model"] = [
+            {
+                "precision": precision,
+                "factor": times.factor,
+                "models": times.models,
+                "matmul_flops": times.flop_rate,
+                "copy_bandwidth_bytes_per_s": times.bandwidth,
+                "time_range": times.time_range,
+                "source": times.source,
+            }
+            for precision, times in found.layer_times.items()
+        ]
     return entry
+
+
+def _measured_models(device: Device) -> list[str]:
+    """By name, with other precisions than fp32, and marked where they are estimates."""
+    found: dict[str, tuple[list[str], bool]] = {
+        model: (["fp32"], rate.estimate) for model, rate in device.training.items()
+    }
+    for (model, precision, _), times in device.measured.items():
+        precisions, _estimate = found.setdefault(model, ([], times.estimate))
+        if precision not in precisions:
+            precisions.append(precision)
+    return [
+        model
+        + ("" if precisions == ["fp32"] else f" ({', '.join(sorted(precisions))})")
+        + (" (estimate)" if estimate else "")
+        for model, (precisions, estimate) in found.items()
+    ]
 
 
 def _link_names() -> Iterable[str]:
@@ -211,8 +319,9 @@ def _link_names() -> Iterable[str]:
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link
     from gcsim.scenarios.link_plain import calibration, plain_link
+    from gcsim.scenarios.named_files import read_link
 
-    found: Link = link(name)
+    found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
     up = found.up
     goodput = found.rate * (found.factors[-1].bandwidth if found.factors else 1)
     entry: Entry = {
@@ -241,6 +350,8 @@ _KINDS: dict[Kind, tuple[Callable[[], Iterable[str]], Callable[[str, bool], Entr
     Kind.compressors: (_compressor_names, _compressor),
     Kind.scenarios: (_scenario_names, _scenario),
     Kind.models: (_model_names, _model),
+    Kind.tasks: (_task_names, _task),
+    Kind.traces: (_trace_names, _trace),
     Kind.devices: (_device_names, _device),
     Kind.links: (_link_names, _link),
 }

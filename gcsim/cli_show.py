@@ -21,6 +21,7 @@ from rich.text import Text
 
 from gcsim.cli_links import ABOUT_LINKS, link_details, link_tables
 from gcsim.cli_list import Entry, Kind
+from gcsim.cli_models import ABOUT_MODELS, HEADINGS, model_details, model_tables
 
 if TYPE_CHECKING:
     from gcsim.scenarios.result import Result
@@ -121,8 +122,8 @@ def summary(scenario: Scenario) -> str:
     nodes = ", ".join(str(count) for count in scenario.node_counts)
     source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
     return (
-        f"{scenario.name}: ok. {scenario.model}, {scenario.batch_size} samples a worker, {source} "
-        f"gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
+        f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples a worker, "
+        f"{source} gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
         f"{plural(cluster.devices_per_node, 'device')} ({cluster.device.title}), network "
         f"{cluster.network.name}"
     )
@@ -136,6 +137,9 @@ def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
     entries = list(found)
     if kind is Kind.links:
         emit(*_links(entries))
+        return
+    if kind is Kind.models:
+        emit(*_models(entries))
         return
     if kind is not Kind.compressors:
         emit(_beside((entry["name"], _lines(kind, entry)) for entry in entries))
@@ -174,6 +178,10 @@ def show_details(kind: Kind, entry: Entry) -> None:
     if kind is Kind.links:
         emit(*parts, "", _beside((label, [text]) for label, text in link_details(entry)))
         return
+    if kind is Kind.models:
+        parts += [Text(entry["title"]), ""]
+        emit(*parts, _beside((label, [text]) for label, text in model_details(entry)))
+        return
     parts += [Text(line) for line in _lines(kind, entry)]
     if kind is Kind.compressors:
         parts += ["", Text(entry["summary"].split("\n\n")[0])] if entry["summary"] else []
@@ -182,7 +190,7 @@ def show_details(kind: Kind, entry: Entry) -> None:
         parts += ["", _parameters(entry["parameters"])]
     if kind is Kind.devices:
         parts += [Text(f"source: {entry['source']}"), "", _kernels(entry["kernels"])]
-        parts += ["", _training(entry["training"])] if entry["training"] else []
+        parts += ["", _training(entry)]
     emit(Group(*parts))
 
 
@@ -198,30 +206,46 @@ def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
         ]
     if kind is Kind.scenarios:
         return [entry["description"], entry["path"]]
-    if kind is Kind.models:
-        shape = " x ".join(map(str, entry["input_shape"]))
-        count = f"{entry['parameters']:,} parameters"
+    if kind is Kind.tasks:
+        models = entry["default_of"]
+        named = ", ".join(models) if len(models) <= 8 else f"{len(models)} models"
+        return [entry["title"], f"input: {entry['input']}; default of {named or 'no model'}"]
+    if kind is Kind.traces:
+        batch = f"{entry['workers']} workers with {entry['batch_size']} samples"
         return [
-            entry["title"],
-            f"{count}, input {shape}, {entry['classes']} classes",
-            f"paper: {entry['paper']}",
+            f"{entry['model']}, {batch}, {entry['dtype']}, {entry['bytes'] / 1e6:.2f} MB",
+            f"after {entry['warmup_steps']:,} steps on {entry['data']}, loss {entry['loss']:.2f}",
         ]
     return [
         entry["title"],
-        f"whole training steps: {entry['effective_flops'] / 1e12:.3g} TFLOP/s",
+        f"whole training steps: {_flops(entry['effective_flops'], entry['effective_flops_range'])}",
         f"models with their own rate: {', '.join(entry['models']) or 'none'}",
+        f"any other model, by its layers: {', '.join(entry['precisions']) or 'no'}",
         f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]
 
 
 def _links(entries: Sequence[Entry]) -> list[RenderableType]:
+    return _titled(link_tables(entries), ABOUT_LINKS)
+
+
+def _models(entries: Sequence[Entry]) -> list[RenderableType]:
+    tables = ((title, HEADINGS, rows) for title, rows in model_tables(entries))
+    return _titled(tables, ABOUT_MODELS)
+
+
+def _titled(
+    tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]],
+    below: Sequence[str],
+) -> list[RenderableType]:
+    """Tables under their titles, names in bold; what they need to be read stands below."""
     parts: list[RenderableType] = []
-    for title, headings, rows in link_tables(entries):
+    for title, headings, rows in tables:
         table = _table(*headings)
         for row in rows:
             table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
         parts += ["", Text(title, style="bold underline"), table]
-    return [*parts[1:], "", Text("\n".join(ABOUT_LINKS))]
+    return [*parts[1:], "", Text("\n".join(below))]
 
 
 def _parameters(parameters: Sequence[Entry]) -> RenderableType:
@@ -258,21 +282,55 @@ def _kernels(kernels: Sequence[Entry]) -> Table:
 
 
 def _kernel_rate(rate: Entry) -> str:
-    parts = [f"{rate['launch_s'] * 1e6:g} us a launch"]
+    launch = _spanned(rate["launch_s"], rate["launch_range_s"], 1e-6)
+    parts = [f"{launch} us a launch"]
     if rate["bandwidth_bytes_per_s"] is not None:
-        parts.append(f"{rate['bandwidth_bytes_per_s'] / 1e9:g} GB/s")
+        bandwidth = rate["bandwidth_bytes_per_s"], rate["bandwidth_range_bytes_per_s"]
+        parts.append(f"{_spanned(*bandwidth, 1e9)} GB/s")
     if rate["flops"] is not None:
-        parts.append(f"{rate['flops'] / 1e12:g} TFLOP/s")
+        parts.append(_flops(rate["flops"], rate["flops_range"]))
     return ", ".join(parts)
 
 
-def _training(rates: Sequence[Entry]) -> Table:
-    return _beside((rate["model"], [_training_rate(rate), _source(rate)]) for rate in rates)
+def _flops(value: float, range_: tuple[float, float] | None) -> str:
+    """In GFLOP/s below a tenth of a TFLOP/s."""
+    unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
+    return f"{_spanned(value, range_, unit, digits=3)} {name}"
+
+
+def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digits: int = 6) -> str:
+    """A number, and what it may be."""
+    shown = f"{value / unit:.{digits}g}"
+    if range_ is None:
+        return shown
+    return f"{shown} ({range_[0] / unit:.3g} to {range_[1] / unit:.3g})"
+
+
+def _training(entry: Entry) -> Table:
+    """What the entry states, what was measured, and the layer model."""
+    rows = [(rate["model"], [_training_rate(rate), _source(rate)]) for rate in entry["training"]]
+    for curve in entry["measured"]:
+        length = f", {curve['tokens']} tokens" if curve["tokens"] else ""
+        steps = ", ".join(
+            f"{step['batch']}: {step['batch'] / step['step_s']:.4g}" for step in curve["steps"]
+        )
+        what = f"{curve['precision']}{length}, samples a second by batch: {steps}"
+        rows.append((curve["model"], [what + _times(curve["time_range"]), _source(curve)]))
+    for model in entry["layer_model"]:
+        own = f"factor {model['factor']:.2f} of {model['models']} models measured on it"
+        what = f"{model['precision']}: {own if model['models'] else 'no model measured on it'}"
+        rows.append(("by layers", [what + _times(model["time_range"]), model["source"]]))
+    return _beside(rows)
 
 
 def _training_rate(rate: Entry) -> str:
     fixed, per_sample = rate["fixed_s"] * 1e3, rate["per_sample_s"] * 1e3
-    return f"training step: {fixed:.4g} ms + {per_sample:.4g} ms a sample"
+    step = f"training step: {fixed:.4g} ms + {per_sample:.4g} ms a sample"
+    return step + _times(rate["time_range"])
+
+
+def _times(range_: tuple[float, float] | None) -> str:
+    return "" if range_ is None else f", {range_[0]:.2f} to {range_[1]:.2f} times that"
 
 
 def _source(rate: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gcsim.analysis.numbers import decimals_for, fixed, plural
 from gcsim.analysis.selection import DENSE, TIE, at_largest, best
+from gcsim.analysis.sources import are_synthetic
 from gcsim.analysis.spread import spreads
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweep_grid import written
@@ -31,26 +32,38 @@ FOOTNOTE = (
     "training there. All rows are in results.csv."
 )
 
+RANGES = (
+    "range: of the speedup, by what is known of the device; of methods that may be the fastest by "
+    "that, the one with the smallest error is named."
+)
+SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 
 def shown(result: SweepResult, cells: int) -> tuple[RenderableType, ...]:
     """The table for a terminal of `cells` cells, what its columns mean, the answer."""
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
-    notes = [FOOTNOTE, *([MEANS] if differ else [])]
+    ranges = any(row is not None and row.speedup_lowest is not None for row in _rows(result))
+    notes = [FOOTNOTE, *([RANGES] if ranges else []), *([MEANS] if differ else [])]
+    drawn = [point for point in result.points if point.result and are_synthetic(point.result)]
+    if drawn:
+        which = "all points" if len(drawn) == len(result.points) else "some points"
+        notes.append(f"Synthetic gradients at {which}: {SYNTHETIC_SWEEP}")
     return _table(result, cells), "", Text(" ".join(notes)), "", Text(_summary(result))
 
 
 def _table(result: SweepResult, cells: int) -> Table:
     """One line a point; keys with a single value are left to `results.csv`."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
-    rows = [_fastest(point) for point in result.points]
+    rows = _rows(result)
     decimals = decimals_for((row.iteration_s * 1e3 for row in rows if row), digits=3)
+    ranges = any(row is not None and row.speedup_lowest is not None for row in rows)
     lines = [
-        [*(written(point.values[key]) for key in keys), *_answer(row, decimals)]
+        [*(written(point.values[key]) for key in keys), *_answer(row, decimals, ranges)]
         for point, row in zip(result.points, rows, strict=True)
     ]
-    numbers = ("speedup\n[x]", "iteration\n[ms]", "dense\nwins")
+    between = ("range\n[x]",) if ranges else ()
+    numbers = ("speedup\n[x]", *between, "iteration\n[ms]", "dense\nwins")
     headings = [*(f"\n{heading}" for heading in _headings(keys)), "\nfastest", *numbers]
     natural = [
         max(cell_len(line) for text in column for line in text.split("\n"))
@@ -71,15 +84,24 @@ def _table(result: SweepResult, cells: int) -> Table:
     return table
 
 
-def _answer(row: Row | None, decimals: int) -> list[str]:
-    """The method, its speedup, its iteration time, and whether it is the uncompressed one."""
+def _answer(row: Row | None, decimals: int, ranges: bool) -> list[str]:
+    """The method, its speedup (and what that may be), its iteration time, and whether it is the
+    uncompressed one."""
     if row is None:
-        return ["failed", "", "", ""]
+        return ["failed", *[""] * (4 if ranges else 3)]
+    between = [_range(row)] if ranges else []
     time_text = fixed(row.iteration_s * 1e3, decimals)
     if row.speedup_vs_dense is None:
-        return [row.label, "-", time_text, "-"]
+        return [row.label, "-", *between, time_text, "-"]
     dense = "yes" if row.compressor == DENSE else "no"
-    return [row.label, fixed(row.speedup_vs_dense, 2), time_text, dense]
+    return [row.label, fixed(row.speedup_vs_dense, 2), *between, time_text, dense]
+
+
+def _range(row: Row) -> str:
+    if row.speedup_lowest is None or row.speedup_highest is None:
+        return "-"
+    low, high = fixed(row.speedup_lowest, 2), fixed(row.speedup_highest, 2)
+    return "-" if low == high else f"{low}-{high}"
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
@@ -104,6 +126,10 @@ def _headings(keys: Sequence[str]) -> list[str]:
         return key
 
     return [shortest(key) for key in keys]
+
+
+def _rows(result: SweepResult) -> list[Row | None]:
+    return [_fastest(point) for point in result.points]
 
 
 def _fastest(point: SweepPoint) -> Row | None:

@@ -18,11 +18,11 @@ def build_cluster(section: ClusterSection) -> Cluster:
     """The cluster at its largest."""
     largest = section.sizes[-1]
     racks = section.racks
-    name = section.device if isinstance(section.device, str) else section.device.name
+    device = section.device
     return Cluster(
         nodes=largest,
         devices_per_node=section.devices_per_node,
-        device=catalog.device(name),
+        device=catalog.device(device) if isinstance(device, str) else device.device,
         network=build_link(section.network),
         intra_node=build_link(section.intra_node),
         collectives=_collectives(section.collectives, largest),
@@ -54,6 +54,7 @@ def build_training(section: TrainingSection) -> Training:
     """How the job runs, on the largest cluster."""
     loading, noise, faults = section.input, section.noise, section.faults
     return Training(
+        precision=section.precision,
         encode_on=section.encode_on,
         side_slowdown=section.side_slowdown,
         concurrent_collectives=1 if section.concurrent_collectives == 1 else 2,

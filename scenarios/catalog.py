@@ -1,6 +1,6 @@
 """Which devices and links are known? The catalogue's YAML as the simulator's own values.
 
-A device or a link is one entry of `catalog/devices.yaml` or `catalog/links.yaml`; a new entry
+A device or a link is one entry of `catalog/devices*.yaml` or `catalog/links.yaml`; a new entry
 needs no code. An entry may say `like: NAME` and give only what differs. Every number has a
 source, and says whether it was measured on that device (`estimate: false`) or not.
 """
@@ -16,23 +16,18 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
+from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError, Problem, did_you_mean
-from gcsim.scenarios.checking import (
-    Bandwidth,
-    ComputeRate,
-    Duration,
-    PositiveDuration,
-    Section,
-    check,
-)
+from gcsim.scenarios.catalog_devices import DeviceTable, build_device, merged_device
+from gcsim.scenarios.checking import Section, check
 from gcsim.scenarios.document import Document, read_file
 from gcsim.scenarios.link_fields import LinkFields, over
 from gcsim.scenarios.link_trace import read_traces
-from gcsim.simulator.device import Device, KernelRate, TrainingRate
+from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
 
 FOLDER = Path(__file__).parent / "catalog"
+DEVICE_FILES = ("devices.yaml", "devices_ampere_hopper.yaml", "devices_edge.yaml")
 
 Entry = TypeVar("Entry", Device, Link)
 
@@ -40,37 +35,9 @@ _Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 _Text = Annotated[str, Field(min_length=1)]
 
 
-class _KernelEntry(Section):
-    launch: Duration
-    bandwidth: Bandwidth | None = None
-    flop_rate: ComputeRate | None = None
-    estimate: bool
-    source: _Text
-
-
-class _TrainingEntry(Section):
-    fixed: Duration
-    per_sample: PositiveDuration
-    estimate: bool
-    source: _Text
-
-
-class _DeviceEntry(Section):
-    title: _Text
-    source: _Text
-    effective_flop_rate: ComputeRate
-    backward_over_forward: float = Field(default=2.033, gt=0)
-    kernels: dict[KernelClass, _KernelEntry]
-    training: dict[str, _TrainingEntry] = {}  # noqa: RUF012
-
-
 class _LinkEntry(LinkFields):
     estimate: bool
     source: _Text
-
-
-class _DeviceTable(Section):
-    devices: dict[str, _DeviceEntry]
 
 
 class _LinkTable(Section):
@@ -79,8 +46,11 @@ class _LinkTable(Section):
 
 @functools.cache
 def devices() -> Mapping[str, Device]:
-    """The shipped devices by name, in the order of the file."""
-    return MappingProxyType(read_devices(FOLDER / "devices.yaml"))
+    """The shipped devices by name, in the order of the files."""
+    found: dict[str, Device] = {}
+    for name in DEVICE_FILES:
+        found |= read_devices(FOLDER / name)
+    return MappingProxyType(found)
 
 
 @functools.cache
@@ -107,11 +77,15 @@ def fingerprint(value: Device | Link) -> str:
     return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
 
 
-def read_devices(path: Path) -> dict[str, Device]:
-    """The devices of a file. Raises `InputError` with every problem and its line and column."""
+def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]:
+    """The devices of a file. Raises `InputError` with every problem and its line and column.
+
+    With `like_shipped` an entry may also be like one of the catalogue.
+    """
     document = read_file(path, _shown(path))
-    problems = _inherit(document, "devices", _merged)
-    table, faults = check(_DeviceTable, document)
+    shipped = _shipped_entries if like_shipped else dict
+    problems = _inherit(document, "devices", merged_device, shipped)
+    table, faults = check(DeviceTable, document)
     problems += faults
     for name, entry in table.devices.items() if table else ():
         missing = [kind for kind in KERNEL_CLASSES if kind not in entry.kernels]
@@ -121,7 +95,7 @@ def read_devices(path: Path) -> dict[str, Device]:
             problems.append(Problem(place=place, message=message))
     if problems or table is None:
         raise InputError(document.sorted(problems))
-    return {name: _device(name, entry) for name, entry in table.devices.items()}
+    return {name: build_device(name, entry) for name, entry in table.devices.items()}
 
 
 def read_links(path: Path) -> dict[str, Link]:
@@ -140,40 +114,27 @@ def read_links(path: Path) -> dict[str, Link]:
     }
 
 
-def _device(name: str, entry: _DeviceEntry) -> Device:
-    kernels: dict[KernelClass, KernelRate] = {
-        kind: KernelRate(
-            launch=float(rate.launch),
-            bandwidth=None if rate.bandwidth is None else float(rate.bandwidth),
-            flop_rate=None if rate.flop_rate is None else float(rate.flop_rate),
-            source=rate.source,
-            estimate=rate.estimate,
-        )
-        for kind, rate in entry.kernels.items()
-    }
-    training = {
-        model: TrainingRate(
-            model=model,
-            fixed=float(rate.fixed),
-            per_sample=float(rate.per_sample),
-            source=rate.source,
-            estimate=rate.estimate,
-        )
-        for model, rate in entry.training.items()
-    }
-    return Device(
-        name=name,
-        title=entry.title,
-        kernels=kernels,
-        training=training,
-        effective_flop_rate=float(entry.effective_flop_rate),
-        backward_over_forward=entry.backward_over_forward,
-        source=entry.source,
-    )
+@functools.cache
+def _shipped_entries() -> dict[str, Any]:
+    """The catalogue's devices as they are written, complete."""
+    found: dict[str, Any] = {}
+    for name in DEVICE_FILES:
+        document = read_file(FOLDER / name)
+        _inherit(document, "devices", merged_device)
+        found |= document.data["devices"]
+    return found
 
 
-def _inherit(document: Document, table: str, merge: _Merge) -> list[Problem]:
-    """Complete entries that say `like: NAME` from an entry that stands above them."""
+def _inherit(
+    document: Document,
+    table: str,
+    merge: _Merge,
+    shipped: Callable[[], Mapping[str, Any]] = dict,
+) -> list[Problem]:
+    """Complete entries that say `like: NAME` from an entry that stands above them.
+
+    Or from one of `shipped`, which is only asked where none above has the name.
+    """
     entries = document.data.get(table) if isinstance(document.data, dict) else None
     problems: list[Problem] = []
     above: dict[str, Any] = {}
@@ -184,24 +145,14 @@ def _inherit(document: Document, table: str, merge: _Merge) -> list[Problem]:
             base = entry.pop("like")
             if isinstance(base, str) and isinstance(above.get(base), dict):
                 entries[name] = merge(above[base], entry)
+            elif isinstance(base, str) and base in (known := shipped()):
+                entries[name] = merge(known[base], entry)
             else:
                 place = document.place((table, name, "like"))
                 message = f"{table}.{name}.like = {base!r}: no entry of that name stands above"
                 problems.append(Problem(place=place, message=message))
         above[name] = entries[name]
     return problems
-
-
-def _merged(base: dict[str, Any], own: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """`own` over `base`; tables inside an entry are merged by key, rates replaced whole."""
-    merged = dict(base)
-    for key, value in own.items():
-        inherited = merged.get(key)
-        if depth == 0 and isinstance(inherited, dict) and isinstance(value, dict):
-            merged[key] = _merged(inherited, value, depth + 1)
-        else:
-            merged[key] = value
-    return merged
 
 
 def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:

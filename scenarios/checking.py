@@ -35,8 +35,9 @@ _NUMBER = re.compile(
 )
 _LONGEST = 160
 
-NAMED, SPELLED_OUT = "<name>", "<mapping>"
-"""Tags of unions of a name and a mapping; they occur in pydantic's locations, not in files."""
+NAMED, SPELLED_OUT, TABLED = "<name>", "<mapping>", "<table>"
+"""Tags of unions of a name, a mapping and a table; they occur in pydantic's locations, not in
+files."""
 
 
 def by_shape(value: Any) -> str:
@@ -154,7 +155,7 @@ def dotted(way: Keys) -> str:
 
 
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
-    tags = (NAMED, SPELLED_OUT, "[key]")
+    tags = (NAMED, SPELLED_OUT, TABLED, "[key]")
     last = fault["loc"][-1] if fault["loc"] else ""
     way: Keys = tuple(key for key in fault["loc"] if key not in tags)
     kind = fault["type"]

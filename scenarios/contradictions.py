@@ -36,6 +36,7 @@ def contradictions(
         *_media(document, cluster),
         *_times(document, cluster),
         *_faults(document, training.faults, sizes),
+        *_precision(document, cluster, training),
     ]
 
 
@@ -186,3 +187,15 @@ def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
     """Whether all of the first `nodes` nodes are down when this one has died."""
     down = {death.node for death in faults.deaths if _down(death, last.at)}
     return last.node < nodes and down >= set(range(nodes))
+
+
+def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    known = cluster.device.precisions
+    if training.precision not in known and document.data.get("compute") is None:
+        way: Keys = ("training", "precision")
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = {training.precision!r}: device {cluster.device.name!r} has "
+            "no times of training at it",
+            hint=f"it has {', '.join(known)}; or state the measured times under `compute`",
+        )

@@ -37,6 +37,7 @@ def idle(
             *_randomness(document, cluster, training),
             *_draws(document, cluster, training),
             *_optimizer(document, file, cluster, training),
+            *_precision(document, file, training),
         ]
     )
 
@@ -159,11 +160,20 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
 def _optimizer(
     document: Document, file: ScenarioFile, cluster: Cluster, training: Training
 ) -> Iterator[Problem]:
-    if training.optimizer and file.compute is None and file.model in cluster.device.training:
+    model = getattr(file.model, "name", file.model)  # of a table the name that it was given
+    known = isinstance(model, str) and cluster.device.knows(model)
+    if training.optimizer and file.compute is None and known:
         way = ("training", "optimizer")
         yield Problem(
             place=document.place(way),
-            message=f"{dotted(way)} counts twice: the measured rate of {file.model} on "
+            message=f"{dotted(way)} counts twice: the measured rate of {model} on "
             f"{cluster.device.name} is of whole steps, the optimiser's included",
             hint="give `compute:` without it, or leave training.optimizer out",
         )
+
+
+def _precision(document: Document, file: ScenarioFile, training: Training) -> Iterator[Problem]:
+    if file.compute is not None and training.precision != "fp32":
+        why = ": the times under `compute` are taken as they are"
+        hint = "leave one of the two out"
+        yield _said(document, ("training", "precision"), why, hint, value=training.precision)

@@ -8,8 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.scenarios.scenario import CompressorChoice, RecordedGradients, Scenario
+from gcsim.scenarios.scenario import (
+    CompressorChoice,
+    ProfiledCompute,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
 from gcsim.traces import cache
+from gcsim.traces.fit_file import DEFAULT
 from gcsim.traces.manifest import MANIFEST
 
 
@@ -21,9 +28,7 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
     facts: dict[str, object] = {
         "compressor": choice.kind,
         "parameters": choice.parameters,
-        "model": scenario.model,
-        "input_shape": scenario.input_shape,
-        "classes": scenario.classes,
+        "model": asdict(scenario.model),
         "batch_size": scenario.batch_size,
         "gradients": _gradients(scenario),
         "buckets": asdict(scenario.buckets),
@@ -38,6 +43,9 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
         # `check_trace` has verified the files against this manifest
         digest = hashlib.sha256((source.trace / MANIFEST).read_bytes()).hexdigest()
         return {"trace": digest, "workers": source.workers}
+    if isinstance(source, SyntheticGradients):
+        fit = hashlib.sha256((source.fit or DEFAULT).read_bytes()).hexdigest()
+        return {"fit": fit, "workers": source.workers, "iterations": source.iterations}
     # Sums over threads differ in their last bits: gradients belong to a number of cores.
     return {
         **asdict(source),
@@ -48,7 +56,25 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
 
 def _user_code(scenario: Scenario, choice: CompressorChoice) -> list[str]:
     """Modules outside gcsim whose change must make a new profile."""
-    names = [] if choice.kind in REGISTRY else [choice.kind]
-    if ":" in scenario.model:
-        names.append(scenario.model)
-    return [name.partition(":")[0] for name in names]
+    names = own_model_code(scenario)
+    if choice.kind not in REGISTRY:
+        names.add(choice.kind)
+    return sorted(name.partition(":")[0] for name in names)
+
+
+def own_model_code(scenario: Scenario) -> set[str]:
+    """What builds the model, as `package.module:build`, where that is the user's code."""
+    build = scenario.model.build
+    return set() if build is None or build.startswith("gcsim.") else {build}
+
+
+def input_files(scenario: Scenario) -> tuple[Path, ...]:
+    """Files outside the scenario that its results depend on, each by its content."""
+    files = []
+    if isinstance(scenario.gradients, RecordedGradients):
+        files.append(scenario.gradients.trace / MANIFEST)
+    if isinstance(scenario.gradients, SyntheticGradients) and scenario.gradients.fit is not None:
+        files.append(scenario.gradients.fit)
+    if isinstance(scenario.compute, ProfiledCompute):
+        files.append(scenario.compute.profile)
+    return tuple(files)

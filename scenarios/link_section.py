@@ -26,7 +26,7 @@ A trace's file is read by `read_traces`, between the check of a file and `build_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +40,7 @@ from gcsim.scenarios.link_plain import link_facts, plain_link
 from gcsim.scenarios.link_trace import read_traces
 from gcsim.simulator.links import Link
 
-__all__ = ["LinkSection", "build_link", "link_facts", "plain_link", "read_traces"]
+__all__ = ["LinkSection", "build_link", "changed_link", "link_facts", "plain_link", "read_traces"]
 
 _NO_FIGURES = {"like", "name", "source", "estimate"}
 
@@ -74,16 +74,13 @@ class LinkSection(LinkFields):
         section._stated = dict(data)
         return section
 
-    def build(self) -> Link:
+    def build(self, stated_in: str = "the scenario") -> Link:
         """The link: the base itself where nothing is changed."""
         base = catalog.link(self.like) if self.like else None
         stated = self._stated.keys() - {"like"}
         if base and not stated:
             return base
-        source = "given in the scenario"
-        if base:
-            figures = ", ".join(sorted(stated - _NO_FIGURES)) or "name"
-            source = f"{figures} stated in the scenario, the rest as {base.name}: {base.source}"
+        source = _source(base, stated, stated_in) if base else f"given in {stated_in}"
         traces = (self.trace, None if self.up is None else self.up.trace)
         files = [Path(trace.file).name for trace in traces if trace is not None and trace.file]
         if files:
@@ -91,16 +88,35 @@ class LinkSection(LinkFields):
         return self.link(
             name=self.name or (f"{base.name}, changed" if base else "custom"),
             source=source if self.source is None else self.source,
-            estimate=self._estimated(base) if self.estimate is None else self.estimate,
+            estimate=_estimated(base, self._stated) if self.estimate is None else self.estimate,
         )
 
-    def _estimated(self, base: Link | None) -> bool:
-        """Whether a figure of an estimated link is still in use; what the user states is none."""
-        if base is None or not base.estimate:
-            return False
-        inherited = _figures(plain_link(base))
-        in_use = _names(over(inherited, self._stated))
-        return bool(_names(inherited) & in_use - _names(self._stated))
+
+def changed_link(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain section, not yet checked, of a link like `base` but for what is stated."""
+    if not stated:
+        return plain_link(base)
+    own = {
+        "name": f"{base.name}, changed",
+        "source": _source(base, stated.keys(), "the scenario"),
+        "estimate": _estimated(base, stated),
+        **stated,
+    }
+    return over(_figures(plain_link(base)), own)
+
+
+def _source(base: Link, stated: Set[str], where: str) -> str:
+    figures = ", ".join(sorted(stated - _NO_FIGURES)) or "name"
+    return f"{figures} stated in {where}, the rest as {base.name}: {base.source}"
+
+
+def _estimated(base: Link | None, stated: Mapping[str, Any]) -> bool:
+    """Whether a figure of an estimated link is still in use; what the user states is none."""
+    if base is None or not base.estimate:
+        return False
+    inherited = _figures(plain_link(base))
+    in_use = _names(over(inherited, stated))
+    return bool(_names(inherited) & in_use - _names(stated))
 
 
 def build_link(section: str | LinkSection) -> Link:

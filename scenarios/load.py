@@ -21,22 +21,16 @@ from gcsim.scenarios.contradictions import contradictions
 from gcsim.scenarios.document import Document, Keys, read_file
 from gcsim.scenarios.idle import idle
 from gcsim.scenarios.link_section import read_traces
+from gcsim.scenarios.model_table import untrainable
+from gcsim.scenarios.named_files import put_in
 from gcsim.scenarios.overrides import apply
+from gcsim.scenarios.recorded import without_a_trace
 from gcsim.scenarios.resolve import resolved
-from gcsim.scenarios.scenario import (
-    CompressorChoice,
-    DdpBuckets,
-    LiveGradients,
-    MeasuredCompute,
-    RecordedGradients,
-    Scenario,
-)
-from gcsim.scenarios.schema import Gradients, OwnModel, ScenarioFile
+from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.scenarios.schema import ScenarioFile
 from gcsim.scenarios.schema_cluster import PER_NODE
-from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.training import Training
+from gcsim.scenarios.workload import compute_of, gradients_of, missing_files, model_of
 
-DEFAULT_LIVE_WORKERS = 2
 _LOG = logging.getLogger(__name__)
 
 
@@ -75,21 +69,44 @@ def load_scenario(
     if seed is not None:
         document.data["seed"] = seed
         document.keys[("seed",)] = document.values[("seed",)] = "--seed"
+    files, unreadable = put_in(document, path)
+    problems += unreadable
     file, faults = check(ScenarioFile, document)
     compressors, mistakes = _compressors(document)
     problems += faults + mistakes
     if file is not None:
-        problems += _missing_trace(document, file, path)
+        problems += missing_files(document, file, path)
+        problems += without_a_trace(document, file)
         unread = read_traces(file.cluster, document, path, ("cluster",))
         problems += unread
         if not unread:
             cluster, training = build_cluster(file.cluster), build_training(file.training)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
-    if problems or file is None:
+        model, mistakes = model_of(document, file, path)
+        problems += mistakes
+        if model is not None:
+            problems += untrainable(document, model, file.gradients.source, compressors)
+    if problems or file is None or model is None:
         raise InputError(document.sorted(problems))
     for warning in idle(document, file, cluster, training):
         _LOG.warning("%s: warning: %s; %s", warning.place, warning.message, warning.hint)
-    return _build(document, file, path, cluster=cluster, training=training, compressors=compressors)
+    scenario = Scenario(
+        name=file.name or path.stem,
+        model=model,
+        batch_size=file.batch_size,
+        gradients=gradients_of(document, file, path),
+        cluster=cluster,
+        training=training,
+        node_counts=file.cluster.sizes,
+        compressors=compressors,
+        buckets=DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket),
+        compute=compute_of(document, file.compute, path),
+        seed=file.seed,
+        resolved={},
+        server_per_node=file.cluster.collectives.servers == PER_NODE,
+        files=files,
+    )
+    return replace(scenario, resolved=resolved(scenario, file.description))
 
 
 def _find(wanted: str) -> tuple[Path, str]:
@@ -146,75 +163,3 @@ def _in_place(document: Document, way: Keys, problem: Problem) -> Problem:
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
     place = document.place_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*way, *inner)), message=problem.message, hint=problem.hint)
-
-
-# --- the scenario --------------------------------------------------------------------------------
-
-
-def _build(
-    document: Document,
-    file: ScenarioFile,
-    path: Path,
-    *,
-    cluster: Cluster,
-    training: Training,
-    compressors: tuple[CompressorChoice, ...],
-) -> Scenario:
-    own = file.model if isinstance(file.model, OwnModel) else None
-    if own is None and ":" in str(file.model):
-        own = OwnModel(build=str(file.model))
-    compute = file.compute
-    scenario = Scenario(
-        name=file.name or path.stem,
-        model=own.build if own else str(file.model),
-        batch_size=file.batch_size,
-        input_shape=tuple(own.input_shape) if own else None,
-        classes=own.classes if own else None,
-        gradients=_gradients(document, file.gradients, path),
-        cluster=cluster,
-        training=training,
-        node_counts=file.cluster.sizes,
-        compressors=compressors,
-        buckets=DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket),
-        compute=None
-        if compute is None
-        else MeasuredCompute(forward=float(compute.forward), backward=float(compute.backward)),
-        seed=file.seed,
-        resolved={},
-        server_per_node=file.cluster.collectives.servers == PER_NODE,
-    )
-    return replace(scenario, resolved=resolved(scenario, file.description))
-
-
-def _trace(document: Document, gradients: Gradients, path: Path) -> Path:
-    """A path in the file counts from the file's folder, one of an option from where one is."""
-    way = ("gradients", "trace")
-    from_option = document.values.get(way, "").startswith("--set")
-    folder = Path.cwd() if from_option else path.resolve().parent
-    return (folder / str(gradients.trace)).resolve()
-
-
-def _missing_trace(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
-    if file.gradients.source != "recorded":
-        return []
-    trace = _trace(document, file.gradients, path)
-    if trace.exists():
-        return []
-    place = document.place(("gradients", "trace"))
-    message = f"gradients.trace: there is no {_relative(trace)}"
-    return [Problem(place=place, message=message, hint="record one with: gcsim record")]
-
-
-def _gradients(
-    document: Document, section: Gradients, path: Path
-) -> LiveGradients | RecordedGradients:
-    if section.source == "recorded":
-        return RecordedGradients(trace=_trace(document, section, path), workers=section.workers)
-    return LiveGradients(
-        workers=section.workers or DEFAULT_LIVE_WORKERS,
-        warmup_steps=section.warmup_steps,
-        iterations=section.iterations,
-        learning_rate=section.learning_rate,
-        momentum=section.momentum,
-        device=section.device,
-    )

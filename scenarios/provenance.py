@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import gcsim
 from gcsim.scenarios.checking import dotted
+from gcsim.scenarios.corners import COEFFICIENTS, Corner, bounds_of, use
 from gcsim.scenarios.link_section import link_facts
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.topology import links_of, random_settings, timed_settings
@@ -21,6 +22,7 @@ from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.device import KernelRate
 from gcsim.simulator.links import Link
+from gcsim.simulator.price_sources import price_sources
 from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import TrafficProfile
 
@@ -34,6 +36,8 @@ def provenance(
     keys: Sequence[str],
     compute: ComputeTimes,
     predictions: Sequence[Sequence[Prediction]],
+    *,
+    corners: Sequence[Corner] = (),
 ) -> dict[str, Any]:
     """The `provenance` part of `results.json`."""
     cluster = scenario.cluster
@@ -54,16 +58,12 @@ def provenance(
             choice.label: {phase.name: len(phase.steps) for phase in profile.phases}
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
-        "compute": _compute(scenario, profiles[0].model.name, compute),
-        "kernels": {
-            "method": "metered: torch kernels counted between collectives, priced by class",
-            "device": cluster.device.title,
-            "classes": {kind: _kernel_class(rate) for kind, rate in cluster.device.kernels.items()},
-        },
+        "compute": _compute(scenario, compute),
+        "kernels": _kernels(scenario, profiles),
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
         "averages": _averages(scenario),
-        "estimates": _estimates(cluster, compute),
+        "estimates": _estimates(cluster, profiles, compute, corners),
         "algorithms": {
             choice.label: sorted({name for size in sizes for name in size.algorithms})
             for choice, sizes in zip(scenario.compressors, predictions, strict=True)
@@ -71,7 +71,7 @@ def provenance(
     }
 
 
-def _compute(scenario: Scenario, model: str, compute: ComputeTimes) -> dict[str, object]:
+def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
     """The times that were simulated, and the coefficients of the catalogue that made them."""
     device = scenario.cluster.device
     facts: dict[str, object] = {
@@ -82,12 +82,29 @@ def _compute(scenario: Scenario, model: str, compute: ComputeTimes) -> dict[str,
     }
     if scenario.compute is not None:
         return facts  # measured by the user: nothing of the catalogue is in them
-    rate = device.training.get(model)
-    if rate is None:
-        facts["effective_flop_rate_per_s"] = device.effective_flop_rate
-    else:
-        facts |= {"fixed_s": rate.fixed, "per_sample_s": rate.per_sample}
-    return {**facts, "backward_over_forward": device.backward_over_forward}
+    return {
+        **facts,
+        "precision": scenario.training.precision,
+        **dict(compute.figures),
+        "backward_over_forward": device.backward_over_forward,
+    }
+
+
+def _kernels(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> dict[str, object]:
+    """How kernels were priced, and how much of that was measured on the device: for a mean step
+    of all workers, in seconds."""
+    cluster, device = scenario.cluster, scenario.cluster.device
+    by_name = "by name where it was measured, else by class" if device.primitives else "by class"
+    return {
+        "method": f"metered: torch kernels counted between collectives, priced {by_name}",
+        "device": device.title,
+        "classes": {kind: _kernel_class(rate) for kind, rate in device.kernels.items()},
+        "measured_by_name": len(device.primitives),
+        "priced_s": {
+            choice.label: price_sources(profile, device, cluster.workers)
+            for choice, profile in zip(scenario.compressors, profiles, strict=True)
+        },
+    }
 
 
 def _kernel_class(rate: KernelRate) -> dict[str, object]:
@@ -129,9 +146,44 @@ def _averages(scenario: Scenario) -> dict[str, object] | None:
     }
 
 
-def _estimates(cluster: Cluster, compute: ComputeTimes) -> list[str]:
-    """Settings whose figures were neither measured on that hardware nor stated by the user."""
-    found = [dotted(way) for way, link in links_of(cluster).items() if link.estimate]
-    kernels = cluster.device.kernels.items()
-    found += [f"cluster.device: {kind} kernels" for kind, rate in kernels if rate.estimate]
-    return found + (["compute"] if compute.estimate else [])
+def _estimates(
+    cluster: Cluster,
+    profiles: Sequence[TrafficProfile],
+    compute: ComputeTimes,
+    corners: Sequence[Corner],
+) -> list[dict[str, object]]:
+    """The figures behind these results that were neither measured on that hardware nor stated by
+    the user, or that have a range: in which the truth is expected, None where nobody said."""
+    found: list[dict[str, object]] = [
+        {"setting": dotted(way)} for way, link in links_of(cluster).items() if link.estimate
+    ]
+    device = cluster.device
+    needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
+    for kind, rate in device.kernels.items():
+        for name, words in COEFFICIENTS.items():
+            value, bounds = getattr(rate, name), bounds_of(device, (kind, name))
+            if (kind, name) in needed and value is not None and (rate.estimate or bounds):
+                found.append(
+                    {
+                        "setting": "cluster.device",
+                        "kernels": kind,
+                        "figure": words.name,
+                        "value": value,
+                        "unit": words.unit,
+                        "range": None if bounds is None else list(bounds),
+                    }
+                )
+    times = [compute.total, *(corner.compute.total for corner in corners)]
+    if compute.estimate or len(set(times)) > 1:
+        found.append(
+            {
+                "setting": "compute",
+                "figure": "forward and backward",
+                "value": seconds(compute.total),
+                "unit": "s",
+                "range": [seconds(min(times)), seconds(max(times))]
+                if len(set(times)) > 1
+                else None,
+            }
+        )
+    return found

@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING, Literal
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
 from gcsim.files import cache_folder
+from gcsim.scenarios.model_table import misfit
+from gcsim.scenarios.passes import check_passes
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
+from gcsim.scenarios.scenario import (
+    LiveGradients,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
+from gcsim.scenarios.schema import RECORDED
+from gcsim.scenarios.synthetic import check_synthetic, open_synthetic
+from gcsim.traces.models import MODELS
 
 if TYPE_CHECKING:
     from gcsim.traces.store import Trace
+    from gcsim.traces.synthetic import SyntheticTrace
 
 
 def record(
@@ -27,9 +38,13 @@ def record(
     dtype: Literal["float32", "float16"] = "float32",
     max_bytes: int | None = None,
     second_moments: bool = False,
+    times: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
+
+    With `times` also how long forward and backward take here, and when each gradient is ready:
+    what `compute: {recorded: true}` replays.
 
     Raises `InputError` when the scenario replays a trace, the folder exists, or the disk is full;
     nothing is left behind then.
@@ -39,7 +54,8 @@ def record(
     live = scenario.gradients
     if not isinstance(live, LiveGradients):
         raise InputError(
-            f"{scenario.name} replays a stored trace; recording needs gradients: {{source: live}}"
+            f"{scenario.name} trains nothing here: its gradients are stored or synthetic; "
+            "recording needs gradients: {source: live}"
         )
     watcher = progress or SilentProgress()
     live_iterations = iterations or live.iterations
@@ -54,8 +70,6 @@ def record(
 
         return record_live(
             model=scenario.model,
-            input_shape=scenario.input_shape,
-            classes=scenario.classes,
             batch_size=scenario.batch_size,
             workers=live_workers,
             warmup_steps=live.warmup_steps,
@@ -65,6 +79,7 @@ def record(
             device=live.device,
             seed=scenario.seed,
             second_moments=second_moments,
+            times=times,
             dtype=dtype,
             folder=folder,
             max_bytes=max_bytes,
@@ -73,7 +88,8 @@ def record(
 
 
 def check_trace(scenario: Scenario) -> None:
-    """Raise `TraceError` when the scenario cannot replay its trace; without a trace, do nothing.
+    """Raise `InputError` when the scenario cannot replay its trace or its measured times, or
+    cannot draw from its fit.
 
     A trace that is damaged or edited is the only problem that is told; of one that is whole,
     every way in which it does not fit the scenario is. Done on every run, also when all profiles
@@ -89,6 +105,8 @@ def check_trace(scenario: Scenario) -> None:
         ]
         if problems:
             raise TraceError(problems)
+    check_synthetic(scenario)
+    check_passes(scenario)
 
 
 def _misfits(
@@ -96,10 +114,18 @@ def _misfits(
 ) -> Iterator[tuple[str, str]]:
     """What is wrong, and what to do instead. Another model or batch is another training step."""
     facts = trace.facts
-    if facts.name != scenario.model:
+    if scenario.model.layers:  # a table is known by its tensors, not by its name
+        differs = misfit(scenario.model, trace.parameters)
+        if differs:
+            yield (
+                f"is a trace of another model, {facts.name!r}, than the table: {differs}",
+                "give the table the trace's tensors, or set model: recorded",
+            )
+    elif facts.name != scenario.model.name:
         yield (
-            f"holds gradients of {facts.name!r}, the scenario trains {scenario.model!r}",
-            f"set model: {facts.name} or record another trace",
+            f"holds gradients of {facts.name!r}, the scenario trains {scenario.model.name!r}",
+            f"set model: {facts.name if facts.name in MODELS else RECORDED} or record another "
+            "trace",
         )
     if facts.samples_per_worker != scenario.batch_size:
         yield (
@@ -127,13 +153,16 @@ def _misfits(
 @contextmanager
 def open_gradients(
     scenario: Scenario, *, second_moments: bool, progress: Progress
-) -> Iterator[Trace]:
+) -> Iterator[Trace | SyntheticTrace]:
     """The scenario's gradients as a trace; live ones lie in a temporary folder until the end."""
     from gcsim.traces.store import Trace
 
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it
+        return
+    if isinstance(source, SyntheticGradients):
+        yield open_synthetic(scenario, source)
         return
     cache_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gradients-", dir=cache_folder()) as temporary:

@@ -2,12 +2,13 @@
 
 It is what stands beside the results and can be run again. Links stand in it by value, with
 their sources: a few lines, and the file alone says what was simulated. A device stands in it by
-name with a fingerprint of its catalogue entry: that is some forty numbers with their sources,
-and a changed entry must not pass for the old one.
+name (and by its file, where that is not the catalogue's) with a fingerprint of its entry: that is
+some forty numbers with their sources, and a changed entry must not pass for the old one.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
@@ -15,9 +16,20 @@ from gcsim import units
 from gcsim.compressors.registry import check_parameters
 from gcsim.scenarios import catalog
 from gcsim.scenarios.link_plain import number_text, plain_link
-from gcsim.scenarios.scenario import LiveGradients, MeasuredCompute, RecordedGradients, Scenario
+from gcsim.scenarios.recorded import is_recorded
+from gcsim.scenarios.scenario import (
+    ProfiledCompute,
+    RecordedCompute,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
+from gcsim.scenarios.schema import RECORDED
 from gcsim.scenarios.schema_cluster import PER_NODE
 from gcsim.simulator.training import Faults, Training
+from gcsim.traces.model_entry import ModelEntry
+from gcsim.traces.models import MODELS
+from gcsim.traces.passes import PassTimes
 
 
 def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
@@ -25,9 +37,9 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     entries: dict[str, Any] = {"name": scenario.name}
     if description:
         entries["description"] = description
-    entries["model"] = _model(scenario)
+    entries["model"] = _model(scenario.model)
     entries["batch_size"] = scenario.batch_size
-    entries["gradients"] = _gradients(scenario.gradients)
+    entries["gradients"] = _gradients(scenario)
     entries["cluster"] = _cluster(scenario)
     entries["training"] = _training(scenario.training)
     entries["ddp"] = {
@@ -48,22 +60,40 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     return entries
 
 
-def _model(scenario: Scenario) -> str | dict[str, Any]:
-    if scenario.input_shape is None:
-        return scenario.model
+def _model(model: ModelEntry) -> str | dict[str, Any]:
+    shipped = MODELS.get(model.name)
+    if shipped is not None and (shipped.build, shipped.layers) == (model.build, model.layers):
+        return model.name
+    if model.layers:
+        rows = [{**asdict(row), "shape": list(row.shape)} for row in model.layers]
+        return {"name": model.name, "layers": rows}
+    if is_recorded(model):
+        return RECORDED
     return {
-        "build": scenario.model,
-        "input_shape": list(scenario.input_shape),
-        "classes": scenario.classes,
+        "build": model.build,
+        "input_shape": list(model.input_shape),
+        "classes": model.classes,
+        "input": model.input,
+        "auxiliary_weight": model.auxiliary_weight,
     }
 
 
-def _gradients(gradients: LiveGradients | RecordedGradients) -> dict[str, Any]:
+def _gradients(scenario: Scenario) -> dict[str, Any]:
+    gradients = scenario.gradients
     if isinstance(gradients, RecordedGradients):
         workers = {} if gradients.workers is None else {"workers": gradients.workers}
         return {"source": "recorded", "trace": str(gradients.trace), **workers}
+    if isinstance(gradients, SyntheticGradients):
+        fit = {} if gradients.fit is None else {"fit": str(gradients.fit)}
+        return {
+            "source": "synthetic",
+            **fit,
+            "workers": gradients.workers,
+            "iterations": gradients.iterations,
+        }
     return {
         "source": "live",
+        "task": scenario.model.task,
         "workers": gradients.workers,
         "warmup_steps": gradients.warmup_steps,
         "iterations": gradients.iterations,
@@ -78,10 +108,7 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     entries: dict[str, Any] = {
         "nodes": list(scenario.node_counts),
         "devices_per_node": cluster.devices_per_node,
-        "device": {
-            "name": cluster.device.name,
-            "fingerprint": catalog.fingerprint(cluster.device),
-        },
+        "device": _device(scenario),
         "network": plain_link(cluster.network),
     }
     if cluster.cards:
@@ -97,6 +124,12 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     entries["shared_bus"] = cluster.shared_bus
     entries["collectives"] = _collectives(scenario)
     return entries
+
+
+def _device(scenario: Scenario) -> dict[str, Any]:
+    device, file = scenario.cluster.device, scenario.files.get("cluster.device")
+    entries = {"name": device.name, "fingerprint": catalog.fingerprint(device)}
+    return entries if file is None else {"file": file, **entries}
 
 
 def _collectives(scenario: Scenario) -> dict[str, Any]:
@@ -118,6 +151,7 @@ def _collectives(scenario: Scenario) -> dict[str, Any]:
 
 def _training(training: Training) -> dict[str, Any]:
     entries: dict[str, Any] = {
+        "precision": training.precision,
         "encode_on": training.encode_on,
         "side_slowdown": _number(training.side_slowdown),
         "concurrent_collectives": training.concurrent_collectives,
@@ -167,7 +201,11 @@ def _number(value: Fraction) -> int | float | str:
     return number_text(value)
 
 
-def _compute(compute: MeasuredCompute) -> dict[str, str]:
+def _compute(compute: PassTimes | ProfiledCompute | RecordedCompute) -> dict[str, Any]:
+    if isinstance(compute, ProfiledCompute):
+        return {"profile": str(compute.profile)}
+    if isinstance(compute, RecordedCompute):
+        return {"recorded": True}
     # repr has the digits that make the same float again
     return {
         "forward": units.exact(Fraction(repr(compute.forward)), "time"),

@@ -1,4 +1,4 @@
-"""The result of a run: plain values, as they stand in `results.json` (schema 1)."""
+"""The result of a run: plain values, as they stand in `results.json` (schema 2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,20 @@ class Row:
     single iteration."""
     algorithms: str = ""
     """Titles of the collective algorithms that carried the traffic, joined with "; "."""
+    iteration_fastest_s: float | None = None
+    """The shortest that `iteration_s` may be, for all that is known of the device: over the ends
+    of the ranges of its coefficients (`corners.py`). None, as the following, where nothing that is
+    needed of the device has a range."""
+    iteration_slowest_s: float | None = None
+    """The longest."""
+    speedup_lowest: float | None = None
+    """The smallest that `speedup_vs_dense` may be: both methods on the same device."""
+    speedup_highest: float | None = None
+    """The largest."""
+    over_fastest_lowest: float | None = None
+    """Iteration over that of the method with the shortest `iteration_s` at this size: the smallest
+    on any device within the ranges that was tried. Below 1 this method may be the fastest; None
+    for that method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
+from gcsim.traces.model_entry import ModelEntry
+from gcsim.traces.passes import PassTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,16 @@ class RecordedGradients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticGradients:
+    """Draw gradients from distributions that were fitted to recorded ones."""
+
+    fit: Path | None
+    """The file of the fit; None: the one that comes with gcsim."""
+    workers: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorChoice:
     """One row of the comparison."""
 
@@ -53,13 +66,15 @@ class DdpBuckets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCompute:
-    """The user's own measurement of forward and backward, instead of the catalogue's."""
+class ProfiledCompute:
+    """Forward, backward and gradient-ready times from a PyTorch profiler's trace."""
 
-    forward: float
-    """Seconds an iteration."""
-    backward: float
-    """Seconds an iteration, optimiser included."""
+    profile: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCompute:
+    """The times that stand in the trace whose gradients are replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +82,11 @@ class Scenario:
     """Everything that a run depends on."""
 
     name: str
-    model: str
-    """A model's name, or `package.module:build`."""
+    model: ModelEntry
+    """With the task that it is trained on."""
     batch_size: int
     """Samples a worker and micro-batch."""
-    input_shape: tuple[int, ...] | None
-    """One sample, for a user's model; None for a shipped model."""
-    classes: int | None
-    """Number of classes, for a user's model."""
-    gradients: LiveGradients | RecordedGradients
+    gradients: LiveGradients | RecordedGradients | SyntheticGradients
     cluster: Cluster
     """At its largest: `max(node_counts)` nodes."""
     training: Training
@@ -84,13 +95,16 @@ class Scenario:
     """The sweep, ascending."""
     compressors: tuple[CompressorChoice, ...]
     buckets: DdpBuckets
-    compute: MeasuredCompute | None
+    compute: PassTimes | ProfiledCompute | RecordedCompute | None
+    """None: what the catalogue says of the model and the device."""
     seed: int
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""
     server_per_node: bool = False
     """One parameter server on every machine, whatever the number of machines."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """By setting: the file, not the catalogue, that a link or the device stands in."""
 
     def cluster_at(self, nodes: int) -> Cluster:
         """The cluster with that many machines: one point of the sweep."""

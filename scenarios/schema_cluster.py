@@ -5,8 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.checking import (
     NAMED,
@@ -17,8 +26,10 @@ from gcsim.scenarios.checking import (
     refuse,
 )
 from gcsim.scenarios.link_section import LinkSection
+from gcsim.scenarios.named_files import device_in
 from gcsim.scenarios.schema_types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, TransportName
+from gcsim.simulator.device import Device
 
 PER_NODE = "per_node"
 
@@ -32,19 +43,37 @@ AnyLink = Annotated[
 
 
 class DeviceSection(Section):
-    """A device of the catalogue as it was when a scenario was resolved."""
+    """A device of the catalogue, or of a file, as it was when a scenario was resolved."""
 
-    name: Annotated[str, in_catalogue(catalog.device)]
+    file: Annotated[str, Field(min_length=1)] | None = None
+    name: str
     fingerprint: str
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        file = info.data.get("file")
+        try:
+            catalog.device(name) if file is None else device_in(file, name)
+        except InputError as error:
+            raise refuse(error.problems[0].message, error.problems[0].hint) from error
+        return name
 
     @model_validator(mode="after")
     def _unchanged(self) -> DeviceSection:
-        if catalog.fingerprint(catalog.device(self.name)) != self.fingerprint:
+        if catalog.fingerprint(self.device) != self.fingerprint:
+            owner = "the catalogue" if self.file is None else self.file
+            written = self.name if self.file is None else f"{self.file}:{self.name}"
             raise refuse(
-                f"the catalogue's {self.name} is not what it was when this scenario was resolved",
-                f"write `device: {self.name}` to use what it is now",
+                f"{owner}'s {self.name} is not what it was when this scenario was resolved",
+                f"write `device: {written}` to use what it is now",
             )
         return self
+
+    @property
+    def device(self) -> Device:
+        """The device itself."""
+        return catalog.device(self.name) if self.file is None else device_in(self.file, self.name)
 
 
 class CollectivesSection(Section):

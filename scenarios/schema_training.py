@@ -54,6 +54,7 @@ class FaultsSection(Section):
 class TrainingSection(Section):
     """The step beside forward, backward and the exchange."""
 
+    precision: Literal["fp32", "tf32", "fp16"] = "fp32"
     encode_on: Literal["compute", "side"] = "compute"
     side_slowdown: Factor = Fraction(1)
     concurrent_collectives: Annotated[int, Field(ge=1, le=2)] = 1

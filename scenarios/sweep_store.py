@@ -28,11 +28,11 @@ import gcsim
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.files import replacing
+from gcsim.scenarios.keys import input_files, own_model_code
 from gcsim.scenarios.result import SCHEMA, Result, Row
-from gcsim.scenarios.scenario import RecordedGradients, Scenario
+from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sweep_points import Point, named
 from gcsim.traces import cache as profile_cache
-from gcsim.traces.manifest import MANIFEST
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
 ELSEWHERE = "choose another folder with -o"
@@ -180,20 +180,19 @@ class Codes:
         self._known: dict[tuple[object, ...], str] = {}
 
     def of(self, scenario: Scenario) -> str:
-        """Of gcsim and its libraries, the user's own code that the scenario names, the trace."""
-        source = scenario.gradients
-        trace = source.trace / MANIFEST if isinstance(source, RecordedGradients) else None
+        """Of gcsim and its libraries, the user's own code and files that the scenario names."""
+        files = input_files(scenario)
         kinds = {choice.kind for choice in scenario.compressors} - REGISTRY.keys()
-        names = kinds | ({scenario.model} if ":" in scenario.model else set())
+        names = kinds | own_model_code(scenario)
         modules = sorted({name.partition(":")[0] for name in names})
-        if (trace, *modules) not in self._known:
+        if (*files, *modules) not in self._known:
             facts = {
                 "gcsim": gcsim.__version__,
                 "simulation": _simulation_code(),
-                "trace": trace and hashlib.sha256(trace.read_bytes()).hexdigest(),
+                "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             }
-            self._known[trace, *modules] = profile_cache.key(facts, modules)
-        return self._known[trace, *modules]
+            self._known[*files, *modules] = profile_cache.key(facts, modules)
+        return self._known[*files, *modules]
 
 
 @cache

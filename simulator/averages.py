@@ -20,17 +20,17 @@ are alike, or two collectives run at a time; else vectors (`vector_step.py`).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import Times, picoseconds, seconds
+from gcsim.simulator.clock import picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.ledger import PARTS
+from gcsim.simulator.mean_iteration import Average, mean_of
 from gcsim.simulator.noise import paces
 from gcsim.simulator.ring_programs import RingPrograms
 from gcsim.simulator.steady import MOST, Steady, TooManyClassesError, simulate_steady
@@ -39,6 +39,11 @@ from gcsim.simulator.step_plan import CarryOut, Run, Span, StepPlan
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-6
+ROUGH = 1e-4
+"""Where a rough mean will do."""
+ROUGH_PATIENCE = 3
+ROUGH_ITERATIONS = 10
+"""Where times are random."""
 MOST_TIMES = 2**16
 """Iterations times ranks, after which no cycle is waited for."""
 FEWEST = 16
@@ -51,17 +56,6 @@ MOST_TRACED = 20_000
 """Iterations, where the links' traces ask for more than `Training.iterations`."""
 VECTOR_RANKS = 2
 """So many ranks that all differ are simulated faster as vectors."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Average:
-    """The mean iteration of a plan, of the slowest rank, in picoseconds."""
-
-    iteration: Fraction
-    parts: dict[str, Fraction]
-    """By `ledger.PARTS`; all but communication add up to the iteration."""
-    iterations: Times
-    """Those that count, `[n]`."""
 
 
 class Averager:
@@ -80,6 +74,9 @@ class Averager:
         self._trace = max((picoseconds(trace.duration) for trace in traces), default=0)
         """The longest trace, all of which must have its part in a mean."""
         self._known: dict[StepPlan, Average] = {}
+        self._rough: dict[StepPlan, Fraction] = {}
+        self._differ = False
+        """A plan was met whose ranks all differ."""
 
     @property
     def varies(self) -> bool:
@@ -91,6 +88,28 @@ class Averager:
         if plan not in self._known:
             self._known[plan] = self._average(plan)
         return self._known[plan]
+
+    def rough_average(self, plan: StepPlan, stated: StepPlan) -> Fraction:
+        """Picoseconds of the plan's mean iteration, where the mean of a plan that is like it, and
+        as long but for its computations, may stand behind it.
+
+        Off by a share `ROUGH` at most, and exact where it is known. Of random iterations a few are
+        simulated, which say how much longer they take than the same ones of the stated plan.
+        """
+        if plan in self._known:
+            return self._known[plan].iteration
+        if plan not in self._rough:
+            self._rough[plan] = self._roughly(plan, stated)
+        return self._rough[plan]
+
+    def _roughly(self, plan: StepPlan, stated: StepPlan) -> Fraction:
+        if self._repeats(plan) or self._trace or self._training.iterations <= ROUGH_ITERATIONS:
+            return self._average(plan, rough=True).iteration
+        whole = self.average(stated)
+        run = self._many(plan, WARM_UP + ROUGH_ITERATIONS)
+        few = mean_of(run, int(run.finish[-1].argmax()), ROUGH_ITERATIONS).iteration
+        same = Fraction(int(whole.iterations[:ROUGH_ITERATIONS].sum()), ROUGH_ITERATIONS)
+        return whole.iteration * few / same if same else few
 
     def spans(self, plan: StepPlan) -> tuple[Span, ...]:
         """What all ranks do in one iteration, from when the first of them begins it."""
@@ -113,11 +132,11 @@ class Averager:
         """Whether nothing in it is random, or depends on absolute time."""
         return self._noise is None and (_alone(plan) or not self.varies)
 
-    def _average(self, plan: StepPlan) -> Average:
+    def _average(self, plan: StepPlan, *, rough: bool = False) -> Average:
         if self._repeats(plan):
-            steady = self._steady(plan)
+            steady = self._steady(plan, rough=rough)
             last = steady.shift if _alone(plan) else steady.run.finish[-1]
-            return _mean(steady.run, int(last.argmax()), steady.period)
+            return mean_of(steady.run, int(last.argmax()), steady.period)
         iterations = self._training.iterations
         while True:
             run = self._many(plan, WARM_UP + iterations)
@@ -140,22 +159,26 @@ class Averager:
             passes = int(ends[-1] - ends[0]) // self._trace * self._trace
             first = int(np.searchsorted(ends, ends[-1] - passes, side="right")) - 1
             iterations = len(ends) - 1 - first
-        return _mean(run, rank, iterations)
+        return mean_of(run, rank, iterations)
 
-    def _steady(self, plan: StepPlan) -> Steady:
-        try:
-            return self._alike(plan)
-        except TooManyClassesError:
-            from gcsim.simulator import vector_steady  # compiles its loops
+    def _steady(self, plan: StepPlan, *, rough: bool) -> Steady:
+        if not (rough and self._differ and plan.slots == 1):
+            try:
+                return self._alike(plan)
+            except TooManyClassesError:
+                self._differ = True
+        from gcsim.simulator import vector_steady  # compiles its loops
 
-            ranks = self._cluster.workers
-            return vector_steady.simulate_steady(
-                plan,
-                ranks=ranks,
-                carry_out=self._carry_out,
-                pace=self._slow,
-                most=min(MOST, max(FEWEST, MOST_TIMES // ranks)),
-            )
+        ranks = self._cluster.workers
+        return vector_steady.simulate_steady(
+            plan,
+            ranks=ranks,
+            carry_out=self._carry_out,
+            pace=self._slow,
+            most=min(MOST, max(FEWEST, MOST_TIMES // ranks)),
+            tolerance=ROUGH if rough else 0.0,
+            patience=ROUGH_PATIENCE,
+        )
 
     def _alike(self, plan: StepPlan, *, spans: bool = False) -> Steady:
         """By events, where few ranks differ, or must be simulated so."""
@@ -215,17 +238,3 @@ def slow_nodes(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
 def _alone(plan: StepPlan) -> bool:
     """Ranks never meet."""
     return not any(bucket.collectives for bucket in plan.buckets)
-
-
-def _mean(run: Run, rank: int, iterations: int) -> Average:
-    """Of the last iterations of a rank."""
-    ends = run.finish[:, rank]
-    times = np.diff(ends, prepend=0)[-iterations:]
-    return Average(
-        iteration=Fraction(int(times.sum()), iterations),
-        parts={
-            part: Fraction(int(run.parts[part][-iterations:, rank].sum()), iterations)
-            for part in PARTS
-        },
-        iterations=times,
-    )

@@ -19,10 +19,17 @@ from gcsim.traces.profile import Exchange, Step
 class Planner:
     """Plans steps on one cluster."""
 
-    def __init__(self, cluster: Cluster, compute: ComputeTimes, training: Training) -> None:
-        """`compute` is one worker's forward and backward pass of a micro-batch."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        compute: ComputeTimes,
+        training: Training,
+        prices: PriceList | None = None,
+    ) -> None:
+        """`compute` is one worker's forward and backward pass of a micro-batch; `prices` are those
+        of the cluster's device, where they are at hand."""
         self._cluster, self._compute, self._training = cluster, compute, training
-        self._prices = PriceList(cluster.device)
+        self._prices = prices or PriceList(cluster.device)
 
     def plan(self, step: Step) -> StepPlan:
         """Of a recorded step; `InputError` when the device has no price for a kernel."""

@@ -30,11 +30,12 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.errors import InternalError
-from gcsim.simulator.averages import Average, Averager
+from gcsim.simulator.averages import Averager
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.ledger import PARTS
+from gcsim.simulator.mean_iteration import Average
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.step_plan import Span, StepPlan
 from gcsim.simulator.training import Training
@@ -44,6 +45,9 @@ from gcsim.traces.profile import Phase, TrafficProfile
 BATCHES = 10
 """Of iterations, about, for the standard error: few and long rather than many that depend on each
 other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
+
+WeightedPlan = tuple[Fraction, StepPlan]
+"""A step's share of a period, and what every rank does in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +92,19 @@ def predict(
     training: Training = Training(),  # noqa: B008 (frozen)
     seed: int = 0,
     spans: bool = True,
+    averager: Averager | None = None,
 ) -> Prediction:
     """Simulate the profile's traffic on the cluster.
 
     `compute` is one worker's forward and backward pass of a micro-batch (`training_times`), `seed`
     that of all random times. `spans=False` leaves the sample's timeline out, which costs one more
-    simulation of all ranks. Raises `InputError` when the device has no price for a kernel, or the
-    times exceed the clock.
+    simulation of all ranks. `averager` is that of earlier predictions with the same training and
+    seed on the same cluster, whatever its device. Raises `InputError` when the device has no price
+    for a kernel, or the times exceed the clock.
     """
-    if sum(phase.count for phase in profile.phases) != profile.period:
-        raise InternalError(f"the phases of {profile.compressor!r} do not fill its period")
-    planner, averager = Planner(cluster, compute, training), Averager(cluster, training, seed)
-    plans = [
-        (Fraction(phase.count, len(phase.steps) * profile.period), planner.plan(step))
-        for phase in profile.phases
-        for step in phase.steps
-    ]
+    planner = Planner(cluster, compute, training)
+    averager = averager or Averager(cluster, training, seed)
+    plans = weighted_plans(profile, planner)
     averages = [(weight, averager.average(plan)) for weight, plan in plans]
     drawn = [
         (weight, averager.average(plan))
@@ -125,6 +126,32 @@ def predict(
         spans=averager.spans(planner.plan(sample.steps[-1])) if spans else (),
         **{part: float(total / PS_PER_SECOND) for part, total in sums.items()},
     )
+
+
+def rough_iteration(
+    plans: Sequence[WeightedPlan], stated: Sequence[WeightedPlan], averager: Averager
+) -> float:
+    """Seconds of the mean iteration alone, as rough as `Averager.rough_average`.
+
+    For a device that may be in the place of the stated one: plans of the same profile on both
+    (`weighted_plans`), and what a prediction on the stated one has left in `averager`.
+    """
+    total = sum(
+        weight * averager.rough_average(plan, like)
+        for (weight, plan), (_, like) in zip(plans, stated, strict=True)
+    )
+    return float(total / PS_PER_SECOND)
+
+
+def weighted_plans(profile: TrafficProfile, planner: Planner) -> list[WeightedPlan]:
+    """The plans of the recorded steps, and how often each occurs in the mean."""
+    if sum(phase.count for phase in profile.phases) != profile.period:
+        raise InternalError(f"the phases of {profile.compressor!r} do not fill its period")
+    return [
+        (Fraction(phase.count, len(phase.steps) * profile.period), planner.plan(step))
+        for phase in profile.phases
+        for step in phase.steps
+    ]
 
 
 def _percentile(averages: Sequence[tuple[Fraction, Average]], share: Fraction) -> float:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
+from gcsim.simulator.training_rates import Precision
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLoading:
@@ -59,6 +61,8 @@ class Faults:
 class Training:
     """The step beside forward, backward and the exchange."""
 
+    precision: Precision = "fp32"
+    """Of forward and backward; gradients are exchanged as float32 whatever it is."""
     encode_on: Literal["compute", "side"] = "compute"
     """The stream on which a bucket's exchange computes."""
     side_slowdown: Fraction = Fraction(1)

@@ -1,11 +1,10 @@
 """How long do forward and backward take, and when is each bucket's gradient ready?
 
-In order of preference: the user's own measurement; a measured rate of this model on this device,
-T(batch) = fixed + per_sample * batch; three times the forward FLOPs at the device's effective
-rate (a backward pass computes two products for each of the forward pass), an estimate. A total
-is split forward : backward by the device's measured ratio. The optimiser counts as backward.
+The user's own measurement comes before the catalogue's (`step_time.py`), which is split forward :
+backward by the device's measured ratio. The optimiser counts as backward.
 
-The backward pass visits the layers in reverse order and spends on each in proportion to its
+Where the measurement says when each gradient was ready, so is a bucket with the last of its own.
+Else the backward pass visits the layers in reverse order and spends on each in proportion to its
 FLOPs; a bucket is ready when all its layers are done. Where no FLOPs are known, parameters stand
 in for them.
 """
@@ -16,28 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.device import Device
+from gcsim.simulator.step_time import step_time
+from gcsim.simulator.training_rates import Precision
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import ModelFacts
-
-PASSES_PER_STEP = 3
-"""Forward passes that a training step is worth; the convention of `effective_flop_rate`."""
-
-
-class MeasuredPasses(Protocol):
-    """The user's measurement, in seconds an iteration."""
-
-    @property
-    def forward(self) -> float:
-        """Of the forward pass."""
-
-    @property
-    def backward(self) -> float:
-        """Of the backward pass and the optimiser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +39,8 @@ class ComputeTimes:
     """Where the times come from, for people."""
     estimate: bool = False
     """True when this model was measured on this device neither by the user nor by the source."""
+    figures: tuple[tuple[str, float], ...] = ()
+    """The catalogue's coefficients that made them, by name with unit."""
 
     @property
     def total(self) -> Picoseconds:
@@ -69,53 +57,49 @@ def training_times(
     model: ModelFacts,
     buckets: Sequence[BucketLayout],
     device: Device,
-    measured: MeasuredPasses | None = None,
+    measured: PassTimes | None = None,
+    precision: Precision = "fp32",
 ) -> ComputeTimes:
     """Forward and backward times of `model.samples_per_worker` samples, split over the buckets.
 
-    Raises `InputError` when the model's FLOPs are needed and are not known.
+    `precision` chooses among the catalogue's times; a user's own `measured` are as they are.
+
+    Raises `InputError` when nothing tells the time (`step_time`).
     """
+    figures: tuple[tuple[str, float], ...] = ()
     if measured is not None:
         forward, backward = picoseconds(measured.forward), picoseconds(measured.backward)
-        provenance, estimate = "measured: stated by the user", False
+        provenance, estimate = f"measured: {measured.source}", False
     else:
-        total, provenance, estimate = _catalogue(model, device)
+        step = step_time(model, device, precision)
+        total = picoseconds(step.seconds)
+        provenance, estimate, figures = step.provenance, step.estimate, step.figures
         forward = round(total / (1 + Fraction(device.backward_over_forward)))
         backward = total - forward
     # Buckets leave in order, so that none is ready before the one in front of it.
-    ready = [0, *accumulate(_ready(model, buckets, backward), max)]
+    if measured is not None and measured.ready is not None:
+        times = _measured_ready(buckets, measured.ready, backward)
+    else:
+        times = _ready(model, buckets, backward)
+    ready = [0, *accumulate(times, max)]
     return ComputeTimes(
         forward=forward,
         backward=backward,
         parts=tuple(after - before for before, after in pairwise(ready)),
         provenance=provenance,
         estimate=estimate,
+        figures=figures,
     )
 
 
-def _catalogue(model: ModelFacts, device: Device) -> tuple[Picoseconds, str, bool]:
-    """Forward and backward together, where that is from, and whether it is an estimate."""
-    batch = model.samples_per_worker
-    rate = device.training.get(model.name)
-    if rate is not None:
-        time = Fraction(rate.fixed) + batch * Fraction(rate.per_sample)
-        provenance = f"T({batch}) of {model.name} on {device.title}: {rate.source}"
-        return picoseconds(time), provenance, rate.estimate
-    if model.forward_flops == 0:
-        raise InputError(
-            Problem(
-                message=f"neither a measured rate on {device.name!r} nor the FLOPs of model "
-                f"{model.name!r} are known",
-                place="compute",
-                hint="state the measured forward and backward times",
-            )
-        )
-    time = PASSES_PER_STEP * model.forward_flops * batch / Fraction(device.effective_flop_rate)
-    provenance = (
-        f"{PASSES_PER_STEP} x the forward FLOPs of {model.name}, batch {batch}, at "
-        f"{device.effective_flop_rate / 1e12:.3g} TFLOP/s ({device.title}): {device.source}"
-    )
-    return picoseconds(time), provenance, True
+def _measured_ready(
+    buckets: Sequence[BucketLayout], ready: Sequence[float], backward: Picoseconds
+) -> list[Picoseconds]:
+    """When the last gradient of each bucket was there."""
+    return [
+        min(backward, max((picoseconds(ready[piece.index]) for piece in layout.slices), default=0))
+        for layout in buckets
+    ]
 
 
 def _ready(

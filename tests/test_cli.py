@@ -421,7 +421,7 @@ def test_record_passes_its_options_on_and_says_what_was_kept(
     monkeypatch.setattr("gcsim.traces.store.Trace.open", open_trace)
     done = gcsim(
         "record", SCENARIO, "-o", "my trace", "--iterations", "3", "--workers", "2", "--dtype",
-        "float16", "--max-size", "2 GiB", "--second-moments",
+        "float16", "--max-size", "2 GiB", "--second-moments", "--times",
     )  # fmt: skip
     assert done.exit_code == 0
     progress = called.pop("progress")
@@ -429,6 +429,7 @@ def test_record_passes_its_options_on_and_says_what_was_kept(
     assert called == {
         "name": SCENARIO, "folder": Path("my trace"), "iterations": 3, "workers": 2,
         "dtype": "float16", "max_bytes": 2 * 1024**3, "second_moments": True,
+        "times": True,
     }  # fmt: skip
     assert done.stdout == ""
     last = done.stderr.rstrip().splitlines()[-1].strip()
@@ -456,7 +457,9 @@ def test_a_bad_size_is_refused(size: str, said: str) -> None:
 # --- list ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["compressors", "scenarios", "models", "devices", "links"])
+@pytest.mark.parametrize(
+    "kind", ["compressors", "scenarios", "models", "tasks", "traces", "devices", "links"]
+)
 def test_every_kind_lists_for_people_and_as_json(kind: str) -> None:
     shown, data = gcsim("list", kind), gcsim("list", kind, "--json")
     assert shown.exit_code == data.exit_code == 0

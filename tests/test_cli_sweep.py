@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,10 @@ def test_a_line_a_point_names_the_winner_of_a_single_run(done: Path, gcsim: Run)
     rows = [row for row in json.loads(alone.stdout)["rows"] if row["nodes"] == 8]
     best = min(rows, key=lambda row: float(row["iteration_s"]))
     (line,) = [line for line in table.splitlines() if line.startswith("[1, 8]  1Gbit/s")]
-    label, speedup, milliseconds, dense_wins = line.split()[-4:]
+    label, speedup, between, milliseconds, dense_wins = line.split()[-5:]
     assert (label, dense_wins) == (best["label"], "no")
+    low, high = best["speedup_lowest"], best["speedup_highest"]  # the P100's figures have ranges
+    assert tuple(map(float, between.split("-"))) == pytest.approx((low, high), abs=0.005)
     assert float(speedup) == pytest.approx(best["speedup_vs_dense"], abs=0.005)
     assert float(milliseconds) == pytest.approx(best["iteration_s"] * 1e3, rel=0.005)
 
@@ -182,6 +185,31 @@ def test_the_table_keeps_to_the_width_and_cuts_no_number(width: int) -> None:
         assert number in text
     assert "model" not in text  # it has one value
     assert "seed" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
+    known = replace(
+        row("topk", 2.5, 0.2), speedup_lowest=1.104, speedup_highest=3.096,
+        iteration_fastest_s=0.16, iteration_slowest_s=0.45,
+    )  # fmt: skip
+    exact = replace(known, speedup_lowest=2.499, speedup_highest=2.501)
+    lines = rendered(
+        [
+            point({"cluster.network": "10gbe", "seed": 1}, row("none", 1.0, 0.5), known),
+            point({"cluster.network": "10gbe", "seed": 2}, row("none", 1.0, 0.5), exact),
+            SweepPoint(values={"cluster.network": "10gbe", "seed": 3},
+                       failure=Failure(problems=(Problem(message="bad"),))),
+        ],
+        width,
+    )  # fmt: skip
+    assert all(len(line) <= width for line in lines)
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    assert "1 topk 2.50 1.10-3.10 200 no" in text
+    assert "2 topk 2.50 - 200 no" in text
+    assert "3 failed" in text
+    assert "range: of the speedup" in text.replace("\n", " ")
+    assert "range" not in "\n".join(rendered(POINTS, width))
 
 
 def test_headings_are_the_shortest_ends_that_tell_keys_apart() -> None:

@@ -405,7 +405,7 @@ def test_lists_are_json_when_asked(tmp_path: Path, gcsim: Run) -> None:
     shown = gcsim("list", "compressors", "--json", folder=tmp_path)
     assert shown.returncode == 0
     assert set(ALL) <= {entry["name"] for entry in json.loads(shown.stdout)}
-    for what in ("scenarios", "models", "devices", "links"):
+    for what in ("scenarios", "models", "tasks", "traces", "devices", "links"):
         shown = gcsim("list", what, "--json", folder=tmp_path)
         assert shown.returncode == 0
         assert json.loads(shown.stdout)

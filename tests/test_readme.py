@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +83,46 @@ def test_the_table_has_a_row_for_each_compressor_of_the_scenario() -> None:
         assert choice.kind in REGISTRY
         rows = [line for line in table.splitlines() if line[2:].startswith(choice.label)]
         assert rows, choice.label
+
+
+def python(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GCSIM_CACHE_DIR": str(folder / "cache")},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_and_compare(folder: Path, scenario: str) -> dict[str, Any]:
+    (folder / scenario).write_text(block("yaml", f"# {scenario}"))
+    results: dict[str, Any] = json.loads(python(folder, "-m", "gcsim", "run", scenario, "--json"))
+    found = {(row["compressor"], row["nodes"]) for row in results["rows"]}
+    assert found == {(c, n) for c in ("none", "fp16", "topk", "powersgd") for n in (2, 4, 8)}
+    return results
+
+
+def test_the_users_own_model_runs_end_to_end(tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(block("python", "# my_models.py"))
+    results = run_and_compare(tmp_path, "my_model.yaml")
+    assert results["provenance"]["gradients"]["source"] == "live"
+
+
+def test_the_recorded_training_runs_without_its_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(block("python", "# train.py"))
+    python(tmp_path, "train.py")
+    (tmp_path / "train.py").unlink()
+    results = run_and_compare(tmp_path, "my_training.yaml")
+    assert results["provenance"]["gradients"]["source"] == "recorded"
+    assert "measured" in results["provenance"]["compute"]["source"]
+
+
+def test_the_profiled_training_runs_with_the_times_of_its_profile(tmp_path: Path) -> None:
+    (tmp_path / "profile_training.py").write_text(block("python", "# profile_training.py"))
+    python(tmp_path, "profile_training.py")
+    results = run_and_compare(tmp_path, "my_profile.yaml")
+    assert "profile.json" in results["provenance"]["compute"]["source"]

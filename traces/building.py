@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
-from gcsim.traces.models import ModelEntry, find_model
+from gcsim.traces.losses import heads
+from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.torch_generator import keyed_generator
 
 if TYPE_CHECKING:
@@ -24,23 +25,20 @@ if TYPE_CHECKING:
 
 
 def build_model(
-    name: str,
+    entry: ModelEntry,
     *,
     seed: int,
-    input_shape: tuple[int, ...] | None = None,
-    classes: int | None = None,
     device: str = "cpu",
 ) -> nn.Module:
     """Build a model with weights keyed by `seed`, in training mode, float32, on `device`.
 
-    `name` is a shipped model or `package.module:build`; the current directory is importable
-    meanwhile. On device "meta" nothing is allocated. torch's generators stay as they were.
+    The current directory is importable meanwhile. On device "meta" nothing is allocated. torch's
+    generators stay as they were.
 
     Raises `InputError` when the model does not import, is no `nn.Module`, has nothing to train,
-    fails on a batch of its input shape, or returns anything else than float32
-    `[batch, classes]`.
+    fails on a batch of its input shape, or returns anything else than the float32 logits that
+    `entry` promises.
     """
-    entry = find_model(name, input_shape, classes)
     with keyed_generator(seed, "initial weights"), _current_directory_importable():
         if device == "meta":
             with torch.device("meta"):
@@ -71,6 +69,12 @@ def _current_directory_importable() -> Iterator[None]:
 
 
 def _call(entry: ModelEntry) -> nn.Module:
+    if entry.build is None:
+        raise _refusal(
+            entry,
+            "it is a table of layers: there is nothing to train",
+            "take synthetic gradients (gradients: {source: synthetic})",
+        )
     module, _, attribute = entry.build.partition(":")
     try:
         build = getattr(importlib.import_module(module), attribute)
@@ -110,32 +114,67 @@ def _check_parameters(entry: ModelEntry, model: nn.Module) -> None:
                 f"parameter {name} is {parameter.dtype}",
                 "build the model in float32; traces hold float32 gradients",
             )
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag) and layer.sparse:
+            raise _refusal(
+                entry,
+                f"embedding {name} has sparse gradients",
+                "build it with sparse=False; compressors take dense gradients",
+            )
 
 
 def _check_output(entry: ModelEntry, model: nn.Module) -> None:
     """One forward pass in training mode, after which buffers (batch norm) are as before."""
     device = next(model.parameters()).device
-    buffers = [(b, b.clone()) for b in model.buffers()]
-    sample = torch.zeros((2, *entry.input_shape), device=device)
+    sample = sample_batch(entry, 2, device)
     try:
-        with torch.no_grad(), keyed_generator(0, "trial pass", device=device):
+        with unmoved_buffers(model), keyed_generator(0, "trial pass", device=device):
             output: Any = model(sample)
     except Exception as error:
+        kind = str(sample.dtype).removeprefix("torch.")
         raise _refusal(
             entry,
-            f"forward failed on float32 {list(sample.shape)}: {_said(error)}",
-            "check input_shape; the model is called with one float32 batch",
+            f"forward failed on {kind} {list(sample.shape)}: {_said(error)}",
+            f"check input_shape; the model is called with one {kind} batch",
         ) from error
+    logits = heads(output)
+    if len(logits) > 1 and not entry.auxiliary_weight:
+        raise _refusal(
+            entry,
+            f"its output is a tuple of {len(logits)}",
+            "return logits [batch, classes]; for classifiers inside the network set "
+            "auxiliary_weight",
+        )
+    expected = [[2, entry.classes]]
+    if entry.input == "tokens":
+        expected.append([2, *entry.input_shape, entry.classes])
+    for head in logits:
+        if not isinstance(head, torch.Tensor) or list(head.shape) not in expected:
+            raise _refusal(
+                entry,
+                f"output of a batch of 2 is {_shape_of(head)}, not {expected[-1]}",
+                "return logits [batch, classes], and check classes"
+                if entry.input == "samples"
+                else "return logits [batch, length, classes] or [batch, classes]",
+            )
+
+
+def sample_batch(entry: ModelEntry, size: int, device: torch.device) -> Tensor:
+    """A batch of zeros as the model takes it."""
+    dtype = torch.int64 if entry.input == "tokens" else torch.float32
+    return torch.zeros((size, *entry.input_shape), dtype=dtype, device=device)
+
+
+@contextmanager
+def unmoved_buffers(model: nn.Module) -> Iterator[None]:
+    """Forward passes without gradients, after which buffers (batch norm) are as before."""
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    try:
+        with torch.no_grad():
+            yield
     finally:
         for buffer, saved in buffers:
             buffer.copy_(saved)
-    expected = (2, entry.classes)
-    if not isinstance(output, torch.Tensor) or tuple(output.shape) != expected:
-        raise _refusal(
-            entry,
-            f"output of a batch of 2 is {_shape_of(output)}, not {list(expected)}",
-            "return logits [batch, classes], and check classes",
-        )
 
 
 def _shape_of(output: Tensor | object) -> str:

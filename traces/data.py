@@ -34,6 +34,7 @@ import numpy as np
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, Problem
+from gcsim.traces.model_entry import ModelEntry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,3 +154,8 @@ def _unit(colour: NDArray[np.float64]) -> NDArray[np.float64]:
     power = np.sqrt(np.mean(colour**2, axis=-1, keepdims=True))
     unit: NDArray[np.float64] = colour / np.maximum(power, 1e-12)
     return unit
+
+
+def textures(entry: ModelEntry, seed: int) -> Textures:
+    """The task for a model's input shape and classes; see `Textures`."""
+    return Textures(entry.input_shape, entry.classes, seed)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gcsim.compressors.lazy_torch import torch
+from gcsim.traces.layer_moments_sequence import is_sequence_layer, sequence_moment, sequence_sum
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,14 +24,14 @@ _LIMIT = 64 * 1024 * 1024
 
 
 def has_closed_form(layer: nn.Module) -> bool:
-    """Whether a call of `layer` is exactly torch's Linear, Conv2d or batch normalisation (of one
-    process) on its own weight and bias."""
+    """Whether a call of `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one
+    process), or a layer of `layer_moments_sequence.py`, on its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False
     if type(layer) is torch.nn.Conv2d:
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) is torch.nn.Linear or is_batch_norm(layer)
+    return type(layer) is torch.nn.Linear or is_batch_norm(layer) or is_sequence_layer(layer)
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
@@ -42,6 +43,8 @@ def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) 
     """The second moment of the layer's weight or bias (`role`), in the parameter's shape."""
     if gradient is None:  # the loss does not depend on this layer's output
         return torch.zeros_like(layer.get_parameter(role))
+    if is_sequence_layer(layer):
+        return sequence_moment(layer, role, given, gradient)
     if role == "bias":
         return bias_moment(_channels_last(layer, gradient))
     if isinstance(layer, torch.nn.Conv2d):
@@ -59,7 +62,11 @@ def adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found:
     from torch.nn.grad import conv2d_weight
 
     scale = float(gradient.abs().sum())
-    if role == "bias":
+    if is_sequence_layer(layer):
+        expected, largest = sequence_sum(layer, role, given, gradient)
+        found = found.sum(1) if isinstance(layer, torch.nn.Embedding) else found
+        scale *= largest
+    elif role == "bias":
         expected = _channels_last(layer, gradient).flatten(0, -2).sum(0)
     elif isinstance(layer, torch.nn.Conv2d):
         batch, outputs, *places = gradient.shape
@@ -93,9 +100,12 @@ def _channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
 
 
 def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """What the layer scales and shifts: its input, normalised over this batch."""
+    """What the layer scales and shifts: its input, normalised over this batch, or, in a frozen
+    layer, by the statistics that it keeps."""
     assert isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
-    return torch.nn.functional.batch_norm(given, None, None, training=True, eps=layer.eps)
+    frozen = not layer.training and layer.running_mean is not None
+    mean, variance = (layer.running_mean, layer.running_var) if frozen else (None, None)
+    return torch.nn.functional.batch_norm(given, mean, variance, training=not frozen, eps=layer.eps)
 
 
 def linear_moment(given: Tensor, gradient: Tensor) -> Tensor:

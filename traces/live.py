@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import trainable
-from gcsim.traces.data import Textures
+from gcsim.traces.losses import sample_losses
+from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.profile import Costs
 from gcsim.traces.second_moments import Moments, Segment, second_moments
+from gcsim.traces.tasks import Task
 from gcsim.traces.torch_generator import keyed_generator
 
 if TYPE_CHECKING:
@@ -74,21 +76,24 @@ def pick_device(name: str) -> str:
 
 
 class LiveTrainer:
-    """Trains `model` on the synthetic task and hands out its workers' gradients.
+    """Trains `model` on a task and hands out its workers' gradients.
 
-    `model` is in training mode and is trained in place, on the device that it is on.
+    `model`, built from `entry`, is in training mode and is trained in place, on the device that it
+    is on.
     """
 
     def __init__(
         self,
+        entry: ModelEntry,
         model: nn.Module,
-        task: Textures,
+        task: Task,
         *,
         batch_size: int,
         learning_rate: float,
         momentum: float,
         seed: int,
     ) -> None:
+        self._entry = entry
         self._model = model
         self._task = task
         self._batch_size = batch_size
@@ -163,8 +168,8 @@ class LiveTrainer:
         first: bool = False,
     ) -> tuple[float, Moments | None]:
         """Forward and backward of a worker's next batch; leaves the parameters' `grad`."""
-        images, labels = self._task.batch(self._batch_size, worker=worker, step=self._step)
-        images, labels = images.to(self._device), labels.to(self._device)
+        inputs, labels = self._task.batch(self._batch_size, worker=worker, step=self._step)
+        inputs, labels = inputs.to(self._device), labels.to(self._device)
         for parameter in self._parameters:
             parameter.grad = None
         watching: AbstractContextManager[Any] = (
@@ -176,9 +181,8 @@ class LiveTrainer:
             _deterministic(self._device),
             watching as watched,
         ):
-            output = self._model(images)
-            losses = torch.nn.functional.cross_entropy(output, labels, reduction="none")
-            losses = losses / self._batch_size
+            output = self._model(inputs)
+            losses = sample_losses(self._entry, output, labels) / self._batch_size
             if watched is None:
                 losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
                 return float(losses.detach().sum()), None
@@ -195,7 +199,7 @@ class LiveTrainer:
                 Problem(
                     message="gets no gradient: the output does not depend on it",
                     place=f"parameter {idle[0]}",
-                    hint="freeze it with requires_grad_(False), as DDP would ask for",
+                    hint="freeze it with requires_grad_(False), or take it out of the model",
                 )
             )
         return [gradient for gradient in found if gradient is not None]

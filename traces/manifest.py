@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.errors import Problem, TraceError
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
 
 SCHEMA = 1
@@ -53,6 +54,10 @@ class Manifest:
     source: dict[str, object] = field(default_factory=dict)
     """How the gradients were made: plain values for reports."""
     files: dict[str, StoredFile] = field(default_factory=dict)
+    passes: PassTimes | None = None
+    """Measured while it was recorded; None when nobody asked for times."""
+    buckets: tuple[tuple[str, ...], ...] | None = None
+    """Parameters of each bucket that was exchanged, in order; None when none were seen."""
 
     def expected_files(self) -> Iterator[str]:
         """The names of the files that the trace must have."""

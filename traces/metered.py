@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from gcsim.compressors.kernels import KernelCost, total
-from gcsim.compressors.meter import Meter, Recorder
+from gcsim.compressors.kernels import KernelCost, joined, total
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.recorder import Recorder
 from gcsim.traces.profile import Compute, Costs, Exchange
 
 
@@ -33,25 +35,68 @@ def _compute(recorders: Sequence[Recorder], stage: str) -> Compute:
     payloads = sum(recorder.payloads for recorder in recorders)
     per_part = [cost for recorder in recorders for cost in recorder.per_part]
     parts = sum(recorder.parts for recorder in recorders)
+    workers = len(recorders)
     return Compute(
         stage=stage,  # type: ignore[arg-type]  # one of the literals above
-        fixed=_divided(fixed, len(recorders)),
+        fixed=_divided(fixed, workers),
         per_payload=_divided(per_payload, payloads),
-        per_part=tuple(
-            replace(cost, launches=round(cost.launches * len(recorders) / parts))
-            for cost in _divided(per_part, len(recorders))
+        per_part=_divided(
+            per_part, workers, lambda launches: round(round(launches / workers) * workers / parts)
         ),
     )
 
 
-def _divided(costs: Iterable[KernelCost], count: int) -> Costs:
-    return tuple(
-        KernelCost(
-            kind=cost.kind,
-            launches=round(cost.launches / count),
-            elements=round(cost.elements / count),
-            nbytes=round(cost.nbytes / count),
-            flops=round(cost.flops / count),
+def _divided(
+    costs: Iterable[KernelCost], count: int, launches: Callable[[int], int] | None = None
+) -> Costs:
+    """The mean of `count` recorders: whole numbers that add up to the rounded mean of each class.
+
+    `launches` says what becomes of a sum of launches, when it is not the mean. Workers whose
+    launches of one kernel lie on both sides of a power of two made two groups of what is one
+    launch in the mean: such groups are joined.
+    """
+
+    def mean(sums: KernelCost) -> KernelCost:
+        return replace(
+            sums,
+            launches=launches(sums.launches) if launches else round(sums.launches / count),
+            elements=round(sums.elements / count),
+            nbytes=round(sums.nbytes / count),
+            flops=round(sums.flops / count),
+            work=round(sums.work / count),
         )
-        for cost in total(costs)
+
+    found: list[KernelCost] = []
+    for _, same_class in groupby(total(costs), key=lambda cost: cost.kind):
+        so_far: KernelCost | None = None
+        for cost in _joined(same_class, count):
+            sums = cost if so_far is None else joined(so_far, cost)
+            after, before = mean(sums), None if so_far is None else mean(so_far)
+            share = after if before is None else _without(after, before)
+            found.append(replace(share, name=cost.name, part=cost.part))
+            so_far = sums
+    return tuple(found)
+
+
+def _without(sums: KernelCost, other: KernelCost) -> KernelCost:
+    return replace(
+        sums,
+        launches=sums.launches - other.launches,
+        elements=sums.elements - other.elements,
+        nbytes=sums.nbytes - other.nbytes,
+        flops=sums.flops - other.flops,
+        work=sums.work - other.work,
     )
+
+
+def _joined(costs: Iterable[KernelCost], count: int) -> Iterator[KernelCost]:
+    """Neighbours of one kernel joined until their launches are as many on each of `count`."""
+    for _, sizes in groupby(costs, key=lambda cost: (cost.name, cost.part)):
+        held: KernelCost | None = None
+        for cost in sizes:
+            held = cost if held is None else joined(held, cost)
+            if held.launches % count == 0:
+                yield held
+                held = None
+        if held is not None:
+            yield held

@@ -10,15 +10,16 @@ Weights start normal with variance 1.5 / fan-in: the rule of K. He et al., arXiv
 eq. 10, with 1.5 for their 2, because overlapping max pooling raises the second moment of what it
 passes on (with 2, AlexNet's logits start ten times larger than its labels can use). The output
 layer starts with standard deviation 0.01, so that the loss starts near ln(classes); biases at
-zero. The draws come from torch's default generator, as any module's do; `build_model` keys it.
+zero.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 
 from torch import Tensor, nn
+
+from gcsim.traces.initial_weights import draw_fan_in
 
 
 class AlexNet(nn.Module):
@@ -94,24 +95,12 @@ class LeNet5(nn.Module):
 def alexnet() -> nn.Module:
     """AlexNet with He's initial weights."""
     model = AlexNet()
-    _draw_weights(model)
+    draw_fan_in(model, [model.classifier[-1]], variance=1.5)
     return model
 
 
 def lenet() -> nn.Module:
     """LeNet-5 with He's initial weights."""
     model = LeNet5()
-    _draw_weights(model)
+    draw_fan_in(model, [model.classifier[-1]], variance=1.5)
     return model
-
-
-def _draw_weights(model: nn.Module) -> None:
-    layers = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
-    for layer in layers:
-        if layer is layers[-1]:
-            nn.init.normal_(layer.weight, std=0.01)
-        else:
-            fan_in = layer.weight[0].numel()
-            nn.init.normal_(layer.weight, std=math.sqrt(1.5 / fan_in))
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)

@@ -19,6 +19,8 @@ from collections import OrderedDict
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from gcsim.traces.initial_weights import draw_fan_out
+
 
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions; `[batch, inputs, h, w]` to `[batch, width, h', w']`."""
@@ -142,9 +144,7 @@ def _finished(layers: list[tuple[str, nn.Module]], inputs: int, classes: int) ->
         ("fc", nn.Linear(inputs, classes)),
     ]
     model = ResNet(OrderedDict(layers))
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    draw_fan_out(model)
     return model
 
 

@@ -32,6 +32,10 @@ class Layer:
     """Indices into the model's parameters."""
     forward_flops: int
     """Per sample, 2 per multiply-add."""
+    kind: str = ""
+    """What arithmetic it does, one of `layer_kinds.KINDS`; "" where that is not known."""
+    outputs: int = 0
+    """Elements of its output, per sample; 0 where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,8 @@ class ModelFacts:
     layers: tuple[Layer, ...]
     samples_per_worker: int
     """The mini-batch that the gradients were made with."""
+    tokens: int = 0
+    """Length of a sample; 0 where samples are no sequences of tokens."""
 
     @property
     def gradient_bytes(self) -> int:

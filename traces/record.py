@@ -6,19 +6,28 @@ import math
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.allocator import keep_freed_memory
 from gcsim.traces.building import build_model, trainable
-from gcsim.traces.data import Textures
 from gcsim.traces.facts import model_facts
 from gcsim.traces.live import LiveTrainer, pick_device
-from gcsim.traces.models import find_model
+from gcsim.traces.model_entry import ModelEntry
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs
+from gcsim.traces.recording_clock import PassClock, median_pass
 from gcsim.traces.second_moments import Segment
+from gcsim.traces.tasks import described, make_task
 from gcsim.traces.writing import TraceWriter
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_TIMED = 5
+"""Iterations that are timed, behind one that is not."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many steps are done, and how many there are."""
@@ -26,9 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 def record_live(
     *,
-    model: str,
-    input_shape: tuple[int, ...] | None = None,
-    classes: int | None = None,
+    model: ModelEntry,
     batch_size: int,
     workers: int,
     warmup_steps: int,
@@ -38,35 +45,37 @@ def record_live(
     device: str = "auto",
     seed: int,
     second_moments: bool = False,
+    times: bool = False,
     dtype: str = "float32",
     folder: Path,
     max_bytes: int | None = None,
     segment: Segment | None = meter.segment,
     progress: Progress = lambda description, done, total: None,
 ) -> Path:
-    """Train `model` on the synthetic task and store its workers' gradients in `folder`.
+    """Train `model` on its task and store its workers' gradients in `folder`.
 
     A step of the progress is one warm-up step or one worker's gradients. `max_bytes` bounds the
     trace's files: as many whole iterations are kept as fit, and the last report of the progress
-    says how many. `segment` meters the second moments' arithmetic.
+    says how many. `segment` meters the second moments' arithmetic. With `times`, further
+    iterations are timed on this machine, of which the first is left out.
 
     Raises `InputError` when the model cannot be trained, training diverges, the folder exists,
     the disk cannot hold the trace, or not one iteration fits. Nothing is left behind then, nor
     on an interrupt.
     """
     keep_freed_memory()
-    entry = find_model(model, input_shape, classes)
     place = pick_device(device)
-    task = Textures(entry.input_shape, entry.classes, seed)
+    task = make_task(model, seed)
     with TraceWriter(folder, dtype=dtype) as writer:
         total = warmup_steps + iterations * workers
-        progress(f"building {entry.name}", 0, total)
-        network = build_model(model, seed=seed, input_shape=input_shape, classes=classes)
-        facts = model_facts(entry.name, network, entry.input_shape, batch_size)
+        progress(f"building {model.name}", 0, total)
+        network = build_model(model, seed=seed)
+        facts = model_facts(model, network, batch_size)
         writer.begin(facts, [(name, tuple(p.shape)) for name, p in trainable(network)])
         kept = writer.iterations_that_fit(iterations, workers, second_moments, max_bytes)
         total = warmup_steps + kept * workers
         trainer = LiveTrainer(
+            model,
             network.to(place),
             task,
             batch_size=batch_size,
@@ -94,13 +103,14 @@ def record_live(
         if kept < iterations:
             progress(f"kept {kept} of {iterations} iterations: no more fit", total, total)
         return writer.finish(
+            passes=_timed(trainer, network) if times else None,
             workers=workers,
             iterations=kept,
             second_moments=second_moments,
             moment_costs=costs,
             source={
-                "model": entry.name,
-                "data": "synthetic textures",
+                "model": model.name,
+                "data": described(model, task),
                 "batch_size": batch_size,
                 "seed": seed,
                 "warmup_steps": warmup_steps,
@@ -114,6 +124,21 @@ def record_live(
                 "losses": losses,
             },
         )
+
+
+def _timed(trainer: LiveTrainer, network: nn.Module) -> PassTimes | None:
+    """Forward and backward of iterations in which nothing is stored."""
+    parameters = trainable(network)
+    clock = PassClock(network, parameters)
+    clock.start()
+    passes = []
+    try:
+        for _ in trainer.gradients(_TIMED + 1, 1):
+            passes.append(clock.turn())
+    finally:
+        clock.stop()
+    found = [one for one in passes[1:] if one is not None]
+    return median_pass(found, parameters[0][1].device) if found else None
 
 
 def _finite(loss: float, iteration: int, worker: int, learning_rate: float) -> float:

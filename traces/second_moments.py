@@ -11,6 +11,7 @@ so nothing is divided here.
   one matrix product, no per-sample gradient in memory. I. Goodfellow, "Efficient per-example
   gradient computations", arXiv:1510.01799.
 - Conv2d: g_z = delta_z unfold(a_z)^T, some samples at a time; Linear on `[B, …, in]` likewise.
+- Embeddings and layer normalisation: `layer_moments_sequence.py`.
 - Batch normalisation (scale and shift): what each sample's own places add to the gradient.
 - Every other parameter: one backward pass a sample through the same graph (the same dropout
   masks). Exact for any model, but B backward passes: slow.
@@ -27,7 +28,7 @@ do not add up to its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,6 +38,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import trainable
 from gcsim.traces.layer_moments import adds_up, has_closed_form, moment
+from gcsim.traces.layer_moments_sequence import places_are_inside
 from gcsim.traces.profile import Costs
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class SecondMoments:
         self._calls: dict[int, _Call] = {}
         """By the layer's id."""
         self._losses: Tensor | None = None
+        self._following = False
         self._slow: list[int] = []
         self._handles: list[Any] = []
 
@@ -113,8 +116,11 @@ class SecondMoments:
         self._handles.clear()
         self._calls.clear()
         self._losses = None
+        self._following = False
 
     def _saw(self, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        if not torch.is_grad_enabled():
+            return  # nothing comes back from it
         earlier = self._calls.get(id(layer))
         if earlier is not None or len(given) != 1:
             self._calls[id(layer)] = _Call(given=None)
@@ -122,7 +128,8 @@ class SecondMoments:
         call = self._calls[id(layer)] = _Call(given=given[0].detach())
 
         def came_back(gradient: Tensor) -> None:
-            if self._losses is not None and call.output_gradient is None:
+            waited_for = self._following or self._losses is not None
+            if waited_for and call.output_gradient is None:
                 call.output_gradient = gradient
 
         if output.requires_grad:
@@ -136,14 +143,7 @@ class SecondMoments:
         for _, parameter in self._parameters:
             parameter.grad = None
         self._losses = losses
-        covered = {
-            self._numbers[id(parameter)]
-            for layer in self._layers
-            if self._is_usable(layer, len(losses))
-            for parameter in layer.parameters(recurse=False)
-            if parameter.requires_grad
-        }
-        self._slow = [i for i in range(len(self._parameters)) if i not in covered]
+        self._slow = self._without_closed_form(len(losses))
         if self._slow and self._meet:
             raise InputError(
                 Problem(
@@ -156,9 +156,58 @@ class SecondMoments:
             )
         losses.sum().backward(retain_graph=bool(self._slow))  # type: ignore[no-untyped-call]
 
+    def follow(self) -> None:
+        """Wait for one forward and backward pass that the caller runs; forget the one before."""
+        self._calls.clear()
+        self._following = True
+
+    def followed(
+        self,
+        gradients: Sequence[Tensor],
+        scale: float = 1.0,
+        *,
+        segment: Segment | None = None,
+        check: bool = True,
+    ) -> Moments:
+        """The second moments of the pass after `follow`, whose loss was a sum over samples.
+
+        `gradients` are those of the pass by parameter, on any device, divided by `scale`: what the
+        samples must add up to, where `check` is asked for. Raises `InputError` that names a
+        parameter without a closed form.
+        """
+        inputs = [call.given for call in self._calls.values() if call.given is not None]
+        batch = max((len(given) for given in inputs), default=0)
+        slow = self._without_closed_form(batch)
+        if slow:
+            raise InputError(
+                Problem(
+                    message="belongs to no layer whose samples can be told apart in one backward "
+                    "pass: the layer has no closed form, or was not called exactly once",
+                    place=f"parameter {self._parameters[slow[0]][0]}",
+                    hint="record without second moments, and leave out the compressors that need "
+                    "them",
+                )
+            )
+        whole = [gradient * scale for gradient in gradients] if check else None
+        values, costs = self._closed_forms(segment, whole)
+        return Moments(values=tuple(v for v in values if v is not None), costs=costs)
+
+    def _without_closed_form(self, batch: int) -> list[int]:
+        """Parameters of layers that did not see the whole batch once."""
+        covered = {
+            self._numbers[id(parameter)]
+            for layer in self._layers
+            if self._is_usable(layer, batch)
+            for parameter in layer.parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        return [i for i in range(len(self._parameters)) if i not in covered]
+
     def _is_usable(self, layer: nn.Module, batch: int) -> bool:
         call = self._calls.get(id(layer))
         if call is None or call.given is None or call.given.shape[0] != batch:
+            return False
+        if not places_are_inside(layer, call.given):
             return False
         return call.given.dim() == 4 if isinstance(layer, torch.nn.Conv2d) else call.given.dim() > 1
 
@@ -170,9 +219,20 @@ class SecondMoments:
         its layer.
         """
         assert self._losses is not None
+        whole = [parameter.grad for _, parameter in self._parameters] if check else None
+        values, costs = self._closed_forms(segment, whole)
+        if self._slow:
+            with _metered(segment, self._slow[0], costs):
+                for number, value in zip(self._slow, self._sample_by_sample(), strict=True):
+                    values[number] = value
+        return Moments(values=tuple(v for v in values if v is not None), costs=costs)
+
+    def _closed_forms(
+        self, segment: Segment | None, whole: Sequence[Tensor | None] | None
+    ) -> tuple[list[Tensor | None], dict[int, Costs]]:
+        """By parameter, where its layer has one; checked against `whole`, the gradients."""
         values: list[Tensor | None] = [None] * len(self._parameters)
         costs: dict[int, Costs] = {}
-
         with torch.no_grad():
             for layer in self._layers:
                 call = self._calls.get(id(layer))
@@ -184,24 +244,23 @@ class SecondMoments:
                     assert call.given is not None
                     with _metered(segment, number, costs):
                         values[number] = moment(layer, role, call.given, call.output_gradient)
-                    if check:
-                        self._check_alone(number, layer, role, call)
-        if self._slow:
-            with _metered(segment, self._slow[0], costs):
-                for number, value in zip(self._slow, self._sample_by_sample(), strict=True):
-                    values[number] = value
-        return Moments(values=tuple(v for v in values if v is not None), costs=costs)
+                    if whole is not None:
+                        self._check_alone(number, layer, role, call, whole[number])
+        return values, costs
 
-    def _check_alone(self, number: int, layer: nn.Module, role: str, call: _Call) -> None:
-        name, parameter = self._parameters[number]
-        if call.given is None or call.output_gradient is None or parameter.grad is None:
+    def _check_alone(
+        self, number: int, layer: nn.Module, role: str, call: _Call, gradient: Tensor | None
+    ) -> None:
+        if call.given is None or call.output_gradient is None or gradient is None:
             return
-        if not adds_up(layer, role, call.given, call.output_gradient, parameter.grad):
+        if not adds_up(
+            layer, role, call.given, call.output_gradient, gradient.to(call.given.device)
+        ):
             raise InputError(
                 Problem(
                     message="its samples' gradients do not add up to its gradient: it is also "
                     "used outside its own layer's call, so second moments cannot be told",
-                    place=f"parameter {name}",
+                    place=f"parameter {self._parameters[number][0]}",
                     hint="leave out the compressors that need second moments",
                 )
             )

@@ -30,6 +30,7 @@ from gcsim.traces.manifest import (
     file_name,
     read_manifest,
 )
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs
 from gcsim.traces.tensor_file import measure_file
 
@@ -51,6 +52,10 @@ class Trace:
         self.has_second_moments = manifest.second_moments
         self.moment_costs: Mapping[int, Costs] = manifest.moment_costs
         self.source = manifest.source
+        self.passes = manifest.passes
+        """Measured times, where there are any."""
+        self.buckets = manifest.buckets
+        """Names of the parameters of each bucket that was exchanged, where that is known."""
         self.nbytes = sum(entry.nbytes for entry in manifest.files.values())
 
     @staticmethod
@@ -142,6 +147,22 @@ class Trace:
                 hint="record where training is stable: a lower learning rate",
             )
         )
+
+
+def recorded_passes(folder: Path) -> PassTimes:
+    """The times that were measured while the trace in `folder` was recorded.
+
+    Raises `TraceError` when the manifest is damaged or there are none. Needs no torch.
+    """
+    passes = read_manifest(folder).passes
+    if passes is None:
+        raise damaged(
+            folder / MANIFEST,
+            "holds no times of the forward and backward pass",
+            "record it again around your own loop (gcsim.record), or with gcsim record --times; "
+            "or state `compute: {forward: ..., backward: ...}`",
+        )
+    return passes
 
 
 def _check_length(path: Path, entry: StoredFile) -> None:

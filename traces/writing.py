@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +26,7 @@ from gcsim.traces.manifest import (
     file_name,
     manifest_text,
 )
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
 from gcsim.traces.tensor_file import Shapes, file_length, write_tensors
 
@@ -32,6 +34,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gcsim.traces.live import WorkerGradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The files that one process wrote, and what rounding to float16 lost in them."""
+
+    files: dict[str, StoredFile]
+    nonzero: int
+    flushed: int
+
 
 _MANIFEST_RESERVE = 1 << 20
 """Bytes kept free for the manifest when the disk is asked whether it can hold the trace."""
@@ -42,14 +54,18 @@ class TraceWriter:
 
     As a context it creates the temporary folder, and removes it unless `finish` was reached.
     Raises `InputError` when `folder` exists and is not empty, or cannot be written.
+
+    Several processes may write one trace: the others enter with `inside`, the temporary folder of
+    the first, who takes their files over (`adopt`) and finishes.
     """
 
-    def __init__(self, folder: Path, *, dtype: str = "float32") -> None:
+    def __init__(self, folder: Path, *, dtype: str = "float32", inside: Path | None = None) -> None:
         if dtype not in ("float32", "float16"):
             raise InputError(
                 Problem(message=f"cannot store {dtype!r}", place="dtype", hint="float32 or float16")
             )
         self._folder = folder
+        self._inside = inside
         self._dtype: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
         self._temporary: Path | None = None
         self._files: dict[str, StoredFile] = {}
@@ -58,6 +74,9 @@ class TraceWriter:
         self._nonzero = self._flushed = 0
 
     def __enter__(self) -> TraceWriter:
+        if self._inside is not None:
+            self._temporary = self._inside
+            return self
         try:
             if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
                 raise InputError(
@@ -81,9 +100,15 @@ class TraceWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._temporary is not None:
+        if self._temporary is not None and self._inside is None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+    @property
+    def temporary(self) -> Path:
+        """Where the files lie until `finish`."""
+        assert self._temporary is not None
+        return self._temporary
 
     def begin(self, facts: ModelFacts, shapes: Shapes) -> None:
         """Say whose gradients these will be: names and shapes of the trained parameters."""
@@ -134,6 +159,16 @@ class TraceWriter:
         if taken.second_moments is not None:
             self._write("second-moments", "float32", taken, taken.second_moments)
 
+    def written(self) -> Written:
+        """What this process has written so far."""
+        return Written(files=dict(self._files), nonzero=self._nonzero, flushed=self._flushed)
+
+    def adopt(self, written: Written) -> None:
+        """Take over what another process wrote into the same temporary folder."""
+        self._files |= written.files
+        self._nonzero += written.nonzero
+        self._flushed += written.flushed
+
     def _write(
         self, kind: Kind, dtype: str, taken: WorkerGradients, tensors: tuple[Tensor, ...]
     ) -> None:
@@ -160,8 +195,11 @@ class TraceWriter:
         second_moments: bool,
         moment_costs: Mapping[int, Costs],
         source: Mapping[str, object],
+        passes: PassTimes | None = None,
+        buckets: tuple[tuple[str, ...], ...] | None = None,
     ) -> Path:
-        """Write the manifest and give the folder its name."""
+        """Write the manifest and give the folder its name; files of iterations that were begun
+        and not finished are left out."""
         assert self._temporary is not None
         assert self._facts is not None
         said = dict(source)
@@ -177,9 +215,15 @@ class TraceWriter:
             second_moments=second_moments,
             moment_costs=dict(moment_costs),
             source=said,
-            files=self._files,
+            passes=passes,
+            buckets=buckets,
         )
+        names = list(manifest.expected_files())
+        manifest = replace(manifest, files={name: self._files[name] for name in names})
         try:
+            for path in self._temporary.iterdir():
+                if path.name not in manifest.files:
+                    path.unlink()
             (self._temporary / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
             self._temporary.rename(self._folder)
         except OSError as error:

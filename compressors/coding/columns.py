@@ -79,7 +79,7 @@ def _widening(columns: int) -> int:
     return max(1, 512 // columns)
 
 
-@kernel("streaming", resident=("values",))  # of which it touches a stripe
+@kernel("streaming", resident=("values",), variants=("keep_error",))  # a stripe
 def column_bits(
     values: Tensor,
     columns: int,

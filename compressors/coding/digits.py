@@ -51,7 +51,7 @@ def digit_bytes(count: int, base: int) -> int:
     return packed_bytes(-(-count // size), bits)
 
 
-@kernel("streaming")
+@kernel("streaming", variants=("base",))
 def pack_digits(digits: Tensor, base: int) -> Tensor:
     """Pack digits: uint8 `[n]`, each below `base`, as uint8 `[digit_bytes(n, base)]`.
 
@@ -74,7 +74,7 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
     return pack_bits(tensor(groups, digits), bits)
 
 
-@kernel("streaming")
+@kernel("streaming", variants=("base",))
 def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
     """Undo `pack_digits`: uint8 `[count]`.
 

@@ -128,7 +128,7 @@ def rice_parameter(n: int, k: int) -> int:
     return max(0, round(math.log2(math.log(2) * n / k))) if k else 0
 
 
-@kernel("streaming")
+@kernel("streaming", variants=("coder",))
 def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
     """Strictly ascending int64 `[k]` in 0 … n-1 as bytes, uint8 `[m]`, on the same device.
 
@@ -162,7 +162,7 @@ def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
     return torch.from_numpy(body).to(indices.device)
 
 
-@kernel("streaming")
+@kernel("streaming", variants=("coder",))
 def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     """The positions that `encode_indices` coded, int64 `[k]`.
 

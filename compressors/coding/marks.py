@@ -83,7 +83,7 @@ def add_and_mark(
     return marks
 
 
-@kernel("gather_scatter")
+@kernel("gather_scatter", variants=("clear",), by_results=True)
 def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
     """(indices int64 `[m]`, ascending; their values float32 `[m]`) of the marked elements.
 

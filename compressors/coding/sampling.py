@@ -133,8 +133,8 @@ def _draw(
     return torch.from_numpy(positions), torch.from_numpy(kept)
 
 
-_draw_only = kernel("random")(_draw)
-_draw_and_lower = kernel("random", updates=("touched",))(_draw)
+_draw_only = kernel("random", name="sampling.draw")(_draw)
+_draw_and_lower = kernel("random", updates=("touched",), name="sampling.draw_and_lower")(_draw)
 
 
 # --- loops ------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tens
     return take_largest(memory, k, add_and_mark(memory, gradient, up))
 
 
-@kernel("selection")
+@kernel("selection", variants=("marks", "clear"))
 def take_largest(
     values: Tensor, k: int, marks: Marks | None = None, *, clear: bool = True
 ) -> tuple[Tensor, Tensor]:

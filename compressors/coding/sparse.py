@@ -155,7 +155,7 @@ def _add_set(
 # --- indices with signs -----------------------------------------------------------------------
 
 
-@kernel("gather_scatter")
+@kernel("gather_scatter", by_results=True)
 def signed_words(
     memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
 ) -> Tensor:

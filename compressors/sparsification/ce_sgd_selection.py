@@ -91,8 +91,6 @@ class Selection:
         return mode in {_DRAW, _START}, self._speculate(plan, key)
 
     def _select(self, mode: int, key: np.uint64) -> _Found:
-        if mode in {_DRAW, _START}:
-            count_random(self.age.numel(), 16)
         threshold = self._highest if mode == _DRAW else math.ceil(self.start_density * 65536)
         counts = _choose(
             self.chosen,
@@ -145,6 +143,8 @@ def _choose(
     """A step of V, M and the ages, in place; five numbers a block: see `_Found`, and max M."""
     n = rewards.numel()
     mode, threshold, limit = settings
+    if mode in {_DRAW, _START}:
+        count_random(n, 16)
     counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
     with (
         written_back(chosen) as bits,

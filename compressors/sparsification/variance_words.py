@@ -65,7 +65,7 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
     return word, depth <= np.int32(_DEEPEST)
 
 
-@kernel("gather_scatter")
+@kernel("gather_scatter", by_results=True)
 def take_out(
     r: Tensor, v: Tensor, found: NDArray[np.int32], counts: NDArray[np.int64], *, cap: Any,
     drop: bool,

@@ -18,6 +18,7 @@ from gcsim.compressors.registry import check_parameters, compressor_class, creat
 from gcsim.traces.building import build_model
 from gcsim.traces.data import Textures
 from gcsim.traces.live import LiveTrainer
+from gcsim.traces.models import shipped_model
 
 BUCKETS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 
@@ -26,11 +27,17 @@ BUCKETS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 def gradients() -> dict[str, list[Tensor]]:
     """Three consecutive gradients of the layer, early and later in training."""
     found = {}
+    lenet = shipped_model("lenet")
     for name, warmup in (("early", 3), ("later", 60)):
         trainer = LiveTrainer(
-            build_model("lenet", seed=1), Textures((1, 32, 32), 10, 1), batch_size=64,
-            learning_rate=0.01, momentum=0.9, seed=1,
-        )  # fmt: skip
+            lenet,
+            build_model(lenet, seed=1),
+            Textures((1, 32, 32), 10, 1),
+            batch_size=64,
+            learning_rate=0.01,
+            momentum=0.9,
+            seed=1,
+        )
         list(trainer.warm_up(warmup))
         found[name] = [
             max(step.gradients, key=Tensor.numel).reshape(-1)

@@ -17,6 +17,8 @@ from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
 from gcsim.scenarios.schema import schema_json
+from gcsim.traces.models import own_model, shipped_model
+from gcsim.traces.passes import PassTimes
 
 GOOD = """\
 name: small
@@ -72,7 +74,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert scenario.cluster.collectives.transport == "gloo"
     assert scenario.buckets.first == 2**20
     assert scenario.buckets.cap == 25 * 2**20
-    assert scenario.compute is not None
+    assert isinstance(scenario.compute, PassTimes)
     assert (scenario.compute.forward, scenario.compute.backward) == (0.005, 0.01)
     assert [choice.label for choice in scenario.compressors] == ["none", "top 1 %", "topk"]
     assert scenario.compressors[1].parameters["ratio"] == 0.01
@@ -189,7 +191,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("transport: gloo", "pipeline_block: 0 B", "pipeline_block: 0 B is zero"),
         ("transport: gloo", "pipeline_block: 0.5 B", "0.5 B is 0.5 bytes; a size is a whole"),
         ("forward: 5 ms", "forward: 0 ms", "a.yaml:15:20: error: compute.forward: 0 ms is zero"),
-        ("forward: 5 ms, ", "", "a.yaml:15:1: error: key 'forward' is missing in compute"),
+        ("forward: 5 ms, ", "", "a.yaml:15:1: error: compute: key 'forward' is missing"),
         (
             "model: alexnet",
             "model: alexnt",
@@ -367,16 +369,12 @@ def test_a_traces_path_counts_from_the_scenarios_folder(
 
 def test_an_own_model_gets_the_shape_of_imagenet_unless_it_says_otherwise(tmp_path: Path) -> None:
     plain = load(tmp_path, changed("model: alexnet", "model: my.models:build"))
-    assert (plain.model, plain.input_shape, plain.classes) == (
-        "my.models:build",
-        (3, 224, 224),
-        1000,
-    )
+    assert plain.model == own_model("my.models:build", (3, 224, 224), 1000)
     full = "model: {build: 'my.models:build', input_shape: [1, 28, 28], classes: 10}"
     own = load(tmp_path, changed("model: alexnet", full))
-    assert (own.model, own.input_shape, own.classes) == ("my.models:build", (1, 28, 28), 10)
+    assert own.model == own_model("my.models:build", (1, 28, 28), 10)
     shipped = load(tmp_path, GOOD)
-    assert (shipped.model, shipped.input_shape, shipped.classes) == ("alexnet", None, None)
+    assert shipped.model == shipped_model("alexnet")
 
 
 def test_one_server_per_node_follows_the_sweep(tmp_path: Path) -> None:
@@ -633,3 +631,18 @@ def test_warnings_go_to_stderr(tmp_path: Path) -> None:
     )
     assert "warning" not in ran.stdout
     assert "pipeline_block has no effect" in ran.stderr
+
+
+def test_a_shipped_trace_is_found_by_its_name_and_a_folder_of_that_name_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "package" / "resnet-early"
+    shipped.mkdir(parents=True)
+    monkeypatch.setattr("gcsim.scenarios.workload.shipped_traces", lambda: {shipped.name: shipped})
+    text = changed("{source: live, workers: 2}", "{source: recorded, trace: resnet-early}")
+    assert load(tmp_path, text).gradients == RecordedGradients(trace=shipped, workers=None)
+    (tmp_path / "resnet-early").mkdir()
+    own = load(tmp_path, text).gradients
+    assert own == RecordedGradients(trace=tmp_path / "resnet-early", workers=None)
+    (found,) = problems(tmp_path, text.replace("resnet-early", "resnet-erly"))
+    assert "did you mean 'resnet-early'" in found

@@ -12,6 +12,7 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.scenarios import catalog
 from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.passes import measured_passes
 from gcsim.scenarios.provenance import provenance
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.training_time import training_times
@@ -44,7 +45,8 @@ def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
         compressor="none", workers=2, parameters={}, gradients={"source": "live"}, model=facts,
         buckets=(layout,), phases=(), period=1, quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )  # fmt: skip
-    compute = training_times(facts, (layout,), scenario.cluster.device, scenario.compute)
+    measured = measured_passes(scenario, profile)
+    compute = training_times(facts, (layout,), scenario.cluster.device, measured)
     found = provenance(scenario, [profile], ["key"], compute, [[]])
     assert json.loads(json.dumps(found, allow_nan=False)) == found  # plain values
     return found
@@ -159,14 +161,13 @@ def test_links_that_nobody_uses_are_not_named(tmp_path: Path) -> None:
 
 def test_settings_with_estimated_figures_are_listed(tmp_path: Path) -> None:
     estimates = facts_of(load(tmp_path, *EVERY_LINK))["estimates"]
-    assert [name for name in estimates if "device" not in name] == [
+    # no compressor has run: kernels that nobody needs are not named
+    assert [estimate["setting"] for estimate in estimates] == [
         "cluster.network", "cluster.cards.1", "cluster.cards.5", "cluster.racks.uplink",
         "cluster.collectives.server_network", "compute",
     ]  # fmt: skip
-    assert "cluster.device: reduction kernels" in estimates
-    assert "cluster.device: matmul kernels" not in estimates
     own = ("compute={forward: 5 ms, backward: 10 ms}", "cluster.network=pcie3_x16")
-    assert all("device" in name for name in facts_of(load(tmp_path, *own))["estimates"])
+    assert facts_of(load(tmp_path, *own))["estimates"] == []
 
 
 def test_what_is_random_is_told_with_its_seed(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios import rows as rows_module
 from gcsim.scenarios import run as module
+from gcsim.scenarios import simulate as simulate_module
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result
 from gcsim.simulator.predict import Prediction
@@ -89,7 +91,9 @@ class Simulator:
 @pytest.fixture
 def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     found = Simulator()
-    monkeypatch.setattr(module, "predict", found.predict)
+    for place in (simulate_module, rows_module):
+        monkeypatch.setattr(place, "predict", found.predict)
+    monkeypatch.setattr(simulate_module, "rough_iteration", lambda *_: ITERATION)
     monkeypatch.setattr(
         module,
         "traffic_profiles",
@@ -109,7 +113,7 @@ def test_every_size_is_simulated_with_its_own_training_and_the_seed(
     tmp_path: Path, simulator: Simulator
 ) -> None:
     run(tmp_path)
-    one, four, *_ = simulator.asked
+    one, _, four, *_ = simulator.asked  # two methods at each size
     assert [one["cluster"].nodes, four["cluster"].nodes] == [1, 4]
     assert one["training"].slow_nodes == {0: Fraction(2)}
     assert one["training"].faults.deaths == ()
@@ -128,10 +132,11 @@ def test_rows_have_what_was_predicted(tmp_path: Path, simulator: Simulator) -> N
     parts = (row.forward_s, row.backward_s, row.encode_s, row.exposed_communication_s, row.decode_s)
     assert sum(parts) + row.optimizer_s + row.input_s == pytest.approx(row.iteration_s)
     assert (row.iteration_error_s, row.algorithms) == (0.002, "all-gather, ring; ring")
-    assert Result.columns()[-8:] == (
+    assert Result.columns()[-13:] == (
         "optimizer_s", "input_s", "iteration_p5_s", "iteration_p95_s",
         "throughput_with_faults_samples_per_s", "lost_to_faults_s", "iteration_error_s",
-        "algorithms",
+        "algorithms", "iteration_fastest_s", "iteration_slowest_s", "speedup_lowest",
+        "speedup_highest", "over_fastest_lowest",
     )  # fmt: skip
 
 
@@ -179,9 +184,9 @@ def test_the_baseline_of_scaling_is_the_expectation_whatever_the_seed(tmp_path: 
     )
     path = tmp_path / "a.yaml"
     path.write_text(TEXT, encoding="utf-8")
-    nothing = module._without_exchange(profile("fp16"))
+    nothing = rows_module._without_exchange(profile("fp16"))
     for seed in (0, 1):
         scenario = load_scenario(path, [noise, "training.optimizer=0 s"], seed)
-        found = module._one_device(scenario, nothing, times)
+        found = rows_module._one_device(scenario, nothing, times)
         # three micro-batches; the encoding of nothing takes nothing
         assert found == pytest.approx(3 * 0.010 * 1.2, rel=1e-9)

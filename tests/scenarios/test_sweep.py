@@ -266,7 +266,7 @@ def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: P
 
 
 def test_a_recorded_trace_is_swept_and_a_damaged_one_is_refused_at_once(tmp_path: Path) -> None:
-    gcsim.record(load_scenario("small.yaml"), tmp_path / "trace")
+    gcsim.record_scenario(load_scenario("small.yaml"), tmp_path / "trace")
     replay = {"gradients": "{source: recorded, trace: trace}"}
     grid: dict[str, list[Any]] = {"cluster.nodes": [1, 2]}
     recorded = sweep("small.yaml", grid, overrides=replay)

@@ -205,6 +205,7 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
 
 def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN).resolved["training"] == {
+        "precision": "fp32",
         "encode_on": "compute",
         "side_slowdown": 1,
         "concurrent_collectives": 1,
@@ -552,8 +553,8 @@ def test_the_json_schema_has_the_new_sections() -> None:
     definitions = schema_json()["$defs"]
     assert {"TrainingSection", "RacksSection", "FaultsSection", "NoiseSection"} <= set(definitions)
     assert set(definitions["TrainingSection"]["properties"]) == {
-        "encode_on", "side_slowdown", "concurrent_collectives", "optimizer", "accumulation",
-        "input", "slow_nodes", "noise", "iterations", "faults",
+        "precision", "encode_on", "side_slowdown", "concurrent_collectives", "optimizer",
+        "accumulation", "input", "slow_nodes", "noise", "iterations", "faults",
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from dataclasses import replace
 from fractions import Fraction
+from typing import Literal
 
 import pytest
 
@@ -13,13 +14,14 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator import averages
+from gcsim.simulator.averages import Averager
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.device import Device, KernelRate
 from gcsim.simulator.links import Jitter, Link
 from gcsim.simulator.plans import Planner
-from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.predict import Prediction, predict, rough_iteration, weighted_plans
 from gcsim.simulator.rate_trace import RateTrace
 from gcsim.simulator.step import simulate
 from gcsim.simulator.step_plan import BucketWork, Job, StepPlan
@@ -533,3 +535,51 @@ def test_local_steps_that_nothing_disturbs_add_no_error() -> None:
     )
     assert alone.iteration_error is not None
     assert mixed.iteration_error == pytest.approx(alone.iteration_error / 4, rel=1e-12)
+
+
+# --- a rough mean --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 16])
+@pytest.mark.parametrize("transport", ["textbook", "gloo"])
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(),
+        Training(slow_nodes={0: Fraction(5, 4)}),
+        Training(input=InputLoading(batch=Fraction(1, 25), prefetch=3)),
+        Training(noise=Noise(variation=Fraction(1, 10)), iterations=20),
+    ],
+)
+def test_a_rough_mean_is_off_by_its_share_at_most(
+    nodes: int, transport: Literal["textbook", "gloo"], training: Training
+) -> None:
+    # 999,999 elements: chunks differ by one, so that a skew goes round the rings for long
+    steps = [[exchange(reduce(3_999_996)), exchange(gather(70_000, 30_001, 5, 90_000))]]
+    toy = profile((1, steps))
+    chosen = cluster(nodes, collectives=Collectives(transport=transport, all_reduce="auto",
+                                                    all_gather="auto"))  # fmt: skip
+    averager = Averager(chosen, training, 3)
+    stated = predict(toy, chosen, COMPUTE, training=training, seed=3, averager=averager)
+    as_stated = weighted_plans(toy, Planner(chosen, COMPUTE, training))
+    assert rough_iteration(as_stated, as_stated, averager) == stated.iteration
+    for factor in (2, 3):  # other passes on the same cluster
+        slower = ComputeTimes(
+            forward=factor * COMPUTE.forward,
+            backward=factor * COMPUTE.backward,
+            parts=tuple(factor * part for part in COMPUTE.parts),
+            provenance="test",
+        )
+        exact = predict(toy, chosen, slower, training=training, seed=3).iteration
+        plans = weighted_plans(toy, Planner(chosen, slower, training))
+        rough = rough_iteration(plans, as_stated, averager)
+        # of random iterations the luck is the same, not the share of it in an iteration
+        assert rough == pytest.approx(exact, rel=0.01 if training.noise else averages.ROUGH)
+
+
+def test_predictions_on_one_cluster_share_what_they_can() -> None:
+    toy = profile((1, [[exchange(reduce(4_000_000)), exchange(reduce(400))]]))
+    averager = Averager(cluster(4), Training(), 0)
+    alone = predict(toy, cluster(4), COMPUTE)
+    assert predict(toy, cluster(4), COMPUTE, averager=averager) == alone
+    assert predict(toy, cluster(4), COMPUTE, averager=averager) == alone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from gcsim.simulator.clock import picoseconds, seconds
 from gcsim.simulator.device import Device, KernelRate, TrainingRate
 from gcsim.simulator.pricing import PriceList
 from gcsim.simulator.training_time import training_times
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Compute, Layer, ModelFacts
 
 
@@ -58,12 +58,6 @@ def buckets(*indices: tuple[int, ...]) -> list[BucketLayout]:
     ]
 
 
-@dataclass
-class Measured:
-    forward: float
-    backward: float
-
-
 # Three layers of 1, 2 and 3 GFLOP a sample; two parameters each.
 THREE = model(((0, 1), 10**9), ((2, 3), 2 * 10**9), ((4, 5), 3 * 10**9))
 
@@ -87,10 +81,37 @@ def test_a_measured_rate_comes_before_flops() -> None:
 
 def test_the_users_measurement_comes_before_everything() -> None:
     rate = TrainingRate(model="toy", fixed=1.0, per_sample=1.0, source="bench", estimate=True)
-    measured = Measured(forward=0.010, backward=0.015)
+    measured = PassTimes(forward=0.010, backward=0.015, source="bench")
     times = training_times(THREE, buckets((5, 4, 3, 2, 1, 0)), device({"toy": rate}), measured)
     assert (times.forward, times.backward) == (10**10, 15 * 10**9)
     assert times.estimate is False
+    assert times.provenance == "measured: bench"
+
+
+def test_a_bucket_is_ready_with_the_last_of_its_measured_gradients() -> None:
+    # Gradients arrive at 9, 7, 5, 6, 2 and 1 ms, the fourth after the third: the bucket of 2 and 3
+    # is there at 6. The rest of the 12 ms is the optimiser's.
+    measured = PassTimes(
+        forward=0.004, backward=0.012, ready=(0.009, 0.007, 0.005, 0.006, 0.002, 0.001), source="p"
+    )
+    times = training_times(THREE, buckets((5, 4), (3, 2), (1, 0)), device(), measured)
+    assert times.parts == (2 * 10**9, 4 * 10**9, 3 * 10**9)
+    assert times.rest == 3 * 10**9
+
+
+@given(
+    ready=st.lists(st.floats(0, 0.02), min_size=6, max_size=6),
+    backward=st.floats(0, 0.02),
+)
+def test_measured_parts_never_run_backwards_nor_past_the_pass(
+    ready: list[float], backward: float
+) -> None:
+    measured = PassTimes(forward=0.0, backward=backward, ready=tuple(ready), source="p")
+    times = training_times(THREE, buckets((5, 4), (3, 2), (1, 0)), device(), measured)
+    assert min(times.parts) >= 0
+    assert sum(times.parts) <= times.backward
+    last = min(times.backward, max(round(value * 1e12) for value in ready))
+    assert abs(sum(times.parts) - last) <= 1
 
 
 def test_a_bucket_is_ready_when_the_backward_pass_has_reached_all_its_layers() -> None:
@@ -124,7 +145,7 @@ def test_backward_work_behind_the_last_bucket_is_kept() -> None:
 def test_without_flops_parameters_stand_in() -> None:
     # parameters 0 and 1 hold 10 and 11 elements
     blank = model(((0,), 0), ((1,), 0))
-    measured = Measured(forward=1.0, backward=2.1)
+    measured = PassTimes(forward=1.0, backward=2.1, source="bench")
     times = training_times(blank, buckets((1,), (0,)), device(), measured)
     assert times.parts == (11 * 10**11, 10 * 10**11)
     with pytest.raises(InputError, match="neither a measured rate"):

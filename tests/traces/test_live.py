@@ -11,14 +11,18 @@ from gcsim.errors import InputError
 from gcsim.traces.building import build_model, trainable
 from gcsim.traces.data import Textures
 from gcsim.traces.live import LiveTrainer, WorkerGradients, pick_device
+from gcsim.traces.models import shipped_model
 from gcsim.traces.torch_generator import keyed_generator
+
+LENET = shipped_model("lenet")
 
 
 def trainer(
     seed: int = 0, model: nn.Module | None = None, rate: float = 0.02, batch_size: int = 16
 ) -> LiveTrainer:
     return LiveTrainer(
-        model or build_model("lenet", seed=seed),
+        LENET,
+        model or build_model(LENET, seed=seed),
         Textures((1, 32, 32), 10, seed),
         batch_size=batch_size,
         learning_rate=rate,
@@ -72,7 +76,7 @@ def test_weights_advance_as_torchs_sgd_with_the_workers_mean_gradient() -> None:
     training = trainer()
     list(training.warm_up(2))
     list(training.gradients(2, 2))
-    reference = build_model("lenet", seed=0)
+    reference = build_model(LENET, seed=0)
     optimiser = torch.optim.SGD(reference.parameters(), lr=0.02, momentum=0.9)
     task = Textures((1, 32, 32), 10, 0)
     for step in range(4):
@@ -141,7 +145,7 @@ def test_a_diverging_training_is_named() -> None:
 
 
 def test_a_parameter_without_gradient_is_named() -> None:
-    model = build_model("lenet", seed=0)
+    model = build_model(LENET, seed=0)
     model.register_parameter("idle", nn.Parameter(torch.zeros(2)))
     with pytest.raises(InputError, match="parameter idle: error: gets no gradient"):
         list(trainer(model=model).warm_up(1))

@@ -13,9 +13,11 @@ from torch import nn
 from gcsim.errors import InputError
 from gcsim.traces.building import build_model, trainable
 from gcsim.traces.facts import model_facts
-from gcsim.traces.models import MODELS, find_model
+from gcsim.traces.model_entry import ModelEntry
+from gcsim.traces.models import MODELS, own_model, shipped_model
 from gcsim.traces.networks_resnet import ZeroPadded
 
+ALEXNET, LENET = shipped_model("alexnet"), shipped_model("lenet")
 ALEXNET_SHAPES = [  # torchvision.models.alexnet().named_parameters()
     ("features.0.weight", (64, 3, 11, 11)),
     ("features.0.bias", (64,)),
@@ -73,13 +75,13 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_alexnet_has_torchvisions_parameters_in_its_order() -> None:
-    model = build_model("alexnet", seed=0, device="meta")
+    model = build_model(ALEXNET, seed=0, device="meta")
     assert [(name, tuple(p.shape)) for name, p in trainable(model)] == ALEXNET_SHAPES
     assert sum(p.numel() for p in model.parameters()) == 61_100_840  # torchvision's documentation
 
 
 def test_alexnet_costs_twice_its_multiply_adds_layer_by_layer() -> None:
-    facts = model_facts("alexnet", build_model("alexnet", seed=0, device="meta"), (3, 224, 224), 32)
+    facts = model_facts(ALEXNET, build_model(ALEXNET, seed=0, device="meta"), 32)
     # 2 x outputs x fan-in, by hand: e.g. 2 * (64 * 55 * 55) * (3 * 11 * 11) = 140,553,600
     assert [layer.forward_flops for layer in facts.layers] == [
         140_553_600,
@@ -99,7 +101,7 @@ def test_alexnet_costs_twice_its_multiply_adds_layer_by_layer() -> None:
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_the_table_tells_each_models_true_size(name: str) -> None:
-    model = build_model(name, seed=0, device="meta")
+    model = build_model(shipped_model(name), seed=0, device="meta")
     assert sum(p.numel() for p in model.parameters()) == MODELS[name].parameters
 
 
@@ -115,12 +117,13 @@ def test_the_table_tells_each_models_true_size(name: str) -> None:
 )
 def test_residual_networks_cost_what_is_published(name: str, flops: int) -> None:
     entry = MODELS[name]
-    facts = model_facts(name, build_model(name, seed=0, device="meta"), entry.input_shape, 1)
+    facts = model_facts(entry, build_model(entry, seed=0, device="meta"), 1)
     assert facts.forward_flops == flops
 
 
 def test_resnet50_has_torchvisions_names() -> None:
-    names = [name for name, _ in trainable(build_model("resnet50", seed=0, device="meta"))]
+    model = build_model(shipped_model("resnet50"), seed=0, device="meta")
+    names = [name for name, _ in trainable(model)]
     assert names[:4] == ["conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight"]
     assert "layer1.0.downsample.1.bias" in names
     assert names[-2:] == ["fc.weight", "fc.bias"]
@@ -146,22 +149,26 @@ def test_the_table_is_read_without_torch() -> None:
 
 
 def test_equal_seeds_give_equal_weights_and_others_do_not() -> None:
-    one, same, other = (build_model("lenet", seed=seed) for seed in (1, 1, 2))
+    one, same, other = (build_model(LENET, seed=seed) for seed in (1, 1, 2))
     for (_, a), (_, b), (_, c) in zip(*map(trainable, (one, same, other)), strict=True):
         assert torch.equal(a, b)
         assert a.dim() == 1 or not torch.equal(a, c)  # biases start at zero
 
 
+def own(module: str, build: str) -> ModelEntry:
+    return own_model(f"{module}:{build}", (3, 2, 2), 5)
+
+
 def test_building_leaves_torchs_generator_alone(own_models: str) -> None:
     before = torch.get_rng_state()
-    build_model("lenet", seed=3)
-    build_model(f"{own_models}:good", seed=3, input_shape=(3, 2, 2), classes=5)
+    build_model(LENET, seed=3)
+    build_model(own(own_models, "good"), seed=3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_own_model_is_built_from_the_current_folder(own_models: str) -> None:
     path = list(sys.path)
-    model = build_model(f"{own_models}:good", seed=0, input_shape=(3, 2, 2), classes=5)
+    model = build_model(own(own_models, "good"), seed=0)
     assert model.training
     assert sys.path == path
     batch_norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm1d))
@@ -185,30 +192,30 @@ def test_an_own_model_that_cannot_be_trained_is_refused(
     own_models: str, build: str, said: str
 ) -> None:
     with pytest.raises(InputError) as refusal:
-        build_model(f"{own_models}:{build}", seed=0, input_shape=(3, 2, 2), classes=5)
+        build_model(own(own_models, build), seed=0)
     assert said in str(refusal.value)
     assert refusal.value.problems[0].hint
 
 
 def test_a_module_that_does_not_import_is_refused() -> None:
     with pytest.raises(InputError, match="ModuleNotFoundError"):
-        build_model("no_such_package.models:build", seed=0, input_shape=(4,), classes=2)
+        build_model(own_model("no_such_package.models:build", (4,), 2), seed=0)
 
 
 def test_a_mistyped_model_gets_a_suggestion() -> None:
     with pytest.raises(InputError, match="did you mean 'alexnet'"):
-        find_model("alxnet")
+        shipped_model("alxnet")
 
 
 def test_an_own_model_needs_its_input_and_classes() -> None:
     with pytest.raises(InputError) as refusal:
-        find_model("mine:build")
+        own_model("mine:build", (), 1)
     assert [problem.place for problem in refusal.value.problems] == ["input_shape", "classes"]
 
 
-def test_a_shipped_model_keeps_its_own_input() -> None:
-    with pytest.raises(InputError, match=r"lenet has input_shape \(1, 32, 32\)"):
-        find_model("lenet", input_shape=(3, 32, 32))
+def test_tokens_come_in_sequences() -> None:
+    with pytest.raises(InputError, match="of one sequence"):
+        own_model("mine:build", (8, 8), 5, input_kind="tokens")
 
 
 class Attention(nn.Module):
@@ -221,7 +228,7 @@ class Attention(nn.Module):
         self.head = nn.Linear(4, 3)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        projected = self.query(tokens)  # [1, 5, 8]: 2 * 5 * 8 * 8 = 640
+        projected = self.query(tokens)  # a sample [5, 8]: 2 * 5 * 8 * 8 = 640
         mixed = projected @ projected.transpose(1, 2) @ projected  # 2 * (2 * 5 * 5 * 8) = 800
         short = torch.nn.functional.linear(mixed, self.unused_call.weight)  # 2 * 5 * 8 * 4 = 320
         logits: torch.Tensor = self.head(short.mean(1))  # 2 * 4 * 3 = 24
@@ -229,7 +236,7 @@ class Attention(nn.Module):
 
 
 def test_arithmetic_between_layers_is_counted_once() -> None:
-    facts = model_facts("attention", Attention(), (5, 8), 4)
+    facts = model_facts(own_model("my:attention", (5, 8), 3), Attention(), 4)
     assert [(layer.name, layer.forward_flops) for layer in facts.layers] == [
         ("unused_call", 0),  # stands where its parent was called
         ("query", 640 + 800 + 320),

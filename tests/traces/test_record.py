@@ -13,11 +13,12 @@ from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.building import build_model
 from gcsim.traces.data import Textures
 from gcsim.traces.live import LiveTrainer
+from gcsim.traces.models import shipped_model
 from gcsim.traces.record import record_live
 from gcsim.traces.store import Trace
 
 LENET: dict[str, Any] = {
-    "model": "lenet",
+    "model": shipped_model("lenet"),
     "batch_size": 8,
     "workers": 2,
     "warmup_steps": 3,
@@ -32,7 +33,8 @@ LENET: dict[str, Any] = {
 def test_a_trace_holds_what_the_trainer_makes(tmp_path: Path) -> None:
     trace = Trace.open(record_live(**LENET, folder=tmp_path / "trace"))
     trainer = LiveTrainer(
-        build_model("lenet", seed=5),
+        shipped_model("lenet"),
+        build_model(shipped_model("lenet"), seed=5),
         Textures((1, 32, 32), 10, 5),
         batch_size=8,
         learning_rate=0.01,

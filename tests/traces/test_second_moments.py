@@ -14,6 +14,7 @@ from gcsim.errors import InputError
 from gcsim.traces import layer_moments
 from gcsim.traces.building import build_model, trainable
 from gcsim.traces.data import Textures
+from gcsim.traces.models import shipped_model
 from gcsim.traces.networks_resnet import resnet20_cifar10
 from gcsim.traces.second_moments import Moments, second_moments
 from gcsim.traces.torch_generator import keyed_generator
@@ -132,7 +133,7 @@ def test_lenets_second_moments_do_not_depend_on_the_portions(
 ) -> None:
     monkeypatch.setattr(layer_moments, "_LIMIT", limit)
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
-    model = build_model("lenet", seed=0)
+    model = build_model(shipped_model("lenet"), seed=0)
     expected = loop_over_samples(model, images, labels)
     found = watched_moments(model, images, labels)
     for one, other in zip(found.values, expected, strict=True):
@@ -141,7 +142,10 @@ def test_lenets_second_moments_do_not_depend_on_the_portions(
 
 def test_the_gradient_is_that_of_an_ordinary_backward_pass() -> None:
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
-    model, plain = build_model("lenet", seed=0), build_model("lenet", seed=0)
+    model, plain = (
+        build_model(shipped_model("lenet"), seed=0),
+        build_model(shipped_model("lenet"), seed=0),
+    )
     watched_moments(model, images, labels)
     cross_entropy(plain(images), labels).backward()  # type: ignore[no-untyped-call]
     for (_, one), (_, other) in zip(trainable(model), trainable(plain), strict=True):
@@ -162,7 +166,7 @@ def test_second_moments_bound_the_squared_gradient() -> None:
 
 def test_one_sample_has_its_squared_gradient() -> None:
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(1, worker=0, step=0)
-    model = build_model("lenet", seed=0)
+    model = build_model(shipped_model("lenet"), seed=0)
     found = watched_moments(model, images, labels)
     for value, (_, parameter) in zip(found.values, trainable(model), strict=True):
         assert parameter.grad is not None
@@ -171,7 +175,7 @@ def test_one_sample_has_its_squared_gradient() -> None:
 
 def test_every_parameters_extra_arithmetic_is_metered() -> None:
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
-    model = build_model("lenet", seed=0)
+    model = build_model(shipped_model("lenet"), seed=0)
     costs = watched_moments(model, images, labels, segment=True).costs
     assert sorted(costs) == list(range(10))
     flops = {number: sum(cost.flops for cost in costs[number]) for number in costs}
@@ -194,7 +198,7 @@ def test_the_slow_way_is_metered_at_its_first_parameter() -> None:
 
 def test_a_frozen_layer_is_left_out() -> None:
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
-    model = build_model("lenet", seed=0)
+    model = build_model(shipped_model("lenet"), seed=0)
     model.get_submodule("features").requires_grad_(False)
     assert len(watched_moments(model, images, labels).values) == 6
 
@@ -295,6 +299,6 @@ def test_a_weight_used_behind_its_layers_back_is_found_out() -> None:
 
 def test_no_hook_stays_behind() -> None:
     images, labels = Textures((1, 32, 32), 10, seed=1).batch(BATCH, worker=0, step=0)
-    model = build_model("lenet", seed=0)
+    model = build_model(shipped_model("lenet"), seed=0)
     watched_moments(model, images, labels)
     assert not any(module._forward_hooks for module in model.modules())

@@ -1,0 +1,144 @@
+"""Which figures does a fitted link have, and which `Link` do given values of them make?
+
+One latency and one goodput, perhaps an overhead a message, and from some sizes of messages on
+another latency or goodput (`Step`). The values are a vector `x`:
+
+- latencies and the overhead over `scale`, at least 0: times that vanish stay in the vector
+- the natural logarithm of goodputs in bytes per second
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.links import Link, SizeFactor
+
+Vector = NDArray[np.float64]
+Figure = Literal["latency", "overhead", "goodput"]
+
+SHORTEST = 1e-9
+"""Seconds: a latency of 0 has no multiples, so that a link with size factors has at least this."""
+_DIGITS = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A size from which on messages see another latency, or another goodput, or both."""
+
+    from_bytes: int
+    latency: bool
+    goodput: bool
+
+    @property
+    def figures(self) -> int:
+        """How many figures it adds: its size is one of them."""
+        return 1 + self.latency + self.goodput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Which figures are fitted."""
+
+    scale: float
+    """Seconds that a latency of 1 in the vector stands for."""
+    overhead: bool = False
+    steps: tuple[Step, ...] = ()
+    """By ascending size."""
+    line_rate: float | None = None
+    """Bytes per second, where it is known: goodput over it is the efficiency."""
+
+    @property
+    def figures(self) -> int:
+        """Figures that are fitted, sizes of steps included."""
+        return 2 + self.overhead + sum(step.figures for step in self.steps)
+
+    @property
+    def names(self) -> tuple[tuple[Figure, int], ...]:
+        """Of each value of the vector: what it is, and the size from which it holds."""
+        return tuple(self._names())
+
+    def _names(self) -> Iterator[tuple[Figure, int]]:
+        yield "latency", 0
+        yield "goodput", 0
+        if self.overhead:
+            yield "overhead", 0
+        for step in self.steps:
+            if step.latency:
+                yield "latency", step.from_bytes
+            if step.goodput:
+                yield "goodput", step.from_bytes
+
+    def value(self, number: int, x: float) -> float:
+        """A figure in seconds, or in bytes per second."""
+        return math.exp(x) if self.names[number][0] == "goodput" else x * self.scale
+
+    def link(self, x: Vector, name: str = "fitted", digits: int | None = None) -> Link:
+        """The link; with `digits`, of figures with so many significant digits.
+
+        Long messages see its latency and its bandwidth times its efficiency, shorter ones what its
+        factors make of them.
+        """
+        found = {
+            known: self.value(place, float(x[place])) for place, known in enumerate(self.names)
+        }
+        segments = [(0, found["latency", 0], found["goodput", 0])]
+        for step in self.steps:
+            _, latency, goodput = segments[-1]
+            latency = found.get(("latency", step.from_bytes), latency)
+            goodput = found.get(("goodput", step.from_bytes), goodput)
+            segments.append((step.from_bytes, latency, goodput))
+        _, latency, goodput = segments[-1]
+        if self.steps:
+            latency = max(latency, SHORTEST)
+        line = self.line_rate if self.line_rate and self.line_rate >= goodput else goodput
+        return Link(
+            name=name,
+            bandwidth=Fraction(round(line)) if digits is None else _bits(line, digits),
+            latency=_seconds(latency, digits),
+            efficiency=min(Fraction(1), _number(goodput / line, digits)),
+            overhead=_seconds(found.get(("overhead", 0), 0.0), digits),
+            factors=tuple(
+                SizeFactor(
+                    from_bytes=from_bytes,
+                    bandwidth=_number(rate / goodput, digits),
+                    latency=_number(max(time, SHORTEST) / latency, digits),
+                )
+                for from_bytes, time, rate in segments
+            )
+            if self.steps
+            else (),
+        )
+
+
+def _significant(value: float, digits: int) -> Fraction:
+    return Fraction(f"{value:.{digits - 1}e}")
+
+
+def _bits(bytes_per_second: float, digits: int) -> Fraction:
+    """Rounded as bits per second, as people write it."""
+    return _significant(bytes_per_second * 8, digits) / 8
+
+
+def _seconds(value: float, digits: int | None) -> Fraction:
+    if digits is not None:
+        value = float(_significant(value, digits)) if value >= SHORTEST / 10 else 0.0
+    return Fraction(round(value * 10**15), 10**15)
+
+
+def _number(value: float, digits: int | None) -> Fraction:
+    if digits is not None:
+        return _significant(value, digits)
+    return Fraction(max(1, round(value * _DIGITS)), _DIGITS)
+
+
+def start(shape: Shape, latency: float, goodput: float) -> Vector:
+    """The vector of a shape without steps."""
+    found: list[Any] = [latency / shape.scale, math.log(goodput)]
+    return np.array(found + [0.0] * shape.overhead)

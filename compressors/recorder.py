@@ -1,0 +1,110 @@
+"""What ran in one stretch of computation, and for whom? Kernels added up, and timed with a clock.
+
+The meter has one recorder for each stretch; what runs between two payloads of a loop over them is
+kept apart, because it grows with the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.kernels import KernelClass, KernelCost, total
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """One kernel that ran, and how long it took here."""
+
+    cost: KernelCost
+    seconds: float
+
+
+class Recorder:
+    """Adds up the kernels of one stretch of computation."""
+
+    def __init__(self, clock: Callable[[], float] | None = None, *, counting: bool = True) -> None:
+        self._clock = clock
+        self.counting = counting
+        self.timed: list[TimedKernel] = []
+        """With a clock: each launch by itself, with all that it stated."""
+        self.left_out = 0.0
+        """With a clock: seconds of what is `unpriced`."""
+        self.running = ""
+        """The name of the `kernel` that runs now."""
+        self.fixed: list[KernelCost] = []
+        self.per_payload: list[KernelCost] = []
+        """The sum over all payloads."""
+        self.payloads = 0
+        self.per_part: list[KernelCost] = []
+        """The sum over all parts of one whole: more workers launch more, and move as much."""
+        self.parts = 0
+        self.paused = False
+        self._reading: list[KernelCost] | None = None
+        self._stated = 0
+
+    def add(self, cost: KernelCost) -> None:
+        """Count a kernel where it belongs: to the payload being read, or to the exchange.
+
+        That the host looks into a payload is not counted: it checks what a deployment leaves to
+        the network, or reads a scale that an accelerator's kernel finds where it lies.
+        """
+        if self._reading is None:
+            self.fixed.append(cost)
+        elif cost.kind != "host_sync":
+            self._reading.append(cost)
+
+    def now(self) -> float:
+        """Seconds on the clock; always 0 without one."""
+        return 0.0 if self._clock is None else self._clock()
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """While a kernel is timed, torch runs as it does when nobody counts."""
+        if self._clock is None or not self.counting:
+            return nullcontext()
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        modes: AbstractContextManager[Any] = _disable_current_modes()
+        return modes
+
+    def state(self, kind: KernelClass, nbytes: int) -> None:
+        """Count bytes that the running kernel says it moves beside its operands."""
+        self._stated += nbytes
+        self.add(KernelCost(kind=kind, name=self.running, launches=0, elements=0, nbytes=nbytes))
+
+    def launched(self, cost: KernelCost, seconds: float) -> None:
+        """Count a kernel that took `seconds`."""
+        self.add(cost)
+        if self._clock is not None:
+            nbytes = cost.nbytes + self._stated
+            self.timed.append(TimedKernel(replace(cost, nbytes=nbytes), seconds))
+        self._stated = 0
+
+    def watch(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Iterate over payloads; what runs until the next one is asked for belongs to them."""
+        try:
+            for payload in received:
+                self._reading = self.per_payload
+                self.payloads += 1
+                yield payload
+        finally:
+            self._reading = None
+
+    def watch_parts(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
+        """`watch` for the parts of one whole."""
+        try:
+            for part in received:
+                self._reading = self.per_part
+                self.parts += 1
+                yield part
+        finally:
+            self._reading = None
+
+    def costs(self) -> tuple[KernelCost, ...]:
+        """Everything that was counted, by class."""
+        return total([*self.fixed, *self.per_payload, *self.per_part])

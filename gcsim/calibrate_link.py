@@ -1,0 +1,309 @@
+"""What do collectives cost on this cluster? Measured with torch.distributed, and fitted to a link.
+
+    torchrun --nnodes 4 --nproc-per-node 1 ... -m gcsim.calibrate_link -o measured.csv
+
+Sizes grow by factors of four. Of each, a batch of collectives runs back to back after a barrier,
+long enough for the clock; a batch takes as long as on the slowest rank; the median over batches is
+what is written. A size is left out, and all that are longer, when it would not fit into what is
+left of the time. Sizes: see `analysis/link_measurements.py`. The file can be fitted again, with
+other options, by `gcsim calibrate link measured.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcsim.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+Operation = Callable[[], object]
+
+_GROWTH = 4
+_BATCH_SECONDS = 2e-3
+_MOST_IN_BATCH, _LEAST_BATCHES, _MOST_BATCHES = 100, 3, 25
+_WARM_UP = 2
+_TIMEOUT_SECONDS = 300
+_ELEMENT = 4
+_MEASURED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write and fit; the exit code. Every rank runs this; rank 0 speaks."""
+    options = _parser().parse_args(arguments)
+    try:
+        _run(options)
+    except InputError as error:
+        if os.environ.get("RANK", "0") == "0":
+            for problem in error.problems:
+                print(problem, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m gcsim.calibrate_link",
+        description="Measure collectives on a running cluster, and fit a link to them.",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="the measurements")
+    parser.add_argument("--link", type=Path, metavar="FILE.yaml", help="the link")
+    parser.add_argument("--name", help="the link's name")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with GPUs")
+    parser.add_argument(
+        "--collective",
+        default="all_reduce,all_gather",
+        metavar="NAME,...",
+        help=f"of {', '.join(_MEASURED)}",
+    )
+    parser.add_argument("--min-size", default="1 KiB", metavar="SIZE")
+    parser.add_argument("--max-size", default="64 MiB", metavar="SIZE")
+    parser.add_argument("--seconds-budget", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--line-rate", metavar="RATE", help='of the network, e.g. "10 Gbit/s"')
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    sizes = list(_sizes(options))
+    names = _collectives(options.collective)
+    if options.seconds_budget <= 0:
+        raise InputError(Problem(place="--seconds-budget", message="must be more than 0"))
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+        message = "the ranks of the cluster are not known"
+        hint = "start it with: torchrun --nproc-per-node N -m gcsim.calibrate_link"
+        raise InputError(Problem(message=message, hint=hint))
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    backend = options.backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    if backend == "nccl" and not torch.cuda.is_available():
+        raise InputError(Problem(place="--backend nccl", message="there is no GPU here"))
+    if int(os.environ["WORLD_SIZE"]) < 2:
+        message = "one rank alone sends nothing"
+        raise InputError(Problem(message=message, hint="start two or more"))
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    limit = datetime.timedelta(seconds=_TIMEOUT_SECONDS)
+    dist.init_process_group(backend, timeout=limit)
+    try:
+        cluster = _Cluster.here(device)
+        lines, notes = _measure(cluster, names, sizes, options.seconds_budget)
+        speaks = dist.get_rank() == 0
+    finally:
+        dist.destroy_process_group()
+    if speaks:
+        _tell(options, backend, cluster, lines, notes)
+
+
+def _sizes(options: argparse.Namespace) -> Iterator[int]:
+    from gcsim.units import parse_bytes
+
+    bounds = []
+    for name in ("min_size", "max_size"):
+        place = f"--{name.replace('_', '-')}"
+        try:
+            bounds.append(parse_bytes(getattr(options, name)))
+        except InputError as error:
+            first = error.problems[0]
+            raise InputError(Problem(place=place, message=first.message, hint=first.hint)) from None
+    smallest, largest = bounds
+    if not 0 < smallest * _GROWTH**2 <= largest:
+        message = f"from {smallest:,} to {largest:,} bytes there are fewer than three sizes"
+        hint = f"sizes grow by factors of {_GROWTH}"
+        raise InputError(Problem(place="--min-size", message=message, hint=hint))
+    while smallest <= largest:
+        yield smallest
+        smallest *= _GROWTH
+
+
+def _collectives(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in _MEASURED]
+    if unknown:
+        message = f"{', '.join(map(repr, unknown))}: not measured here"
+        raise InputError(
+            Problem(place="--collective", message=message, hint=f"known: {', '.join(_MEASURED)}")
+        )
+    return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    """The ranks that measure."""
+
+    ranks: int
+    devices_per_node: int
+    device: torch.device
+
+    @classmethod
+    def here(cls, device: torch.device) -> _Cluster:
+        """As torchrun has started it. Raises `InputError` when machines differ."""
+        import torch.distributed as dist
+
+        local = float(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        most, least = _largest(local, device), -_largest(-local, device)
+        if most != least:
+            message = f"machines have from {least:.0f} to {most:.0f} ranks"
+            raise InputError(Problem(message=message, hint="start as many on each"))
+        return cls(ranks=dist.get_world_size(), devices_per_node=int(local), device=device)
+
+    def operation(self, collective: str, nbytes: int) -> tuple[Operation, int]:
+        """What runs the collective, and the bytes that it really has."""
+        import torch
+        import torch.distributed as dist
+
+        def buffer(elements: int) -> torch.Tensor:
+            return torch.zeros(elements, dtype=torch.float32, device=self.device)
+
+        part = max(1, nbytes // (_ELEMENT * self.ranks))
+        one, all_of_them = buffer(part), part * self.ranks * _ELEMENT
+        if collective == "all_reduce":
+            vector = buffer(max(1, nbytes // _ELEMENT))
+            return lambda: dist.all_reduce(vector), len(vector) * _ELEMENT
+        whole = buffer(part * self.ranks)
+        if collective == "all_gather":
+            gather = _function("all_gather_single", "all_gather_into_tensor")
+            return lambda: gather(whole, one), all_of_them
+        if collective == "reduce_scatter":
+            scatter = _function("reduce_scatter_single", "reduce_scatter_tensor")
+            return lambda: scatter(one, whole), all_of_them
+        other = buffer(part * self.ranks)
+        return lambda: dist.all_to_all_single(other, whole), all_of_them
+
+    def batch(self, run: Operation, count: int) -> float:
+        """Seconds of one of `count` operations back to back, on the slowest rank."""
+        import torch.distributed as dist
+
+        dist.barrier()
+        self.wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            run()
+        self.wait()
+        return _largest((time.perf_counter() - start) / count, self.device)
+
+    def wait(self) -> None:
+        """Until the device has done all that was launched."""
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+
+def _function(*names: str) -> Callable[..., object]:
+    """torch.distributed's, by the first name that this version has."""
+    import torch.distributed as dist
+
+    known: Callable[..., object] = next(
+        found for name in names if (found := getattr(dist, name, None)) is not None
+    )
+    return known
+
+
+def _largest(value: float, device: torch.device) -> float:
+    """Over all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    # NCCL and Gloo both reduce doubles
+    told = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return float(told.item())
+
+
+def _measure(
+    cluster: _Cluster, names: Sequence[str], sizes: Sequence[int], budget: float
+) -> tuple[list[str], list[str]]:
+    """Rows of the CSV, and what was left out. All ranks decide alike, by the slowest's clock."""
+    begin = time.perf_counter()
+    rows, notes = [], []
+    for number, name in enumerate(names):
+        last = 0.0
+        for place, size in enumerate(sizes):
+            left = budget - _largest(time.perf_counter() - begin, cluster.device)
+            share = left / (len(names) - number)
+            needed = _GROWTH * last * (_WARM_UP + 1 + _LEAST_BATCHES)
+            if place >= 3 and needed > share:
+                notes.append(f"{name} from {size} bytes on is left out: it would take too long")
+                break
+            run, nbytes = cluster.operation(name, size)
+            cluster.batch(run, _WARM_UP)
+            last = cluster.batch(run, 1)
+            count = max(1, min(_MOST_IN_BATCH, round(_BATCH_SECONDS / max(last, 1e-9))))
+            spend = share / (len(sizes) - place)
+            batches = int(min(_MOST_BATCHES, max(_LEAST_BATCHES, spend / (count * last + 1e-9))))
+            last = statistics.median(cluster.batch(run, count) for _ in range(batches))
+            rows.append(f"{name},{cluster.ranks},{nbytes},{last:.9g}")
+    return rows, notes
+
+
+def _tell(
+    options: argparse.Namespace,
+    backend: str,
+    cluster: _Cluster,
+    rows: Sequence[str],
+    notes: Sequence[str],
+) -> None:
+    from gcsim.analysis.link_measurements import Stated
+    from gcsim.analysis.link_measurements_csv import COLUMNS, parse
+    from gcsim.cli_calibrate_link import fit_and_tell
+    from gcsim.cli_outcome import say
+    from gcsim.files import write_text
+
+    command = shlex.join(["torchrun", "-m", "gcsim.calibrate_link", *sys.argv[1:]])
+    facts = [f"{key}: {value}" for key, value in _facts(options, backend, cluster, command)]
+    lines = [*(f"# {fact}" for fact in [*facts, *notes]), ",".join(COLUMNS), *rows]
+    text = "\n".join(lines) + "\n"
+    if options.output is not None:
+        write_text(options.output, text)
+        say(f"wrote {options.output}")
+    for note in notes:
+        say(f"note: {note}")
+    fit_and_tell(
+        [parse(str(options.output or "this cluster"), text, Stated())],
+        output=options.link,
+        name=options.name,
+        intra_node="pcie3_x16",
+        line_rate=options.line_rate,
+        command=command,
+    )
+
+
+def _facts(
+    options: argparse.Namespace, backend: str, cluster: _Cluster, command: str
+) -> Iterator[tuple[str, Any]]:
+    import datetime
+
+    import torch
+
+    import gcsim
+
+    yield "tool", f"gcsim {gcsim.__version__}, torch {torch.__version__}, {backend}"
+    yield "backend", backend
+    yield "devices_per_node", cluster.devices_per_node
+    yield "date", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    yield "host_of_rank_0", f"{platform.node()}, {platform.system()} {platform.release()}"
+    if cluster.device.type == "cuda":
+        yield "device", torch.cuda.get_device_name(cluster.device)
+    if options.line_rate is not None:
+        yield "line_rate", options.line_rate
+    yield "command", command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""What does a row of the result say? From predictions to the plain values of `results.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.scenarios.result import Row, Span, Timeline
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.simulate import Simulated
+from gcsim.scenarios.survivors import with_faults
+from gcsim.simulator.clock import seconds
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Noise
+from gcsim.simulator.training_time import ComputeTimes
+from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
+
+
+def make_rows(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    simulated: Sequence[Sequence[Simulated]],
+    compute: ComputeTimes,
+) -> tuple[Row, ...]:
+    """A row for each compressor and size; `simulated` is by compressor, then by size, `compute`
+    that of the device as the catalogue has it."""
+    dense = next(
+        (n for n, choice in enumerate(scenario.compressors) if choice.kind == "none"), None
+    )
+    samples = scenario.batch_size * scenario.training.accumulation
+    uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
+    alone = _one_device(scenario, uncompressed, compute)
+    rows = []
+    for choice, profile, of_sizes in zip(scenario.compressors, profiles, simulated, strict=True):
+        method = compressor_class(choice.kind)
+        parameters = check_parameters(choice.kind, choice.parameters)
+        scale_free = method.laws(parameters).scale_free
+        for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
+            times = found.prediction
+            workers = nodes * scenario.cluster.devices_per_node
+            throughput = workers * samples / times.iteration
+            wire = profile.wire_bytes(workers)
+            faulty = with_faults(scenario, profile, compute, times, nodes)
+            baseline = None if dense is None else simulated[dense][size]
+            iterations = _interval(found.iterations)
+            speedups = None if baseline is None else _ratios(baseline.iterations, found.iterations)
+            rows.append(
+                Row(
+                    compressor=choice.kind,
+                    label=choice.label,
+                    nodes=nodes,
+                    workers=workers,
+                    iteration_s=times.iteration,
+                    forward_s=times.forward,
+                    backward_s=times.backward,
+                    encode_s=times.encode,
+                    communication_s=times.communication,
+                    exposed_communication_s=times.exposed,
+                    decode_s=times.decode,
+                    throughput_samples_per_s=throughput,
+                    speedup_vs_dense=None if speedups is None else speedups[0],
+                    scaling_efficiency=throughput / (workers * (samples / alone)),
+                    wire_bytes_per_worker=wire,
+                    compression_ratio=profile.model.gradient_bytes / wire,
+                    nmse=None if scale_free else profile.quality.nmse,
+                    cosine_similarity=profile.quality.cosine_similarity,
+                    steps_run=sum(len(phase.steps) for phase in profile.phases),
+                    memory=method.memory(parameters),
+                    period=profile.period,
+                    optimizer_s=times.optimizer,
+                    input_s=times.input,
+                    iteration_p5_s=times.iteration_p5,
+                    iteration_p95_s=times.iteration_p95,
+                    throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
+                    lost_to_faults_s=faulty.lost if faulty else None,
+                    iteration_error_s=times.iteration_error,
+                    algorithms="; ".join(times.algorithms),
+                    iteration_fastest_s=iterations[0],
+                    iteration_slowest_s=iterations[1],
+                    speedup_lowest=_interval(speedups or ())[0],
+                    speedup_highest=_interval(speedups or ())[1],
+                    over_fastest_lowest=found.over_fastest,
+                )
+            )
+    return tuple(rows)
+
+
+def _ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """On the same device each."""
+    return [above / below for above, below in zip(numerators, denominators, strict=True)]
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """The smallest and the largest; nothing of a single one."""
+    return (min(values), max(values)) if len(values) > 1 else (None, None)
+
+
+def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> float:
+    """Seconds an iteration of uncompressed training on one device, which has nobody to talk to.
+
+    With a dense profile that is DDP with a single worker (it still fills its buckets); without
+    one, what a step takes beside its exchange. The device is one that is not slow.
+
+    In expectation, so that no luck of its own is in it: nothing is drawn, the device computes at
+    its mean pace. That is exact where it only computes; where it also waits (for input, or for a
+    side stream), the mean of the longer of two times is taken for the longer of their means.
+    """
+    alone = replace(scenario.cluster_at(1), devices_per_node=1)
+    pace = Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
+    training = replace(
+        scenario.training, slow_nodes={} if pace == 1 else {0: pace}, noise=None, faults=None
+    )
+    seed = scenario.seed
+    return predict(profile, alone, compute, training=training, seed=seed, spans=False).iteration
+
+
+def mean_pace(noise: Noise) -> Fraction:
+    """How many times as long a worker computes, in expectation; the variation has mean 1."""
+    return 1 + noise.slow_probability * (noise.slow_factor - 1)
+
+
+def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
+    """A method that computes and sends nothing, for the same model and buckets."""
+    nothing = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
+    step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
+    return replace(profile, period=1, phases=(Phase(name="step", count=1, steps=(step,)),))
+
+
+def make_timelines(
+    scenario: Scenario, simulated: Sequence[Sequence[Simulated]]
+) -> tuple[Timeline, ...]:
+    """A sample iteration of each compressor at the largest size."""
+    return tuple(
+        Timeline(
+            compressor=choice.kind,
+            label=choice.label,
+            nodes=scenario.node_counts[-1],
+            phase=of_sizes[-1].prediction.sample_phase,
+            spans=tuple(
+                Span(
+                    rank=span.rank,
+                    resource=span.resource,
+                    name=span.name,
+                    start_s=seconds(span.start),
+                    end_s=seconds(span.end),
+                )
+                for span in of_sizes[-1].prediction.spans
+            ),
+        )
+        for choice, of_sizes in zip(scenario.compressors, simulated, strict=True)
+    )

@@ -1,0 +1,301 @@
+"""docs/devices.md from the catalogue's tables; and, with --fit, the layer model's coefficients.
+
+python tests/benchmarks/device_table.py > docs/devices.md
+python tests/benchmarks/device_table.py --fit      # writes scenarios/catalog/layer_times.yaml
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+
+from gcsim.analysis.training_fit import FAMILIES, fit, observations, written
+from gcsim.analysis.training_validation import (
+    Error,
+    Summary,
+    backward_ratios,
+    between,
+    beyond,
+    flops,
+    known,
+    single,
+    summary,
+    unknown,
+)
+from gcsim.files import write_text
+from gcsim.scenarios.catalog_rates import FOLDER, boards, measurements, sources
+from gcsim.simulator.ranges import Range
+from gcsim.simulator.training_rates import PRECISIONS, curve
+
+COMMAND = "python tests/benchmarks/device_table.py > docs/devices.md"
+PARTS = {"known": known, "single": single, "unknown": unknown, "flops": flops}
+
+
+def main() -> None:
+    """Write the page to stdout, or the coefficients to their file."""
+    if sys.argv[1:] == ["--fit"]:
+        write_text(FOLDER / "layer_times.yaml", fitted())
+        return
+    if sys.argv[1:]:
+        sys.exit(f"usage: {__doc__}")
+    sys.stdout.write("\n".join(page()) + "\n")
+
+
+def fitted() -> str:
+    """`layer_times.yaml` as the tables make it."""
+    fits = {family: fit(observations(*family), *family) for family in FAMILIES}
+    errors: dict[str, object] = {
+        f"{processor} {precision} {kind}": _outward(
+            summary(PARTS[kind](processor, precision)).range
+        )
+        for processor, precision in FAMILIES
+        for kind in PARTS
+    }
+    errors["between"] = _outward(summary(between()).range)
+    errors["beyond"] = _outward(summary(beyond()).range)
+    return written(fits, errors)
+
+
+def _outward(range_: Range) -> list[float]:
+    """To two digits, never narrower."""
+    return [math.floor(range_[0] * 100) / 100, math.ceil(range_[1] * 100) / 100]
+
+
+def page() -> Iterator[str]:
+    """The lines of docs/devices.md."""
+    yield "# Devices: what is known of them, and how wrong predicted training times are"
+    yield ""
+    yield f"Written by `{COMMAND}` (`make devices`) from the tables in `scenarios/catalog`."
+    yield ""
+    yield from _validation()
+    yield from _devices()
+    yield from _curves()
+    yield from _boards()
+    yield from _citations()
+
+
+def _validation() -> Iterator[str]:
+    yield "## Forward and backward: how a time is found"
+    yield ""
+    yield (
+        "1. What the device's entry states of the model (`fixed`, `per_sample`).\n"
+        "2. A measured rate at this batch and precision: the median, with the spread of the "
+        "measurements as its range.\n"
+        "3. Between two measured batches the line between them; beyond them the nearest one, "
+        "with the shape of the layer model.\n"
+        "4. The layer model: 3 x 3 convolutions of stride 1, other products, outputs and tensors "
+        "each with a coefficient shared by all devices, and a factor of the device "
+        "(`simulator/training_rates.py`).\n"
+        "5. Three times the forward FLOPs at the device's effective rate, where nothing but FLOPs "
+        "is known."
+    )
+    yield ""
+    yield (
+        "The coefficients (`python tests/benchmarks/device_table.py --fit` finds them again; a "
+        "test compares):"
+    )
+    yield ""
+    yield from _table(
+        ("", "launch a tensor [us]", "3 x 3, stride 1", "other products", "outputs"),
+        [
+            (
+                f"{processor} {precision}",
+                f"{found.costs.launch * 1e6:.0f}",
+                f"{found.costs.conv3x3:.2f}",
+                f"{found.costs.other:.2f}",
+                f"{found.costs.outputs:.1f}",
+            )
+            for processor, precision in FAMILIES
+            for found in [fit(observations(processor, precision), processor, precision)]
+        ],
+    )
+    yield ""
+    yield (
+        "A product costs that many times its FLOPs over the rate of large matrix products, an "
+        "output that many copies. In single precision 3 x 3 convolutions run above the nominal "
+        "rate (Winograd's algorithm); on tensor cores products take nearly twice as long as large "
+        "matrix products do."
+    )
+    yield ""
+    yield "### Errors"
+    yield ""
+    yield (
+        "Every time is predicted from what is left when it is taken out: the model on all devices "
+        "(*known*: the device's factor is from its other models, or from one of them alone), or "
+        "the device (*unknown*: no factor). *FLOPs alone* is what the layer model replaces. "
+        "Errors are (predicted - measured) / measured; the range is what 90 % of measured / "
+        "predicted lie in, and what a report's interval uses."
+    )
+    yield ""
+    rows = []
+    worst = []
+    for processor, precision in FAMILIES:
+        for kind, label in (
+            ("known", "known device"),
+            ("single", "device known by one model"),
+            ("unknown", "unknown device"),
+            ("flops", "FLOPs alone"),
+        ):
+            found = summary(PARTS[kind](processor, precision))
+            rows.append(_errors(f"{processor} {precision}, {label}", found))
+            if kind in ("known", "unknown"):
+                worst.append(f"- {processor} {precision}, {label}: {_worst(found)}")
+    for label, errors in (("between two batches", between()), ("beyond one batch", beyond())):
+        found = summary(errors)
+        rows.append(_errors(label, found))
+        worst.append(f"- {label}: {_worst(found)}")
+    yield from _table(
+        ("", "points", "median", "90th percentile", "bias", "measured / predicted"), rows
+    )
+    yield ""
+    yield "Worst:"
+    yield ""
+    yield from worst
+    yield ""
+    yield (
+        "What is behind them: frameworks differ on the same board (ResNet-50 on a V100: 310 to "
+        "398 images/s at batch 128 in single precision, 803 to 1473 at batch 256 in half), and "
+        "with them the version of cuDNN, fused kernels (XLA, NHWC) and memory for fast algorithms "
+        "(MXNet's AlexNet slows down from batch 512 on). The K80 takes 1.4 times as long as an "
+        "estimate of its products' rate has it. Nominal rates of CPUs say so little that a CPU "
+        "without a factor is not predicted (*unknown device* shows why): a device of one's own "
+        "then has its effective rate. Recurrent networks were measured on one CPU thread alone, "
+        "with a stated batch: LSTMs on GPUs are priced as other products, untested. Rates are of "
+        "synthetic data: input loading is not in them."
+    )
+    yield ""
+    everything, own, ratio = backward_ratios()
+    one, each = summary(everything), summary(own)
+    yield (
+        f"Backward over forward is {ratio:.2f} in the median of the boards and models that state "
+        f"both (2.033 is used). The backward pass's share of a step, predicted from other boards, "
+        f"is off by {one.median:.1%} (90th percentile {one.tenth:.1%}) with one ratio for all "
+        f"models and by {each.median:.1%} ({each.tenth:.1%}) with each model's own: one is enough."
+    )
+    yield ""
+
+
+def _errors(label: str, found: Summary) -> tuple[str, ...]:
+    return (
+        label,
+        str(found.count),
+        f"{found.median:.1%}",
+        f"{found.tenth:.1%}",
+        f"{found.bias:+.1%}",
+        f"{found.range[0]:.2f} to {found.range[1]:.2f}",
+    )
+
+
+def _worst(found: Summary) -> str:
+    def shown(error: Error) -> str:
+        return f"{error.name} {error.relative:+.0%}"
+
+    return "; ".join(map(shown, found.worst))
+
+
+def _devices() -> Iterator[str]:
+    from gcsim.scenarios.catalog import devices
+
+    yield "## Kernel rates"
+    yield ""
+    yield (
+        "GB/s of bytes read plus written (range), and microseconds a launch; `~` marks what was "
+        "not measured on that device. Sources: `gcsim list devices NAME`."
+    )
+    yield ""
+    classes = list(next(iter(devices().values())).kernels)
+    rows = []
+    for device in devices().values():
+        cells = [f"`{device.name}`"]
+        for kind in classes:
+            rate = device.kernels[kind]
+            mark = "~" if rate.estimate else ""
+            parts = []
+            if rate.bandwidth is not None:
+                parts.append(f"{mark}{_span(rate.bandwidth, rate.bandwidth_range, 1e9)}")
+            if rate.flop_rate is not None:
+                parts.append(f"{_span(rate.flop_rate, rate.flop_rate_range, 1e12)} TFLOP/s")
+            parts.append(f"{_span(rate.launch, rate.launch_range, 1e-6)} us")
+            cells.append(", ".join(parts))
+        rows.append(tuple(cells))
+    yield from _table(("device", *classes), rows)
+    yield ""
+
+
+def _span(value: float, range_: Range | None, unit: float) -> str:
+    shown = f"{value / unit:.4g}"
+    if range_ is None:
+        return shown
+    return f"{shown} ({range_[0] / unit:.3g}-{range_[1] / unit:.3g})"
+
+
+def _curves() -> Iterator[str]:
+    yield "## Measured training rates"
+    yield ""
+    yield (
+        "Samples a second by batch, medians; the number of measurements behind `x`. Single rows "
+        "with framework and source: `scenarios/catalog/training_rates.csv`."
+    )
+    yield ""
+    groups: dict[tuple[str, str, int, str], list[tuple[int, float]]] = {}
+    for row in measurements():
+        key = (row.board, row.model, row.tokens, row.precision)
+        groups.setdefault(key, []).append((row.batch, row.seconds))
+    rows = []
+    for (board, model, tokens, precision), found in groups.items():
+        steps, left_out = curve([(batch, seconds, "") for batch, seconds in found])
+        counts = {batch: sum(1 for b, _ in found if b == batch) for batch, _ in found}
+        shown = ", ".join(
+            f"{step.batch}: {step.batch / step.seconds:.4g}"
+            + (f" x{counts[step.batch]}" if counts[step.batch] > 1 else "")
+            for step in steps
+        )
+        if left_out:
+            slow = ", ".join(map(str, sorted(left_out)))
+            shown += f" (left out, slower than a larger batch: {slow})"
+        length = f", {tokens} tokens" if tokens else ""
+        rows.append((f"`{board}`", f"{model}{length}", precision, shown))
+    yield from _table(("board", "model", "precision", "batch: samples a second"), rows)
+    yield ""
+
+
+def _boards() -> Iterator[str]:
+    yield "## Boards, as the layer model knows them"
+    yield ""
+    yield "Rates of large matrix products, and of a copy; `~` marks an estimate."
+    yield ""
+    yield from _table(
+        ("board", "copy [GB/s]", *(f"{p} [TFLOP/s]" for p in PRECISIONS), "source"),
+        [
+            (
+                f"{'~' if board.estimate else ''}`{name}`",
+                f"{board.bandwidth / 1e9:.4g}",
+                *(
+                    f"{board.flop_rates[p] / 1e12:.4g}" if p in board.flop_rates else ""
+                    for p in PRECISIONS
+                ),
+                board.source,
+            )
+            for name, board in boards().items()
+        ],
+    )
+    yield ""
+
+
+def _citations() -> Iterator[str]:
+    yield "## Sources of the training rates"
+    yield ""
+    for name, citation in sources().items():
+        yield f"- `{name}`: {citation}"
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+if __name__ == "__main__":
+    main()

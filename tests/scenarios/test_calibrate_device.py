@@ -1,0 +1,227 @@
+"""A calibration finds the coefficients of the device that it measures, and stores them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
+from gcsim.compressors.meter import segment
+from gcsim.errors import InputError
+from gcsim.scenarios.calibrate_device import Calibration, calibrate_device, primitive_curves
+from gcsim.scenarios.calibrate_kernels import time_compressors
+from gcsim.scenarios.catalog import read_devices
+from gcsim.scenarios.device_file import device_yaml, write_device
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.simulator.curves import ExactCurve
+from gcsim.simulator.device import Device
+from gcsim.traces import device_clock
+from gcsim.traces.device_clock import CpuClock, Spread
+from gcsim.traces.kernel_cases import CASES, Case, cost_of
+
+LAUNCH = {kind: (place + 1) * 1e-6 for place, kind in enumerate(KERNEL_CLASSES)}
+BANDWIDTH = {kind: (place + 1) * 3e9 for place, kind in enumerate(KERNEL_CLASSES)}
+FLOP_RATE = 5e12
+
+
+class KnownDevice:
+    """A clock on a device that costs exactly launches + bytes / bandwidth + FLOPs / rate."""
+
+    device = "cpu"
+
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+        with segment() as recorder:
+            call()
+        lowest = 0.0
+        for cost in recorder.fixed:
+            lowest += cost.launches * LAUNCH[cost.kind] + cost.flops / FLOP_RATE
+            lowest += cost.nbytes / BANDWIDTH[cost.kind] if cost.kind != "host_sync" else 0.0
+        return Spread(lowest, 1.5 * lowest)
+
+
+@pytest.fixture(scope="module")
+def known() -> Calibration:
+    return calibrate_device(
+        SilentProgress(),
+        name="known",
+        device="cpu",
+        quick=True,
+        models=[("lenet", 8)],
+        clock=KnownDevice(),
+    )
+
+
+@pytest.mark.parametrize("kind", KERNEL_CLASSES)
+def test_known_coefficients_are_found(known: Calibration, kind: KernelClass) -> None:
+    rate = known.device.kernels[kind]
+    assert rate.launch == pytest.approx(LAUNCH[kind], rel=0.01)
+    assert not rate.estimate
+    if kind == "host_sync":
+        assert rate.bandwidth is None
+    else:
+        assert rate.bandwidth == pytest.approx(BANDWIDTH[kind], rel=0.01)
+    assert rate.flop_rate == (pytest.approx(FLOP_RATE, rel=0.01) if kind == "matmul" else None)
+    assert rate.launch_range is not None
+    assert rate.launch_range[0] <= rate.launch <= rate.launch_range[1]
+    assert "1.50 times the lowest" in rate.source
+
+
+def test_known_kernels_are_on_their_curves(known: Calibration) -> None:
+    curve = ExactCurve(known.device.primitives["aten.clone"])
+    for nbytes in (8_000, 100_000, 7_000_000):
+        expected = LAUNCH["streaming"] + nbytes / BANDWIDTH["streaming"]
+        assert float(curve.seconds(nbytes)) == pytest.approx(expected, rel=0.01)
+
+
+def test_what_is_written_is_read_back(known: Calibration, tmp_path: Path) -> None:
+    path = tmp_path / "known.yaml"
+    write_device(known.device, path, "A device.")
+    (found,) = read_devices(path).values()
+    assert found.kernels == known.device.kernels
+    assert found.primitives == known.device.primitives
+    assert found.effective_flop_rate == known.device.effective_flop_rate
+    assert found.training["lenet"].fixed == known.device.training["lenet"].fixed
+    assert found.title == known.device.title
+    assert found.source == known.device.source
+    assert path.read_text().startswith("# A device.\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["known.yaml"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
+    known: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "known.yaml"
+    path.write_text("earlier")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_device(known.device, path, "")
+    monkeypatch.undo()
+    assert path.read_text() == "earlier"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ("[[1000 B, 1 us], [500 B, 2 us]]", "ascend"),
+        ("[[1000 B, 3 us], [5000 B, 2 us]]", "ascend"),
+        ("[]", "at least 1 entry"),
+        ("[[1000 B, 0 us]]", "zero"),
+        ("[[1000, 1 us]]", "unit"),
+    ],
+)
+def test_a_curve_that_cannot_be_is_refused_with_its_place(
+    known: Calibration, tmp_path: Path, points: str, said: str
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    text = device_yaml(replace(known.device, primitives={"f": ((7, 1.0),)}), "")
+    assert "f: [[7 B, 1 s]]" in text
+    path.write_text(text.replace("[[7 B, 1 s]]", points))
+    with pytest.raises(InputError) as raised:
+        read_devices(path)
+    assert any("wrong.yaml:" in problem.place for problem in raised.value.problems)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.title}")
+def test_a_case_is_one_kernel_of_its_class(case: Case) -> None:
+    operands = case.make(5000, "cpu")
+    assert cost_of(lambda: case.call(*operands)).kind == case.kind
+
+
+def test_every_class_has_a_case() -> None:
+    assert {case.kind for case in CASES} == set(KERNEL_CLASSES)
+
+
+# --- clocks ------------------------------------------------------------------------------------
+
+
+def test_the_cpu_clock_repeats_what_is_short_and_takes_the_lowest() -> None:
+    now = 0.0
+    durations = iter([9.0, 1e-5, *[2e-5] * 20, *[1e-5] * 20, *[3e-5] * 20])
+    calls = 0
+
+    def call() -> None:
+        nonlocal now, calls
+        now += next(durations)
+        calls += 1
+
+    found = CpuClock(lambda: now).time(call, repeats=3)
+    assert calls == 2 + 3 * 20  # a loop takes 200 us: 20 calls of 10 us
+    assert found.lowest == pytest.approx(1e-5)
+    assert found.median == pytest.approx(2e-5)
+
+
+def test_the_gpu_clock_records_events_around_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for torch.cuda whose device needs 2 ms a call, launched at once."""
+    device = 0.0
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            self.at = 0.0
+
+        def record(self) -> None:
+            self.at = device
+
+        def synchronize(self) -> None:
+            log.append("waited")
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.at - self.at) * 1e3
+
+    def call() -> None:
+        nonlocal device
+        device += 2e-3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("idle"))
+    found = device_clock.CudaClock().time(call, repeats=2)
+    assert found.lowest == pytest.approx(2e-3)
+    assert log[0] == "idle"
+    assert "waited" in log
+
+
+# --- compressors' own kernels -------------------------------------------------------------------
+
+
+def test_kernels_are_timed_where_they_occur_until_the_time_is_up() -> None:
+    now = iter(range(10**9))
+    sites = time_compressors(
+        SilentProgress(),
+        seconds=0.0,
+        compressors=("topk", "signsgd"),
+        sizes=(2500, 10_000, 4_000_000),
+        clock=lambda: next(now) * 1e-6,
+    )
+    # small sizes at any price; what takes too long is halved until it is small
+    assert {site.elements for site in sites} == {2500, 10_000, 500_000}
+    assert {site.compressor for site in sites} == {"topk", "signsgd"}
+    curves = primitive_curves([], sites)
+    assert "packing.pack_signs" in curves
+    # the clock ticks once a call: every kernel takes the same
+    assert all(time == pytest.approx(1e-6) for curve in curves.values() for _, time in curve)
+
+
+def test_a_compressor_can_be_priced_by_what_others_taught() -> None:
+    now = iter(range(10**9))
+    sites = time_compressors(
+        SilentProgress(),
+        seconds=0.0,
+        compressors=("topk", "signsgd"),
+        sizes=(2500,),
+        clock=lambda: next(now) * 1e-6,
+    )
+    toy = Device(name="t", title="t", kernels={}, effective_flop_rate=1.0, source="")
+    known = Calibration(device=toy, samples=(), sites=tuple(sites)).curves_without("signsgd")
+    assert "packing.pack_signs" not in known
+    assert any(name.startswith("selection.") for name in known)

@@ -1,0 +1,330 @@
+"""A scenario that replays what a user recorded: its model, its gradients, its times."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import profile
+
+import gcsim
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.errors import InputError
+from gcsim.scenarios import recorded
+from gcsim.scenarios.document import write
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.passes import measured_passes
+from gcsim.scenarios.record import check_trace
+from gcsim.simulator.clock import picoseconds
+from gcsim.traces.manifest import MANIFEST, manifest_text, read_manifest
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import ModelFacts, Quality, TrafficProfile
+from gcsim.traces.record import record_live
+from gcsim.traces.store import Trace, recorded_passes
+
+SCENARIO = """\
+name: mine
+model: recorded
+batch_size: 8
+gradients: {source: recorded, trace: trace}
+compute: {recorded: true}
+cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 1gbe}
+compressors: [none, {kind: topk, ratio: 0.1}]
+"""
+
+
+class Mine(nn.Module):
+    """A model that no scenario could import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(30, 200), nn.Linear(200, 4)
+
+    def forward(self, given: torch.Tensor) -> Any:
+        return self.second(self.first(given).relu())
+
+
+def train(folder: Path, **options: Any) -> None:
+    torch.manual_seed(0)
+    model = Mine()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gcsim.record(model, folder, iterations=3, quiet=True, **options) as recording:
+        for _ in range(20):
+            optimizer.zero_grad()
+            for _ in range(options.get("workers", 1)):
+                loss = model(torch.randn(8, 30)).square().mean()
+                loss.backward()
+            optimizer.step()
+            if recording.step(loss):
+                break
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scenario file beside a trace of two workers, with times."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recorded.warn_once.cache_clear()
+    train(tmp_path / "trace", workers=2, timed=2)
+    path = tmp_path / "mine.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def rewrite(trace: Path, **changes: Any) -> None:
+    """The manifest with other values, as an honest recorder would have written it."""
+    from dataclasses import replace
+
+    text = manifest_text(replace(read_manifest(trace), **changes))
+    (trace / MANIFEST).write_text(text)
+
+
+def times_of(path: Path) -> PassTimes:
+    return recorded_passes(path.parent / "trace")
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+
+def test_a_recorded_model_is_replayed_without_its_code(scenario: Path) -> None:
+    loaded = load_scenario(scenario)
+    assert loaded.model.name == "Mine"
+    assert loaded.model.parameters == 30 * 200 + 200 + 200 * 4 + 4
+    result = gcsim.run(loaded)
+    assert [row.workers for row in result.rows] == [2, 4, 2, 4]
+    times = times_of(scenario)
+    for row in result.rows:
+        assert picoseconds(row.forward_s) == picoseconds(times.forward)
+        assert row.backward_s == pytest.approx(times.backward, abs=1e-11)
+    assert "recorded on CPU" in result.provenance["compute"]["source"]
+    assert result.provenance["gradients"]["model"] == "Mine"
+
+
+def test_what_is_resolved_loads_to_the_same(scenario: Path, tmp_path: Path) -> None:
+    loaded = load_scenario(scenario)
+    assert loaded.resolved["model"] == "recorded"
+    again = tmp_path / "resolved.yaml"
+    again.write_text(write(loaded.resolved))
+    assert load_scenario(again) == loaded
+
+
+def test_recorded_times_decide_when_a_bucket_leaves(scenario: Path) -> None:
+    """What is exchanged long before the backward pass ends is hidden, at its end it is not."""
+    trace = scenario.parent / "trace"
+    found = []
+    for at in (0.5, 2.0):
+        times = PassTimes(forward=1.0, backward=2.0, ready=(at,) * 4, source="by hand")
+        rewrite(trace, passes=times)
+        rows = gcsim.run(load_scenario(scenario)).rows
+        found.append(next(row for row in rows if row.compressor == "none" and row.nodes == 4))
+    early, late = found
+    assert early.exposed_communication_s == 0
+    assert late.exposed_communication_s == late.communication_s > 0
+    longer = late.iteration_s - early.iteration_s
+    assert longer == pytest.approx(late.communication_s, abs=1e-10)
+
+
+def test_check_and_the_manifest_need_no_torch(scenario: Path, tmp_path: Path) -> None:
+    profiled(tmp_path / "p.json")
+    scenario.write_text(SCENARIO.replace("recorded: true", "profile: p.json"))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from gcsim.scenarios.load import load_scenario\n"
+        "from gcsim.scenarios.record import check_trace\n"
+        f"check_trace(load_scenario({str(scenario)!r}))\n"
+        "print('fine')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "fine\n", done.stderr
+
+
+# --- a profile -----------------------------------------------------------------------------------
+
+
+def profiled(path: Path) -> None:
+    model = Mine()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with profile(record_shapes=True) as profiler:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 30)).square().mean().backward()
+            optimizer.step()
+    profiler.export_chrome_trace(str(path))
+
+
+def test_times_come_from_a_profile_and_the_report_says_so(scenario: Path) -> None:
+    profiled(scenario.parent / "p.json")
+    scenario.write_text(SCENARIO.replace("recorded: true", "profile: p.json"))
+    loaded = load_scenario(scenario)
+    result = gcsim.run(loaded)
+    said = result.provenance["compute"]
+    assert said["source"].startswith("measured: PyTorch profiler, p.json: median of 2 of 3")
+    assert not said["estimate"]
+    assert {row.forward_s for row in result.rows} == {said["forward_s"]}
+    assert loaded.resolved["compute"] == {"profile": str(scenario.parent / "p.json")}
+
+
+def test_a_profile_of_another_model_is_refused_before_anything_runs(scenario: Path) -> None:
+    body = {
+        "traceEvents": [{"ph": "X", "name": "torch::autograd::AccumulateGrad", "ts": 1, "dur": 1}]
+    }
+    (scenario.parent / "p.json").write_text(json.dumps(body))
+    scenario.write_text(SCENARIO.replace("recorded: true", "profile: p.json"))
+    with pytest.raises(InputError, match="shows 1 gradients in an iteration; the model has 4"):
+        check_trace(load_scenario(scenario))
+
+
+def test_a_live_scenario_checks_the_schema_of_its_profile(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"traceEvents": [')
+    loaded = load_scenario("lenet_2node", [f"compute={{profile: {tmp_path}/p.json}}"])
+    with pytest.raises(InputError, match="is cut short at event 0"):
+        check_trace(loaded)
+
+
+# --- what does not fit ---------------------------------------------------------------------------
+
+
+def problems(scenario: Path, text: str) -> list[str]:
+    scenario.write_text(text)
+    with pytest.raises(InputError) as refusal:
+        check_trace(load_scenario(scenario))
+    return [str(problem) for problem in refusal.value.problems]
+
+
+def test_what_needs_a_trace_and_has_none_is_told_with_its_place(scenario: Path) -> None:
+    live = "gradients: {source: live}"
+    said = problems(scenario, SCENARIO.replace("gradients: {source: recorded, trace: trace}", live))
+    assert len(said) == 2
+    assert f"{scenario}:2:8: error: model: recorded is the model of a trace" in said[0]
+    assert f"{scenario}:5:21: error: compute.recorded" in said[1]
+    assert all("gradients: {source: recorded, trace: FOLDER}" in one for one in said)
+
+
+def test_a_trace_without_times_is_told(scenario: Path) -> None:
+    rewrite(scenario.parent / "trace", passes=None)
+    (said,) = problems(scenario, SCENARIO)
+    assert "trace.json: error: holds no times of the forward and backward pass" in said
+    assert "gcsim record --times" in said
+
+
+def test_another_batch_is_told(scenario: Path) -> None:
+    (said,) = problems(scenario, SCENARIO.replace("batch_size: 8", "batch_size: 16"))
+    assert "set batch_size: 8" in said
+
+
+def test_another_model_is_told_the_word_for_it(scenario: Path) -> None:
+    text = SCENARIO.replace("model: recorded", "model: lenet").replace("{recorded: true}", "null")
+    (said,) = problems(scenario, text)
+    assert "holds gradients of 'Mine', the scenario trains 'lenet'; set model: recorded" in said
+
+
+def test_a_trace_that_is_none_is_told(scenario: Path) -> None:
+    (scenario.parent / "trace" / MANIFEST).write_text("{")
+    (said,) = problems(scenario, SCENARIO)
+    assert "is truncated or no JSON" in said
+
+
+def test_more_workers_than_were_recorded_is_told(scenario: Path) -> None:
+    (said,) = problems(scenario, SCENARIO.replace("trace: trace}", "trace: trace, workers: 3}"))
+    assert "holds gradients of 2 workers, the scenario asks for 3" in said
+    assert "record more" in said
+
+
+# --- buckets -------------------------------------------------------------------------------------
+
+
+def test_other_buckets_are_warned_of_once_with_both(
+    scenario: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [name for name, _ in read_manifest(scenario.parent / "trace").parameters]
+    backwards = names[::-1]
+    rewrite(scenario.parent / "trace", buckets=(tuple(backwards[:2]), tuple(backwards[2:])))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            check_trace(load_scenario(scenario))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "exchanged there in 2 buckets (0.00322, 0.0248 MB)" in warning
+    assert "`ddp` makes 1 bucket (0.028 MB)" in warning
+
+
+def test_equal_buckets_are_not(scenario: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = [name for name, _ in read_manifest(scenario.parent / "trace").parameters]
+    rewrite(scenario.parent / "trace", buckets=(tuple(names),))
+    check_trace(load_scenario(scenario))
+    assert caplog.records == []
+
+
+def test_one_worker_is_warned_of_once(
+    scenario: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path / "single", timed=1)
+    scenario.write_text(SCENARIO.replace("trace: trace", "trace: single"))
+    for _ in range(2):
+        check_trace(load_scenario(scenario))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "single: warning: holds the gradients of one worker" in warning
+    assert len(gcsim.run(load_scenario(scenario)).rows) == 4
+
+
+# --- shipped models ------------------------------------------------------------------------------
+
+
+def test_live_recordings_have_times_on_request_alone(tmp_path: Path) -> None:
+    settings = load_scenario("lenet_2node", ["gradients.iterations=1", "gradients.workers=1"])
+    told: dict[str, Any] = {
+        "model": settings.model, "batch_size": 8, "workers": 1, "warmup_steps": 0,
+        "iterations": 1, "learning_rate": 0.01, "momentum": 0.9, "device": "cpu", "seed": 1,
+    }  # fmt: skip
+    plain = Trace.open(record_live(**told, folder=tmp_path / "plain"))
+    timed = Trace.open(record_live(**told, times=True, folder=tmp_path / "timed"))
+    assert plain.passes is None
+    assert timed.passes is not None
+    assert timed.passes.ready is not None
+    assert len(timed.passes.ready) == 10
+    assert max(timed.passes.ready) <= timed.passes.backward
+    files = [read_manifest(tmp_path / name).files for name in ("plain", "timed")]
+    assert files[0] == files[1]  # times change no gradient
+
+
+def test_a_manifest_from_before_there_were_times_is_read(scenario: Path) -> None:
+    import hashlib
+
+    path = scenario.parent / "trace" / MANIFEST
+    body = json.loads(path.read_text())
+    for key in ("sha256", "passes", "buckets"):
+        del body[key]
+    body["sha256"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(body))
+    manifest = read_manifest(path.parent)
+    assert manifest.passes is None
+    assert manifest.buckets is None
+
+
+@pytest.mark.parametrize(("device", "warned"), [("v100", True), ("cpu_2core", False)])
+def test_times_of_a_cpu_are_not_taken_for_a_gpus_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, device: str, warned: bool
+) -> None:
+    path = tmp_path / f"{device}.yaml"
+    path.write_text(
+        "model: resnet20_cifar10\nbatch_size: 32\n"
+        f"cluster: {{nodes: 2, device: {device}, network: 10gbe}}\ncompressors: [none]\n"
+    )
+    passes = PassTimes(forward=0.01, backward=0.02, processor="cpu", source="the host's clock")
+    scenario = replace(load_scenario(path), compute=passes)
+    piece = TensorSlice(index=0, name="w", shape=(10,), offset=0)
+    traffic = TrafficProfile(
+        compressor="none", workers=2, parameters={}, model=ModelFacts(
+            name="resnet20_cifar10", parameters=10, layers=(), samples_per_worker=32
+        ),
+        buckets=(BucketLayout(index=0, slices=(piece,)),), phases=(), period=1,
+        quality=Quality(nmse=0.0, cosine_similarity=1.0),
+    )  # fmt: skip
+    assert measured_passes(scenario, traffic) == passes
+    assert ("measured on a CPU (the host's clock)" in caplog.text) is warned

@@ -1,0 +1,99 @@
+"""`gcsim calibrate device`: its file, its notes, and what it refuses before it measures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim.cli import app
+from gcsim.scenarios import calibrate_device, catalog
+from gcsim.scenarios.calibrate_device import Calibration
+from gcsim.scenarios.catalog import read_devices
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the measurement was asked for; it answers with a device of the catalogue."""
+    seen: dict[str, Any] = {}
+
+    def measure(_: object, **given: Any) -> Calibration:
+        from dataclasses import replace
+
+        seen.update(given)
+        known = replace(catalog.device("cpu_2core"), name=given["name"])
+        return Calibration(device=known, samples=(), sites=())
+
+    monkeypatch.setattr(calibrate_device, "calibrate_device", measure)
+    return seen
+
+
+def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "my_gpu.yaml"
+    outcome = runner.invoke(
+        app,
+        ["calibrate", "device", "-o", str(path), "--threads", "1", "--quick", "--model", "lenet",
+         "--batch", "8", "--device", "cpu"],
+    )  # fmt: skip
+    assert outcome.exit_code == 0, outcome.output
+    assert list(read_devices(path)) == ["my_gpu"]
+    del asked["command"]
+    assert asked == {
+        "name": "my_gpu",
+        "device": "cpu",
+        "threads": 1,
+        "quick": True,
+        "models": [("lenet", 8)],
+    }
+    assert outcome.stdout == ""  # all of it is notes
+    assert f"cluster.device={path}" in outcome.stderr
+
+
+def test_a_name_may_be_given(asked: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    assert runner.invoke(
+        app, ["calibrate", "device", "-o", str(path), "--name", "lab-3.a", "-q"]
+    ).exit_code == 0  # fmt: skip
+    assert list(read_devices(path)) == ["lab-3.a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-o", "x.yaml", "--name", "a b"], "--name: error: 'a b' cannot be a device's name"),
+        (["-o", "x.yaml", "--model", "alexnt"], "did you mean 'alexnet'?"),
+        (["-o", "."], "is a folder"),
+        (["-o", "a_file/x.yaml"], "is a file, not a folder"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(
+    asked: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a_file").write_text("")
+    outcome = runner.invoke(app, ["calibrate", "device", *arguments])
+    assert outcome.exit_code == 2
+    assert said in outcome.stderr
+    assert not asked
+    assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
+
+
+def test_help_and_refusals_import_no_torch() -> None:
+    code = (
+        "import sys; from gcsim.cli import app; from typer.testing import CliRunner; "
+        "r = CliRunner(); "
+        "assert r.invoke(app, ['calibrate', 'device', '--help']).exit_code == 0; "
+        "assert r.invoke(app, ['calibrate', 'device', '-o', 'x', '--name', '']).exit_code == 2; "
+        "assert not {'torch', 'scipy', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

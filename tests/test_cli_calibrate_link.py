@@ -1,0 +1,217 @@
+"""`gcsim calibrate link` and `gcsim.calibrate_link`: from measurements to a link in a scenario."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim import calibrate_link
+from gcsim.analysis.link_measurements import Stated, read
+from gcsim.cli import app
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.named_files import read_link
+
+DATA = Path(__file__).parent / "analysis" / "data"
+SCENARIO = """\
+model: lenet
+batch_size: 8
+cluster: {nodes: 4, device: v100, network: my_link.yaml, collectives: {transport: gloo}}
+compressors: [none]
+"""
+
+
+def gcsim(*arguments: str | Path) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- gcsim calibrate link ------------------------------------------------------------------------
+
+
+def test_from_a_log_to_a_scenario(here: Path) -> None:
+    log = here / "log.txt"
+    log.write_text((DATA / "gloo_benchmark_4_processes.txt").read_text(encoding="utf-8"))
+    code, out, err = gcsim("calibrate", "link", log, "-o", "my_link.yaml")
+    assert (code, "Traceback" in err) == (0, False)
+    assert out.startswith("my_link: 11 measurements of 11 sizes, all_reduce on 4 ranks, carried")
+    assert "intervals: 95 %, by the covariance of the fit" in out
+    assert "errors of 11 sizes: median " in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert err.splitlines()[-1] == (
+        "wrote my_link.yaml; in a scenario: network: my_link.yaml, with the collectives that were "
+        "measured (cluster.collectives.transport)"
+    )
+    (here / "a.yaml").write_text(SCENARIO, encoding="utf-8")
+    link = load_scenario("a.yaml").cluster.network
+    assert link.name == "my_link"
+    assert "log.txt (Gloo benchmark)" in link.source
+    code, out, _ = gcsim("check", "a.yaml")
+    assert code == 0
+    assert "from files cluster.network: my_link.yaml" in " ".join(out.split())
+    code, out, _ = gcsim("list", "links", "my_link.yaml")
+    assert code == 0
+    assert "in a scenario network: my_link.yaml" in " ".join(out.split())
+    assert sorted(path.name for path in here.iterdir()) == ["a.yaml", "log.txt", "my_link.yaml"]
+
+
+def test_several_files_and_what_the_user_states(here: Path) -> None:
+    for ranks in (2, 4):
+        data = DATA / f"gloo_100mbit_{ranks}_ranks.csv"
+        (here / data.name).write_text(data.read_text(encoding="utf-8"), encoding="utf-8")
+    files = ["gloo_100mbit_2_ranks.csv", "gloo_100mbit_4_ranks.csv"]
+    code, _, err = gcsim("calibrate", "link", *files)
+    assert code == 2
+    assert "error: different numbers of ranks were measured: 2 at gloo_100mbit_2_ranks.csv:" in err
+    assert "select one with --ranks 4" in err
+    code, out, _ = gcsim("calibrate", "link", *files, "--ranks", "2", "--ranks", "4",
+                         "--name", "both", "--line-rate", "100 Mbit/s")  # fmt: skip
+    assert code == 0
+    assert out.startswith("both: ")
+    assert "on 2, 4 ranks" in out
+    assert "of 100 Mbit/s" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.csv"], "nothing.csv: error: No such file or directory"),
+        (
+            ["a.csv", "--algorithm", "rings"],
+            "--algorithm: error: 'rings' carries out no all_reduce",
+        ),
+        (["a.csv", "--ranks", "8"], "--ranks: error: nothing was measured on 8 ranks"),
+        (["a.csv", "--line-rate", "10"], "--line-rate: error: 10 has no unit"),
+        (["a.csv", "--line-rate", "0 bit/s"], "--line-rate: error: 0 bit/s is zero"),
+        (["a.csv", "--intra-node", "pci"], "error: unknown link 'pci'; there are pcie3_x16"),
+        (["a.csv", "--collective", "barrier"], "--collective: error: 'barrier' is no collective"),
+        (["a.csv", "--format", "gloo"], "a.csv: error: has no line with elements and times"),
+        (["a.csv", "-o", "a.csv/link.yaml"], "cannot write"),
+    ],
+)
+def test_what_is_wrong_ends_with_code_2(here: Path, arguments: list[str], message: str) -> None:
+    lines = [f"all_reduce,4,{4**power},{1e-3 + 1e-9 * 4**power}" for power in range(5, 13)]
+    text = "\n".join(["collective,ranks,bytes,seconds", *lines, ""])
+    (here / "a.csv").write_text(text, encoding="utf-8")
+    code, _, err = gcsim("calibrate", "link", *arguments)
+    assert code == 2
+    assert message in err
+    assert [path.name for path in here.iterdir()] == ["a.csv"]
+
+
+def test_help_and_check_start_without_scipy_and_torch() -> None:
+    code = (
+        "import sys\nfrom gcsim.cli import main\n"
+        "try:\n    main(['calibrate', 'link', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'scipy', 'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- torchrun -m gcsim.calibrate_link ------------------------------------------------------------
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _torchrun(ranks: int, *arguments: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
+        "--master-addr", "127.0.0.1", "--master-port", str(_free_port()),
+        "-m", "gcsim.calibrate_link", *arguments,
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "collectives"), [(2, "all_reduce,all_gather"), (3, "all_reduce,reduce_scatter")]
+)
+def test_a_live_cluster_is_measured_and_fitted(here: Path, ranks: int, collectives: str) -> None:
+    done = _torchrun(
+        ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
+        "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (reading,) = read([Path("m.csv")], stated=Stated())
+    assert reading.tool.startswith("gcsim ")
+    kinds = {point.collective for point in reading.measurements}
+    assert kinds == set(collectives.split(","))
+    for point in reading.measurements:
+        assert (point.ranks, point.devices_per_node, point.algorithm) == (ranks, ranks, "gloo")
+        # loopback on a busy machine: neither free nor slower than a second for 64 KiB
+        assert 1e-6 < point.seconds < 1
+    sizes = sorted({point.nbytes for point in reading.measurements if point.nbytes})
+    assert sizes[0] <= 1024 <= sizes[-1] <= 1 << 16
+    text = Path("m.csv").read_text(encoding="utf-8")
+    for said in ("# backend: gloo", "# date: ", "# command: torchrun -m gcsim.calibrate_link"):
+        assert said in text
+    assert done.stdout.startswith("my_link: ")
+    link, _ = read_link("my_link.yaml", here)
+    assert "m.csv (gcsim " in link.source
+    assert sorted(path.name for path in here.iterdir()) == ["m.csv", "my_link.yaml"]
+    code, out, _ = gcsim("calibrate", "link", "m.csv", "--name", "my_link")
+    assert code == 0
+    assert out.splitlines()[2:] == done.stdout.splitlines()[2:]  # the same fit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the ranks of the cluster are not known; start it with: torchrun"),
+        (["--collective", "barrier"], "--collective: error: 'barrier': not measured here; known"),
+        (["--min-size", "1 MiB", "--max-size", "4 MiB"], "--min-size: error: from 1,048,576 to"),
+        (["--max-size", "4 lots"], "--max-size: error: unknown unit 'lots'"),
+        (["--seconds-budget", "0"], "--seconds-budget: error: must be more than 0"),
+    ],
+)
+def test_what_is_wrong_with_the_options(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    assert calibrate_link.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_no_scenario_could_name_is_refused_before_it_is_written(
+    here: Path,
+) -> None:
+    (here / "ring.csv").write_text(
+        "collective,ranks,bytes,seconds\n"
+        "all_reduce,4,1000,0.001\nall_reduce,4,100000,0.002\nall_reduce,4,10000000,0.1\n"
+    )
+    code, _, err = gcsim("calibrate", "link", "ring.csv", "-o", "link.txt")
+    assert code == 2
+    assert "link.txt: error: a scenario tells a link's file by its ending" in err
+    assert not (here / "link.txt").exists()

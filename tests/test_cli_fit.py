@@ -1,0 +1,93 @@
+"""`gcsim fit`, and a table of a shipped model to start from, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcsim.traces.fit_file import read_fits
+from gcsim.traces.models import shipped_model
+from gcsim.traces.record import record_live
+
+SCENARIO = """\
+model: {layers: net.csv}
+batch_size: 8
+gradients: {source: synthetic, iterations: 1}
+cluster: {nodes: [2], device: p100_pcie, network: 10gbe}
+compressors: [none, fp16]
+"""
+
+
+def gcsim(*arguments: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1",
+                   "GCSIM_CACHE_DIR": str(folder / "cache")}  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-m", "gcsim", *arguments], cwd=folder, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == code, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of two workers and two iterations of LeNet, and a table of it."""
+    here = tmp_path_factory.mktemp("fit")
+    record_live(
+        model=shipped_model("lenet"), batch_size=8, workers=2, warmup_steps=1, iterations=2,
+        learning_rate=0.01, momentum=0.9, device="cpu", seed=0, folder=here / "trace",
+    )  # fmt: skip
+    (here / "a.yaml").write_text(SCENARIO)
+    return here
+
+
+def test_a_fit_is_written_and_a_run_draws_from_it(folder: Path) -> None:
+    (folder / "net.csv").write_text(
+        gcsim("list", "models", "lenet", "--layers", folder=folder).stdout
+    )
+    ran = gcsim("fit", "trace", "-o", "fit.json", folder=folder)
+    assert "Written to fit.json" in ran.stderr
+    assert "lenet: 10 tensors, 61,706 elements, from 2 iterations of 2 workers" in ran.stderr
+    (fit,) = read_fits(folder / "fit.json")
+    assert len(fit.tensors) == 10
+    changes = ["--set", "gradients.fit=fit.json", "--set", "model.name=lenet"]
+    shown = gcsim("run", "a.yaml", *changes, "-o", "out", folder=folder)
+    assert "a: 2 nodes, 2 workers, synthetic gradients, fastest first" in shown.stdout
+    assert "SYNTHETIC" in shown.stderr
+    facts = json.loads((folder / "out/results.json").read_text())["provenance"]["gradients"]
+    assert facts["source"] == "synthetic"
+    assert facts["fit"].startswith("fit.json: each tensor by its name, from a recording of lenet")
+    # what stands beside the results can be run again, from anywhere
+    again = gcsim("run", "out/scenario.yaml", "-o", "again", "-q", folder=folder)
+    assert again.stdout == shown.stdout
+
+
+def test_checking_names_a_fit_that_cannot_be_read(folder: Path) -> None:
+    (folder / "net.csv").write_text("name,shape,forward_flops\na,3,0\n")
+    (folder / "damaged.json").write_text('{"schema": 1, "fits": [{"model": NaN}]}')
+    told = gcsim("check", "a.yaml", "--set", "gradients.fit=damaged.json", folder=folder, code=2)
+    assert "damaged.json: error: fits.0.model: input should be a valid string" in told.stderr
+    assert "gcsim fit TRACE" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_what_cannot_be_fitted_is_told_and_nothing_is_left(folder: Path) -> None:
+    told = gcsim("fit", "none", "-o", "never.json", folder=folder, code=2)
+    assert "none: error: there is no such folder" in told.stderr
+    twice = gcsim("fit", "trace", "trace", "-o", "never.json", folder=folder, code=2)
+    assert "two traces are of 'lenet'" in twice.stderr
+    assert not (folder / "never.json").exists()
+
+
+def test_layers_are_those_of_a_model(folder: Path) -> None:
+    told = gcsim("list", "models", "lenett", "--layers", folder=folder, code=2)
+    assert "did you mean 'lenet'?" in told.stderr
+    assert (
+        "--layers belongs to one model"
+        in gcsim("list", "links", "--layers", folder=folder, code=2).stderr
+    )

@@ -1,0 +1,49 @@
+"""`gcsim list tasks`: what live training can learn, read without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim.cli import app
+from gcsim.cli_list import Kind, details, entries
+from gcsim.errors import InputError
+from gcsim.traces.models import MODELS
+from gcsim.traces.tasks import TASKS
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_every_task_is_listed_with_its_input_and_within_the_width(columns: str) -> None:
+    shown = CliRunner().invoke(app, ["list", "tasks"], env={"COLUMNS": columns}).stdout
+    for task in TASKS.values():
+        assert task.name in shown
+        assert f"input: {task.input}" in shown
+    assert max(map(len, shown.splitlines())) <= int(columns)
+
+
+def test_each_model_is_the_default_of_one_task() -> None:
+    named = [model for entry in entries(Kind.tasks) for model in entry["default_of"]]
+    assert sorted(named) == sorted(MODELS)
+
+
+def test_a_task_is_shown_alone_and_as_json() -> None:
+    shown = CliRunner().invoke(app, ["list", "tasks", "words", "--json"])
+    assert json.loads(shown.stdout) == details(Kind.tasks, "words")
+    assert "lstm_ptb_650" in CliRunner().invoke(app, ["list", "tasks", "words"]).stdout
+
+
+def test_a_mistyped_task_gets_a_suggestion() -> None:
+    with pytest.raises(InputError, match="did you mean 'words'"):
+        details(Kind.tasks, "wrods")
+
+
+def test_the_list_is_read_without_torch_and_scikit_learn() -> None:
+    code = (
+        "import sys; from gcsim.cli_list import Kind, entries; entries(Kind.tasks); "
+        "sys.exit(bool({'torch', 'sklearn', 'scipy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

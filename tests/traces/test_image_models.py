@@ -1,0 +1,373 @@
+"""Image models: published sizes, torchvision's order, the papers' layers, and they do train.
+
+Where the numbers come from: "torchvision" is version 0.28.0. Sizes and multiply-adds are those of
+its documentation (`Weights.meta`, `num_params` and `_ops`); `LISTS` are SHA-256 sums of its models'
+`named_parameters()`, one line "name [shape]" each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gcsim.traces.building import build_model, trainable
+from gcsim.traces.facts import model_facts
+from gcsim.traces.live import LiveTrainer
+from gcsim.traces.losses import heads, sample_losses
+from gcsim.traces.models import MODELS
+from gcsim.traces.networks_densenet import DenseLayer
+from gcsim.traces.networks_mobilenet import InvertedResidual
+from gcsim.traces.networks_wide_resnet import WideBlock
+from gcsim.traces.profile import ModelFacts
+from gcsim.traces.second_moments import second_moments
+from gcsim.traces.tasks import make_task
+
+SIZES = {  # parameters, tensors, multiply-adds of a forward pass in 10^9
+    "vgg11": (132_863_336, 22, 7.609),
+    "vgg16": (138_357_544, 32, 15.47),
+    "vgg19": (143_667_240, 38, 19.632),
+    "googlenet": (6_624_904, 173, 1.498),
+    "inception_v3_aux": (27_161_264, 292, 5.719),  # 5.713 as documented: evaluation, without aux
+    "densenet121": (7_978_856, 364, 2.834),
+    "densenet161": (28_681_000, 484, 7.728),
+    "mobilenet_v2": (3_504_872, 158, 0.301),
+    # torchvision.models.googlenet(aux_logits=True), inception_v3(aux_logits=False): not documented
+    "googlenet_aux": (13_004_888, 187, 1.507),
+    "inception_v3": (23_834_568, 284, 5.713),
+    # "36.5M": arXiv:1605.07146, table 4; the exact figure and 5.25 G: osmr/imgclsmob
+    "wrn28_10_cifar10": (36_479_194, 80, 5.243),
+    # kuangliu/pytorch-cifar's VGG16: by hand in `test_the_vggs_for_cifar_by_hand`
+    "vgg16_bn_cifar10": (14_728_266, 54, 0.313),
+    "vgg_like_cifar10": (14_987_200, 43, 0.313),
+}
+LISTS = {
+    "vgg11": "1373d2f6ee3af54d",
+    "vgg16": "e0f24b3678fcfb4f",
+    "vgg19": "ba440b05e9aebbcc",
+    "googlenet": "6fbce93b4cb551d8",
+    "googlenet_aux": "9743403138e1bcfb",
+    "inception_v3": "04f4d98c03babd9b",
+    "inception_v3_aux": "e676f9d0138d8ede",
+    "densenet121": "21acd7911351681c",
+    "densenet161": "95442ec433cba3b7",
+    "mobilenet_v2": "646a51a00fa44584",
+}
+TOTAL_FLOPS = {  # exact: 2 x outputs x fan-in of every layer, in training
+    "vgg11": 15_218_180_096,
+    "vgg16": 30_940_528_640,
+    "vgg19": 39_264_124_928,
+    "googlenet": 2_996_752_384,
+    "googlenet_aux": 3_013_496_832,
+    "inception_v3": 11_426_432_192,
+    "inception_v3_aux": 11_437_798_592,
+    "densenet121": 5_668_323_328,
+    "densenet161": 15_455_814_144,
+    "mobilenet_v2": 601_548_544,
+    "vgg16_bn_cifar10": 626_403_328,
+}
+HEADS = {"googlenet_aux": 3, "inception_v3_aux": 2}
+
+
+@cache
+def bare(name: str) -> nn.Module:
+    return build_model(MODELS[name], seed=0, device="meta")
+
+
+@cache
+def facts(name: str) -> ModelFacts:
+    return model_facts(MODELS[name], bare(name), 1)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_the_published_ones(name: str) -> None:
+    parameters, tensors, multiply_adds = SIZES[name]
+    found = [p.numel() for _, p in trainable(bare(name))]
+    assert (sum(found), len(found)) == (parameters, tensors)
+    assert round(facts(name).forward_flops / 2e9, 3) == multiply_adds
+    assert sorted(i for layer in facts(name).layers for i in layer.parameters) == list(
+        range(tensors)
+    )
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_parameters_stand_in_torchvisions_order_under_its_names(name: str) -> None:
+    lines = "".join(f"{n} {list(p.shape)}\n" for n, p in bare(name).named_parameters())
+    assert hashlib.sha256(lines.encode()).hexdigest().startswith(LISTS[name])
+
+
+def by_hand(module: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, int]]:
+    """2 x outputs x fan-in a sample, layer by layer in the order of calls: without any counter."""
+    found: list[tuple[str, int]] = []
+
+    def hook(name: str) -> Callable[..., None]:
+        def note(layer: nn.Module, _given: object, output: Tensor) -> None:
+            weight = layer.weight
+            assert isinstance(weight, Tensor)
+            fan_in = 0 if weight.dim() == 1 else weight[0].numel()  # batch norm counts nothing
+            found.append((name, 2 * output[0].numel() * fan_in))
+
+        return note
+
+    handles = [
+        layer.register_forward_hook(hook(name))
+        for name, layer in module.named_modules()
+        if hasattr(layer, "weight")
+    ]
+    with torch.no_grad():
+        module(torch.zeros(2, *shape, device="meta"))
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_flops_are_twice_outputs_times_fan_in_layer_by_layer(name: str) -> None:
+    found = [(layer.name, layer.forward_flops) for layer in facts(name).layers]
+    assert found == by_hand(bare(name), MODELS[name].input_shape)
+    assert facts(name).forward_flops == TOTAL_FLOPS.get(name, facts(name).forward_flops)
+
+
+def shapes(name: str) -> dict[str, list[int]]:
+    return {n: list(p.shape) for n, p in bare(name).named_parameters()}
+
+
+def test_some_layers_are_those_of_the_papers_tables() -> None:
+    assert [
+        layer.forward_flops for layer in facts("vgg16").layers[:3]
+    ] == [  # 224 x 224 x 64 x 27, then x 64 x 576, then 112 x 112 x 128 x 576; twice each
+        173_408_256,
+        3_699_376_128,
+        1_849_688_064,
+    ]
+    inception = shapes("inception_v3_aux")
+    assert inception["Mixed_6b.branch7x7_2.conv.weight"] == [128, 128, 1, 7]
+    assert inception["Mixed_6b.branch7x7dbl_2.conv.weight"] == [128, 128, 7, 1]
+    assert inception["Mixed_7c.branch3x3dbl_1.conv.weight"] == [448, 2048, 1, 1]
+    assert inception["AuxLogits.conv1.conv.weight"] == [768, 128, 5, 5]
+    # arXiv:1409.4842, table 1, row 4e: 256, 160, 320, 32, 128, 128 of 528 channels
+    google = shapes("googlenet_aux")
+    assert google["inception4e.branch2.0.conv.weight"] == [160, 528, 1, 1]
+    assert google["aux2.fc1.weight"] == [1024, 2048]
+    mobile = shapes("mobilenet_v2")
+    assert mobile["features.17.conv.1.0.weight"] == [960, 1, 3, 3]
+    assert mobile["features.18.0.weight"] == [1280, 320, 1, 1]
+    # growth 48: the last block ends with 2208 channels
+    assert shapes("densenet161")["classifier.weight"] == [1000, 2208]
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "inner"),
+    [  # arXiv:1409.4842, figure 3; arXiv:1512.00567, figure 8
+        ("googlenet_aux", "inception4a", "aux1"),
+        ("googlenet_aux", "inception4d", "aux2"),
+        ("inception_v3_aux", "Mixed_6e", "AuxLogits"),
+    ],
+)
+def test_inner_classifiers_stand_behind_their_block(name: str, block: str, inner: str) -> None:
+    called = [layer.name.split(".")[0] for layer in facts(name).layers]
+    assert called[called.index(inner) - 1] == block
+    assert called[called.index(inner) - 2] == block
+
+
+def test_wrn_28_10_by_hand() -> None:
+    # 28 = 6 * 4 + 4 layers: a first one, 3 x 4 blocks of two, 3 shortcuts of 1 x 1
+    parameters = flops = 0
+    inputs, side = 16, 32
+    parameters += 3 * 9 * 16
+    flops += 2 * side**2 * 3 * 9 * 16
+    for width, shrinks in ((160, False), (320, True), (640, True)):
+        for block in range(4):
+            side //= 2 if shrinks and block == 0 else 1
+            weights = 9 * inputs * width + 9 * width * width
+            weights += inputs * width if inputs != width else 0
+            parameters += weights + 2 * inputs + 2 * width
+            flops += 2 * side**2 * weights
+            inputs = width
+    parameters += 2 * 640 + 640 * 10 + 10
+    flops += 2 * 640 * 10
+    assert facts("wrn28_10_cifar10").parameters == parameters == 36_479_194
+    assert facts("wrn28_10_cifar10").forward_flops == flops
+
+
+def test_the_vggs_for_cifar_by_hand() -> None:
+    widths = [3, 64, 64, 128, 128, *[256] * 3, *[512] * 6]
+    weights = sum(9 * a * b for a, b in pairwise(widths))
+    channels = sum(widths[1:])
+    # biases, scale and shift; one output layer
+    assert facts("vgg16_bn_cifar10").parameters == weights + 3 * channels + 512 * 10 + 10
+    # scale and shift; 512 x 512 with its own; no bias anywhere
+    assert (
+        facts("vgg_like_cifar10").parameters
+        == weights + 2 * channels + 512 * 512 + 2 * 512 + 512 * 10
+    )
+    assert (
+        facts("vgg_like_cifar10").forward_flops == TOTAL_FLOPS["vgg16_bn_cifar10"] + 2 * 512 * 512
+    )
+
+
+TABLE_3 = """
+conv3-64 dropout(0.3) conv3-64
+maxpool
+conv3-128 dropout(0.4) conv3-128
+maxpool
+conv3-256 dropout(0.4) conv3-256 dropout(0.4) conv3-256
+maxpool
+conv3-512 dropout(0.4) conv3-512 dropout(0.4) conv3-512
+maxpool
+conv3-512 dropout(0.4) conv3-512 dropout(0.4) conv3-512
+maxpool
+dropout(0.5) fully connected 512 bn relu
+dropout(0.5) fully connected 10
+"""  # arXiv:1802.06058, appendix D; batch norm and ReLU follow each convolution
+
+
+def test_the_vgg_like_network_is_that_of_the_papers_table_3() -> None:
+    words: list[str] = []
+    for layer in bare("vgg_like_cifar10").modules():
+        if isinstance(layer, nn.Conv2d):
+            assert layer.kernel_size == (3, 3)
+            words.append(f"conv3-{layer.out_channels}")
+        elif isinstance(layer, nn.Linear):
+            words += ["fully", "connected", str(layer.out_features)]
+        elif isinstance(layer, nn.Dropout):
+            words.append(f"dropout({round(layer.p, 6):g})")
+        elif isinstance(layer, nn.MaxPool2d):
+            words.append("maxpool")
+        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            words.append("bn")
+        elif isinstance(layer, nn.ReLU):
+            words.append("relu")
+    expected: list[str] = []
+    for word in TABLE_3.split():
+        expected += [word, "bn", "relu"] if word.startswith("conv3") else [word]
+    assert words == expected
+
+
+CHEAP = ("vgg_like_cifar10", "vgg16_bn_cifar10", "mobilenet_v2", "googlenet_aux", "densenet121")
+
+
+@pytest.mark.parametrize("name", [*CHEAP, "inception_v3_aux"])
+def test_two_samples_give_every_parameter_a_gradient(name: str) -> None:
+    entry = MODELS[name]
+    model = build_model(entry, seed=0)
+    images, labels = make_task(entry, 0).batch(2, worker=0, step=0)
+    output = model(images)
+    assert len(heads(output)) == HEADS.get(name, 1)
+    loss = sample_losses(entry, output, labels).mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    for parameter, value in trainable(model):
+        assert value.grad is not None, parameter
+        assert bool(value.grad.isfinite().all()), parameter
+        assert float(value.grad.abs().max()) > 0, parameter
+    for logits in heads(output):
+        assert surprise(logits) < 1.05 * math.log(entry.classes)
+
+
+def surprise(logits: Tensor) -> float:
+    """The loss for labels drawn at random: ln(classes) for who knows nothing, else more."""
+    uniform = torch.full_like(logits, 1 / logits.shape[1])
+    return float(cross_entropy(logits.detach(), uniform))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["vgg11", "vgg16", "vgg19", "wrn28_10_cifar10", "densenet161"])
+def test_large_networks_start_as_if_they_knew_nothing(name: str) -> None:
+    entry = MODELS[name]
+    images, _ = make_task(entry, 0).batch(4, worker=0, step=0)
+    with torch.no_grad():
+        assert surprise(build_model(entry, seed=0)(images)) < 1.05 * math.log(entry.classes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "batch"), [(name, 32 if "cifar" in name else 8) for name in CHEAP]
+)
+def test_the_network_learns_with_the_usual_learning_rate(name: str, batch: int) -> None:
+    entry = MODELS[name]
+    trainer = LiveTrainer(
+        entry, build_model(entry, seed=0), make_task(entry, 0),
+        batch_size=batch, learning_rate=0.01, momentum=0.9, seed=0,
+    )  # fmt: skip
+    losses = list(trainer.warm_up(20))
+    assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
+
+
+def test_inner_classifiers_count_by_their_weight_and_only_in_training() -> None:
+    entry = MODELS["googlenet_aux"]
+    assert entry.auxiliary_weight == 0.3  # arXiv:1409.4842, section 5
+    assert MODELS["inception_v3_aux"].auxiliary_weight == 0.4  # the authors' code
+    model = build_model(entry, seed=0)
+    images, labels = make_task(entry, 0).batch(2, worker=0, step=0)
+    output = model(images)
+    main, second, first = heads(output)  # torchvision's order
+    inner = dict(model.named_parameters())["aux1.fc2.weight"]
+    (alone,) = torch.autograd.grad(cross_entropy(first, labels), inner, retain_graph=True)
+    for weight in (0.3, 0.6):
+        losses = sample_losses(replace(entry, auxiliary_weight=weight), output, labels)
+        (found,) = torch.autograd.grad(losses.mean(), inner, retain_graph=True)
+        torch.testing.assert_close(found, weight * alone)
+    assert not torch.equal(main, second)
+    model.eval()
+    with torch.no_grad():
+        assert len(heads(model(images))) == 1
+
+
+BLOCKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "inverted residual, halving": (lambda: InvertedResidual(6, 8, 2, 6), 6),
+    "inverted residual, added": (lambda: InvertedResidual(6, 6, 1, 6), 6),
+    "dense layer": (lambda: DenseLayer(6, 4), 6),
+    "wide block": (lambda: WideBlock(6, 8, 2), 6),
+    "depthwise, with holes": (
+        lambda: nn.Conv2d(6, 12, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2), groups=6),
+        6,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_second_moments_of_the_blocks_are_those_of_a_loop_over_samples(kind: str) -> None:
+    """Batch norm from statistics that stand still: then samples do not meet, and the definition
+    sum_z (g_z / B)^2 is a loop of one backward pass a sample."""
+    build, channels = BLOCKS[kind]
+    torch.manual_seed(0)
+    model = nn.Sequential(build(), nn.Flatten(), nn.LazyLinear(5))
+    images, labels = torch.randn(6, channels, 8, 8), torch.arange(6) % 5
+    model(images)
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.eval()
+    expected = [torch.zeros_like(p) for p in model.parameters()]
+    for image, label in zip(images, labels, strict=True):
+        loss = cross_entropy(model(image[None]), label[None]) / 6
+        found = torch.autograd.grad(loss, list(model.parameters()))
+        expected = [total + gradient**2 for total, gradient in zip(expected, found, strict=True)]
+    with second_moments(model) as watched:
+        watched.backward(cross_entropy(model(images), labels, reduction="none") / 6)
+        moments = watched.accumulate().values
+    for (name, _), one, other in zip(trainable(model), moments, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "googlenet_aux", "vgg_like_cifar10"])
+def test_a_whole_models_second_moments_bound_its_squared_gradient(name: str) -> None:
+    # Cauchy-Schwarz: (sum_z g_z / B)^2 <= B sum_z (g_z / B)^2
+    entry = MODELS[name]
+    model = build_model(entry, seed=0)
+    images, labels = make_task(entry, 0).batch(2, worker=0, step=0)
+    with second_moments(model) as watched:
+        watched.backward(sample_losses(entry, model(images), labels) / 2)
+        values = watched.accumulate().values
+    for value, (parameter, weight) in zip(values, trainable(model), strict=True):
+        assert weight.grad is not None
+        squared = weight.grad.square()
+        slack = 1e-5 * squared.max()
+        assert bool((squared <= 2 * value * 1.001 + slack).all()), parameter

@@ -1,0 +1,100 @@
+"""How long does a call take on this device? The lowest of several repeats, and how they spread.
+
+On a CPU the wall clock runs around a loop of calls that is long against the clock's resolution;
+with one thread it is the thread's CPU time, which others on the machine do not disturb by taking
+turns. On a GPU two events are recorded around the loop, so that launches overlap with what runs
+before them as they do in training; what the host waits for itself is timed by the wall clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gcsim.compressors.lazy_torch import torch
+
+SHORTEST = 200e-6
+"""Seconds of a loop of calls."""
+_MOST_CALLS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds of one call: the lowest and the median of the repeats."""
+
+    lowest: float
+    median: float
+
+
+class DeviceClock(Protocol):
+    """Times calls on one device."""
+
+    device: str
+    """torch's name of it: "cpu" or "cuda"."""
+
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+        """Run `call` often enough; `waits`: the call itself waits for the device."""
+
+
+class CpuClock:
+    """The wall clock, or the CPU time of the one thread that runs."""
+
+    device = "cpu"
+
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        one = torch.get_num_threads() == 1
+        self.now = now or (time.thread_time if one else time.perf_counter)
+
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+        """See `DeviceClock`."""
+        return _repeated(lambda calls: _loop(call, calls, self.now), repeats)
+
+
+class CudaClock:
+    """Events on the current stream of a GPU."""
+
+    device = "cuda"
+
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+        """See `DeviceClock`."""
+        torch.cuda.synchronize()
+        return _repeated(
+            lambda calls: (
+                _loop(call, calls, time.perf_counter) if waits else self._between(call, calls)
+            ),
+            repeats,
+        )
+
+    @staticmethod
+    def _between(call: Callable[[], object], calls: int) -> float:
+        make: Any = torch.cuda.Event  # torch leaves it untyped
+        start, end = make(enable_timing=True), make(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3  # milliseconds
+
+
+def clock_for(device: str) -> DeviceClock:
+    """The clock of "cpu" or "cuda"."""
+    return CudaClock() if device == "cuda" else CpuClock()
+
+
+def _loop(call: Callable[[], object], calls: int, now: Callable[[], float]) -> float:
+    started = now()
+    for _ in range(calls):
+        call()
+    return now() - started
+
+
+def _repeated(run: Callable[[int], float], repeats: int) -> Spread:
+    """The first run warms up, and says how many calls make a loop."""
+    run(1)
+    once = run(1)
+    calls = min(_MOST_CALLS, max(1, round(SHORTEST / once) if once > 0 else _MOST_CALLS))
+    found = sorted(run(calls) / calls for _ in range(repeats))
+    return Spread(found[0], found[len(found) // 2])

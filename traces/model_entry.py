@@ -1,0 +1,46 @@
+"""What describes a model, before it is built? Plain data, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+InputKind = Literal["samples", "tokens"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayer:
+    """A row of a table of layers: one parameter tensor and the arithmetic that goes with it."""
+
+    name: str
+    shape: tuple[int, ...]
+    forward_flops: int
+    """Per sample, 2 per multiply-add."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A model that can be built, and what it takes and returns; or a table of its layers."""
+
+    name: str
+    title: str
+    build: str | None
+    """`package.module:callable`; called without arguments, returns an `nn.Module`. None for a
+    table of layers: there is nothing to train, so its gradients are synthetic."""
+    input_shape: tuple[int, ...]
+    """One sample, without the batch; of tokens: `(length,)`."""
+    classes: int
+    """The output is `[batch, classes]`; of tokens their number of kinds, and the output
+    `[batch, length, classes]` or `[batch, classes]`."""
+    parameters: int | None
+    """Number of trained scalar parameters; None for a user's model, counted when it is built."""
+    paper: str
+    input: InputKind = "samples"
+    """samples: float32 `[batch, *input_shape]`; tokens: int64 `[batch, length]` below `classes`."""
+    task: str = "textures"
+    """What it is trained on when nobody says otherwise; a name of `tasks.TASKS`."""
+    auxiliary_weight: float = 0.0
+    """Where the output in training mode is a tuple (classifiers inside the network): the loss of
+    the first, plus this many times the loss of each other one."""
+    layers: tuple[TableLayer, ...] = ()
+    """In forward order; empty where the model is built."""

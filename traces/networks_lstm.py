@@ -1,0 +1,75 @@
+"""What are the shipped recurrent language models? Two or three layers of LSTM; imports torch.
+
+An embedding, stacked LSTMs, and a linear layer over the vocabulary. Dropout is applied to what
+passes from layer to layer, not from step to step. Sequences start from a state of zeros: a sample
+is a function of its key alone, so no state is handed from one mini-batch to the next.
+
+`lstm_ptb_650` and `lstm_ptb_1500` are the medium and the large model of W. Zaremba, I. Sutskever,
+O. Vinyals, "Recurrent neural network regularization", arXiv:1409.2329, section 4.1: two layers of
+650 or 1500 units, 35 steps, Penn Treebank's 10,000 words, uniform initial weights in ±0.05 or
+±0.04, dropout 0.5 or 0.65. They add one bias vector to the gates; torch's LSTM has two (as cuDNN
+has), which makes 10,400 or 24,000 parameters more than the equations.
+
+`lstm_wt2_650` is the kind of model that T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD",
+arXiv:1905.13727, train on WikiText-2: three layers of 650 units, the embedding's weight also the
+output's. The number of its words, 28,869, was chosen for the size 28,949,319 that is recalled for
+it: neither figure was read in the paper.
+
+Parameters have the order and the names of PyTorch's example `word_language_model`.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class LstmLanguageModel(nn.Module):
+    """Tokens int64 `[batch, length]` to logits `[batch, length, vocabulary]` of the next ones."""
+
+    def __init__(
+        self, *, vocabulary: int, width: int, layers: int, dropout: float, tied: bool = False
+    ) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+        self.encoder = nn.Embedding(vocabulary, width)
+        self.rnn = nn.LSTM(width, width, layers, dropout=dropout, batch_first=True)
+        self.decoder = nn.Linear(width, vocabulary)
+        if tied:
+            self.decoder.weight = self.encoder.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`[batch, length]` to logits `[batch, length, vocabulary]`."""
+        states, _ = self.rnn(self.drop(self.encoder(tokens)))  # [batch, length, width]
+        logits: Tensor = self.decoder(self.drop(states))
+        return logits
+
+
+def lstm_ptb_650() -> nn.Module:
+    """Zaremba's medium model: 19,780,400 parameters in 11 tensors."""
+    model = LstmLanguageModel(vocabulary=10_000, width=650, layers=2, dropout=0.5)
+    _draw_uniform(model, 0.05)
+    return model
+
+
+def lstm_ptb_1500() -> nn.Module:
+    """Zaremba's large model: 66,034,000 parameters in 11 tensors."""
+    model = LstmLanguageModel(vocabulary=10_000, width=1500, layers=2, dropout=0.65)
+    _draw_uniform(model, 0.04)
+    return model
+
+
+def lstm_wt2_650() -> nn.Module:
+    """Three layers, tied: 28,949,319 parameters in 14 tensors.
+
+    Initial weights as in `word_language_model`: ±0.1 in the embedding, zero in the output's bias,
+    ±1 / sqrt(650) (torch's own) in the LSTM.
+    """
+    model = LstmLanguageModel(vocabulary=28_869, width=650, layers=3, dropout=0.5, tied=True)
+    nn.init.uniform_(model.encoder.weight, -0.1, 0.1)
+    nn.init.zeros_(model.decoder.bias)
+    return model
+
+
+def _draw_uniform(model: nn.Module, bound: float) -> None:
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -bound, bound)

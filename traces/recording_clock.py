@@ -1,0 +1,196 @@
+"""When does a training pass begin and end, and when is each gradient there, in the user's loop?
+
+Hooks note instants and do nothing else: before and after the model's forward, after each
+parameter's gradient has been accumulated, before and after each step of a torch optimiser. On a
+CPU an instant is the host's clock; on a GPU it is an event on the stream that computes, because
+the host only queues work there, far ahead.
+
+The backward pass begins where the model's forward ends: the loss belongs to it. Of several
+micro-batches the last is timed. Where ranks exchange gradients, what lies between the last
+gradient and the optimiser is waiting, and not counted: that is what gcsim simulates.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.lazy_torch import torch
+from gcsim.traces.passes import PassTimes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnePass:
+    """One micro-batch and the optimiser's step, in seconds."""
+
+    forward: float
+    ready: tuple[float, ...]
+    """By parameter, from the end of the forward pass."""
+    backward: float
+    """From there to the end of the optimiser's step, or to the last gradient without one."""
+
+
+def can_be_timed(parameters: Sequence[tuple[str, nn.Parameter]]) -> bool:
+    """Whether all parameters are on the CPU, or all on one CUDA device."""
+    devices = {parameter.device for _, parameter in parameters}
+    return len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda")
+
+
+class PassClock:
+    """Times `model`'s passes between `start` and `stop`; `turn` ends an iteration.
+
+    `parameters` are its trained ones, in order; see `can_be_timed`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        *,
+        exchanges: bool = False,
+    ) -> None:
+        self._model = model
+        self._parameters = [parameter for _, parameter in parameters]
+        self._exchanges = exchanges
+        """Whether the end of the backward pass is a wait for other ranks."""
+        self._instants = _instants(self._parameters[0].device)
+        self._handles: list[Any] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._begin: Any = None
+        self._turned: Any = None
+        self._ready: dict[int, Any] = {}
+        self._optimizers: list[tuple[Any, Any]] = []
+        self._opened: Any = None
+
+    def start(self) -> None:
+        """Attach the hooks."""
+        from torch.optim import optimizer as optimizers
+
+        self._clear()
+        keep = self._handles.append
+        keep(self._model.register_forward_pre_hook(self._enters))
+        keep(self._model.register_forward_hook(self._leaves))
+        for number, parameter in enumerate(self._parameters):
+            keep(parameter.register_post_accumulate_grad_hook(self._arrives(number)))  # type: ignore[no-untyped-call]  # torch's own
+        keep(optimizers.register_optimizer_step_pre_hook(self._opens))
+        keep(optimizers.register_optimizer_step_post_hook(self._closes))
+
+    def stop(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._clear()
+
+    def turn(self) -> OnePass | None:
+        """The iteration that ends here; None when a part of it was not seen."""
+        between = self._instants.seconds
+        begin, turned, ready, steps = self._begin, self._turned, self._ready, self._optimizers
+        self._clear()
+        if begin is None or turned is None or len(ready) < len(self._parameters):
+            return None
+        self._instants.wait()
+        times = tuple(between(turned, ready[number]) for number in range(len(ready)))
+        last = max(times)
+        steps = [(a, b) for a, b in steps if between(turned, a) >= last]
+        if not steps:
+            backward = last
+        elif self._exchanges:
+            backward = last + sum(between(a, b) for a, b in steps)
+        else:
+            backward = max(between(turned, b) for _, b in steps)
+        return OnePass(forward=between(begin, turned), ready=times, backward=backward)
+
+    def _enters(self, _module: nn.Module, _given: Any) -> None:
+        if not torch.is_grad_enabled():
+            return  # an evaluation in between
+        if self._begin is None or self._ready:
+            self._clear()
+            self._begin = self._instants.now()
+
+    def _leaves(self, _module: nn.Module, _given: Any, _output: Any) -> None:
+        if torch.is_grad_enabled() and not self._ready:
+            self._turned = self._instants.now()
+
+    def _arrives(self, number: int) -> Callable[[Any], None]:
+        def hook(_parameter: Any) -> None:
+            self._ready[number] = self._instants.now()
+
+        return hook
+
+    def _opens(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._opened = self._instants.now()
+
+    def _closes(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._opened is not None:
+            self._optimizers.append((self._opened, self._instants.now()))
+            self._opened = None
+
+
+def median_pass(passes: Sequence[OnePass], device: torch.device, ranks: int = 1) -> PassTimes:
+    """The median of one or more passes, time by time."""
+    ready = tuple(
+        statistics.median(one.ready[number] for one in passes)
+        for number in range(len(passes[0].ready))
+    )
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    else:
+        threads = torch.get_num_threads()
+        where = f"CPU ({platform.machine()}, {threads} thread{'s' if threads > 1 else ''})"
+    of = f"{len(passes)} iterations" if ranks == 1 else f"{len(passes)} iterations of {ranks} ranks"
+    return PassTimes(
+        forward=statistics.median(one.forward for one in passes),
+        backward=max(*ready, statistics.median(one.backward for one in passes)),
+        ready=ready,
+        processor="gpu" if device.type == "cuda" else "cpu",
+        source=f"recorded on {where}, median of {of} in which nothing was copied",
+    )
+
+
+class _Host:
+    """Instants of the host's clock."""
+
+    @staticmethod
+    def now() -> float:
+        return time.perf_counter()
+
+    @staticmethod
+    def seconds(begin: float, end: float) -> float:
+        return end - begin
+
+    @staticmethod
+    def wait() -> None:
+        """Nothing is pending."""
+
+
+class _Stream:
+    """Instants on the current stream of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @staticmethod
+    def seconds(begin: Any, end: Any) -> float:
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def wait(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+def _instants(device: torch.device) -> Any:
+    return _Stream(device) if device.type == "cuda" else _Host()
