@@ -18,6 +18,7 @@ from rich.text import Text
 from gcsim.analysis.numbers import bits, duration, plural, significant, size, times
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.checking import dotted
+from gcsim.scenarios.keys import own_model_code
 from gcsim.scenarios.link_csv import shown
 from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
@@ -48,6 +49,8 @@ def understood(scenario: Scenario) -> Table:
 
 def lines(scenario: Scenario) -> Iterator[Line]:
     """What was understood, from the devices outwards."""
+    if own_model_code(scenario):
+        yield "model", f"{scenario.model.build} is neither imported nor tried here: a run does"
     yield "compute", _compute(scenario)
     yield from _topology(scenario)
     yield from _training(scenario.training)

@@ -46,7 +46,7 @@ def _passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
             key=lambda piece: piece.index,
         )
         parameters = [(piece.name, piece.shape) for piece in pieces]
-        return _profiled(compute.profile, parameters, profile.buckets)
+        return _profiled(scenario, compute.profile, parameters, profile.buckets)
     if isinstance(compute, RecordedCompute):
         if not isinstance(scenario.gradients, RecordedGradients):
             raise InternalError("recorded times are wanted of gradients that are not recorded")
@@ -77,7 +77,7 @@ def check_passes(scenario: Scenario) -> None:
         if manifest.buckets is not None:
             _compare(gradients.trace, _elements(manifest.parameters, manifest.buckets), layouts)
         if isinstance(compute, ProfiledCompute):
-            _profiled(compute.profile, manifest.parameters, layouts)
+            _profiled(scenario, compute.profile, manifest.parameters, layouts)
         if isinstance(compute, RecordedCompute):
             from gcsim.traces.store import recorded_passes
 
@@ -89,6 +89,7 @@ def check_passes(scenario: Scenario) -> None:
 
 
 def _profiled(
+    scenario: Scenario,
     path: Path,
     parameters: Sequence[tuple[str, tuple[int, ...]]],
     layouts: Sequence[BucketLayout],
@@ -98,6 +99,12 @@ def _profiled(
     found = examine_profile(path, parameters)
     if found.buckets:
         _compare(path, found.buckets, layouts)
+    if found.batch_size not in {None, scenario.batch_size}:
+        warn_once(
+            path,
+            f"most layers were given {found.batch_size} samples there, and batch_size is "
+            f"{scenario.batch_size}; set batch_size: {found.batch_size}, or profile again",
+        )
     return found.times
 
 

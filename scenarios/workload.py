@@ -41,7 +41,8 @@ def model_of(
     if chosen == RECORDED:
         if file.gradients.trace is None:
             return None, []  # `without_a_trace` says so
-        return recorded_model(_trace(document, file.gradients.trace, path))
+        trace = _trace(document, file.gradients.trace, path)
+        return recorded_model(trace) if trace.exists() else (None, [])  # `missing_files` says so
     if isinstance(chosen, str) and ":" not in chosen:
         return trained_on(shipped_model(chosen), file.gradients.task), []
     own = chosen if isinstance(chosen, OwnModel) else OwnModel(build=str(chosen))

@@ -53,6 +53,8 @@ class Profile:
     buckets: tuple[int, ...]
     """Elements of the all-reduces of an iteration, in order; empty where there were none, or
     where they do not add up to the model's parameters."""
+    batch_size: int | None
+    """Samples that most layers were given; None where the profiler was not asked for shapes."""
 
 
 def read_profile(path: Path, parameters: Parameters) -> PassTimes:
@@ -92,7 +94,11 @@ def examine_profile(path: Path, parameters: Parameters) -> Profile:
     )
     exchanged = _exchanged(marks, iterations[-1])
     total = sum(_numel(shape) for _, shape in parameters)
-    return Profile(times=times, buckets=exchanged if sum(exchanged) == total else ())
+    return Profile(
+        times=times,
+        buckets=exchanged if sum(exchanged) == total else (),
+        batch_size=max(marks.batches, key=lambda size: marks.batches[size], default=None),
+    )
 
 
 def check_profile(path: Path) -> None:

@@ -16,6 +16,7 @@ arguments are those of PyTorch 2, and of PyTorch 1.8 to 1.13 (`Operator`, `Input
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ _NODE = "autograd::engine::evaluate_function: "
 _GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _GPU_ONLY = ("cudnn", "miopen", "cuda")
 """In the names of operators that only run on a GPU."""
+_LAYERS = {"aten::conv1d": 0, "aten::conv2d": 0, "aten::linear": 0, "aten::embedding": 1}
+"""Operators of layers, and which of their inputs is a batch."""
 _ALL_REDUCES = ("c10d::allreduce_", "nccl:all_reduce", "gloo:all_reduce", "record_param_comms")
 """One collective may be told under several of these names; in order of preference."""
 
@@ -78,6 +81,8 @@ class Marks:
     reduces: list[tuple[float, int]] = field(default_factory=list)
     """All-reduces: when one was started, and its elements (0: not told)."""
     kernels: list[Kernel] = field(default_factory=list)
+    batches: Counter[int] = field(default_factory=Counter)
+    """First sizes of what layers were given: the samples of a batch, where shapes are told."""
     gpu_operators: bool = False
     """Whether the host called an operator that only runs on a GPU."""
 
@@ -138,8 +143,10 @@ class _Collector:
             self._marks.forwards.extend(_one(self._span(event)))
         elif name in _ALL_REDUCES:
             self._collective(event, name)
-        elif not self._marks.gpu_operators and name.startswith("aten::"):
-            self._marks.gpu_operators = any(word in name for word in _GPU_ONLY)
+        elif name.startswith("aten::"):
+            self._marks.gpu_operators |= any(word in name for word in _GPU_ONLY)
+            if name in _LAYERS:
+                self._marks.batches.update(_batch(_arguments(event), _LAYERS[name]))
 
     def _collective(self, event: Event, name: str) -> None:
         arguments = _arguments(event)
@@ -224,6 +231,15 @@ def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
     if not isinstance(first, list) or not all(type(size) is int for size in first):
         return None
     return tuple(first)
+
+
+def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
+    """The samples in an operator's input; empty where that is not told."""
+    dims = arguments.get("Input Dims", arguments.get("Input dims"))
+    given = dims[place] if isinstance(dims, list) and len(dims) > place else None
+    if not isinstance(given, list) or len(given) < 2 or type(given[0]) is not int:
+        return ()
+    return (given[0],)
 
 
 def _elements(arguments: dict[str, Any]) -> int:

@@ -90,11 +90,16 @@ def summary(
     if micro_batches > 1:
         words += f", the sum of {micro_batches} micro-batches each"
     nbytes = sum(path.stat().st_size for path in folder.iterdir())
-    text = f"gcsim: recorded {words}: {nbytes / _MEGA:.1f} MB in {folder}"
+    text = (
+        f"gcsim: recorded {words}: {nbytes / _MEGA:.1f} MB in {folder}; storing took {spent:.2f} s"
+    )
     if times is not None:
         text += f"\ngcsim: forward {1e3 * times.forward:.3g} ms, "
         text += f"backward and optimiser {1e3 * times.backward:.3g} ms"
-    return text + f"; storing took {spent:.2f} s"
+    elif wanted.timed:
+        text += "\ngcsim: no times: the loop ended before the iterations behind the recorded ones, "
+        text += "in which they are taken"
+    return text
 
 
 def checked_loss(loss: Tensor | float) -> float:

@@ -159,8 +159,8 @@ def recorded_passes(folder: Path) -> PassTimes:
         raise damaged(
             folder / MANIFEST,
             "holds no times of the forward and backward pass",
-            "record it again around your own loop (gcsim.record), or with gcsim record --times; "
-            "or state `compute: {forward: ..., backward: ...}`",
+            "record again with gcsim.record, which takes them in iterations behind the recorded "
+            "ones, or with gcsim record --times; or state `compute: {forward: ..., backward: ...}`",
         )
     return passes
 

@@ -151,6 +151,14 @@ def test_the_last_of_several_micro_batches_counts(tmp_path: Path) -> None:
     assert sorted(times.ready) == pytest.approx([1e-6 * (at - backward) for at in arrivals[20:]])
 
 
+@pytest.mark.parametrize(("shapes", "batch"), [(True, 4), (False, None)])
+def test_the_batch_is_seen_where_shapes_are(
+    tmp_path: Path, shapes: bool, batch: int | None
+) -> None:
+    parameters = profiled(tmp_path / "p.json", "lenet", shapes=shapes)
+    assert examine_profile(tmp_path / "p.json", parameters).batch_size == batch
+
+
 def test_the_buckets_of_ddp_are_seen(tmp_path: Path) -> None:
     import torch.distributed as dist
 
