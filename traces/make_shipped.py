@@ -18,7 +18,7 @@ WORKERS = 4
 BATCH_SIZE = 32
 RECIPES = {
     "transformer_small": (0.1, {"early": 20, "middle": 400, "late": 1500}),
-    "vgg_like_narrow_cifar10": (0.1, {"early": 20, "middle": 300, "late": 1500}),
+    "vgg_narrow_cifar10": (0.1, {"early": 20, "middle": 300, "late": 1500}),
     "resnet20_cifar10": (0.02, {"early": 20, "middle": 200, "late": 1000}),
 }
 """By model: the learning rate, and the steps of training before a recording."""

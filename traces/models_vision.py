@@ -241,9 +241,9 @@ VISION = (
         "deep learning, arXiv:1802.06058, appendix D",
     ),
     ModelEntry(
-        name="vgg_like_narrow_cifar10",
-        title="VGG-like, a sixteenth as wide, for CIFAR",
-        build="gcsim.traces.networks_vgg:vgg_like_narrow_cifar10",
+        name="vgg_narrow_cifar10",
+        title="VGG-like, narrow, for CIFAR",
+        build="gcsim.traces.networks_vgg:vgg_narrow_cifar10",
         input_shape=(3, 32, 32),
         classes=10,
         parameters=59_500,

@@ -114,7 +114,7 @@ def vgg_like_cifar10() -> nn.Module:
     return _vgg_like(narrower=1)
 
 
-def vgg_like_narrow_cifar10() -> nn.Module:
+def vgg_narrow_cifar10() -> nn.Module:
     """The same with a sixteenth of the channels: 59,500 parameters in 43 tensors."""
     return _vgg_like(narrower=16)
 
