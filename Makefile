@@ -38,10 +38,12 @@ speed: $(VENV)/dev.stamp  ## docs/compressor-speed.md
 devices: $(VENV)/run.stamp  ## docs/devices.md
 	$(BIN)/python tests/benchmarks/device_table.py > docs/devices.md
 
-transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md
+transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two threads
 	mkdir -p build
-	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py > build/kernel-transfer.md
+	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py --threads 1 --rounds 4 > build/kernel-transfer.md
 	mv build/kernel-transfer.md docs/kernel-transfer.md
+	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py > build/kernel-transfer.md
+	mv build/kernel-transfer.md docs/kernel-transfer-two-threads.md
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	$(BIN)/python -m gcsim.cli_gallery > docs/compressors.md
