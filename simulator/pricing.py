@@ -78,7 +78,9 @@ class PriceList:
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
-        self._known: dict[tuple[Compute, int, int], PricedBy] = {}
+        self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
+        """By the identity of a stretch (hashing its kernels takes as long as pricing them) and the
+        servers: the stretch itself, so that it lives on, its fixed part, and that of a payload."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
         """Time of a stretch of computation that handles `payloads` payloads.
@@ -90,16 +92,13 @@ class PriceList:
 
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
         """`compute_time` before it is rounded, by where the prices come from."""
-        key = (compute, payloads, servers)
+        key = (id(compute), servers)
         if key not in self._known:
-            self._known[key] = (
-                self._exact(compute.fixed, servers)
-                + self._exact(compute.per_payload, servers).times(payloads)
-                + self._exact(
-                    [replace(c, launches=c.launches * payloads) for c in compute.per_part], servers
-                )
-            )
-        return self._known[key]
+            fixed = self._exact(compute.fixed, servers)
+            self._known[key] = compute, fixed, self._exact(compute.per_payload, servers)
+        _, fixed, per_payload = self._known[key]
+        parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
+        return fixed + per_payload.times(payloads) + self._exact(parts, servers)
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
         measured, rated, estimated = Fraction(0), Fraction(0), Fraction(0)
