@@ -132,10 +132,10 @@ def _link_section(
     document: Document, way: Keys, value: Any, path: Path
 ) -> tuple[dict[str, Any], str] | None:
     if isinstance(value, str) and names_a_file(value):
-        link, file = read_link(value, _folder(document, way, path))
+        link, file = read_link(value, folder_of(document, way, path))
         return plain_link(link), str(file)
     if isinstance(value, dict) and names_a_file(value.get("like")):
-        base, file = read_link(value["like"], _folder(document, (*way, "like"), path))
+        base, file = read_link(value["like"], folder_of(document, (*way, "like"), path))
         stated = {key: given for key, given in value.items() if key != "like"}
         return changed_link(base, stated), str(file)
     return None
@@ -145,19 +145,19 @@ def _device_section(
     document: Document, way: Keys, value: Any, path: Path
 ) -> tuple[dict[str, Any], str] | None:
     if isinstance(value, str) and names_a_file(value):
-        device, file = read_device(value, _folder(document, way, path))
+        device, file = read_device(value, folder_of(document, way, path))
         fingerprint = catalog.fingerprint(device)
         section = {"file": str(file), "name": device.name, "fingerprint": fingerprint}
         return section, str(file)
     if isinstance(value, dict) and names_a_file(value.get("file")):
-        folder = _folder(document, (*way, "file"), path)
+        folder = folder_of(document, (*way, "file"), path)
         name = value.get("name")
         device, file = read_device(f"{value['file']}:{name}" if name else value["file"], folder)
         return {**value, "file": str(file), "name": device.name}, str(file)
     return None
 
 
-def _folder(document: Document, way: Keys, path: Path) -> Path:
+def folder_of(document: Document, way: Keys, path: Path) -> Path:
     """A path in the file counts from the file's folder, one of an option from where one is."""
     from_option = document.values.get(way, "").startswith("--set")
     return Path.cwd() if from_option else path.resolve().parent

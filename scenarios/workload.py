@@ -14,6 +14,7 @@ from gcsim.scenarios.checking import dotted
 from gcsim.scenarios.document import Document, Keys
 from gcsim.scenarios.link_csv import shown
 from gcsim.scenarios.model_table import inline_model, tabled_model
+from gcsim.scenarios.named_files import folder_of
 from gcsim.scenarios.recorded import recorded_model
 from gcsim.scenarios.scenario import (
     LiveGradients,
@@ -122,10 +123,7 @@ def _trace(document: Document, written: str, path: Path) -> Path:
 
 
 def _named_path(document: Document, way: Keys, written: str, path: Path) -> Path:
-    """A path in the file counts from the file's folder, one of an option from where one is."""
-    from_option = document.values.get(way, "").startswith("--set")
-    folder = Path.cwd() if from_option else path.resolve().parent
-    return (folder / written).resolve()
+    return (folder_of(document, way, path) / written).resolve()
 
 
 def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
