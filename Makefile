@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= scenarios/alexnet_32node.yaml
 
-.PHONY: run test long fuzz bench crosscheck speed transfer devices gallery lint types imports check clean
+.PHONY: run test long validate validation fuzz bench crosscheck speed transfer devices gallery lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -20,6 +20,12 @@ test: $(VENV)/dev.stamp  ## the test suite
 
 long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks"
+
+validate: $(VENV)/run.stamp  ## predictions against measured clusters, with their bounds
+	$(BIN)/gcsim validate -o build/validation
+
+validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
+	$(BIN)/python -m gcsim.analysis.validation.page docs
 
 fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"

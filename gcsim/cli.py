@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `sweep`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `sweep`, `validate`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
@@ -344,6 +344,33 @@ def fit(
         fits = fit_traces(traces, output, progress)
     if not quiet:
         note(*fitted_lines(fits, output))
+
+
+@app.command()
+@reported
+def validate(
+    suites: Annotated[
+        list[str] | None, typer.Argument(metavar="SUITE...", help="Default: all suites.")
+    ] = None,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/validation."),
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Measure here and now, in network namespaces (needs root)."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --live: a minute, not five.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Predict what was measured on real clusters: errors, right choices, bounds (exit code 1)."""
+    from gcsim.cli_validate import validate as run_suites
+
+    run_suites(suites or [], live=live, quick=quick, output=output, as_json=as_json, quiet=quiet)
 
 
 def _bytes(size: str) -> int:

@@ -91,6 +91,13 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
         of = f"{-(-cluster.nodes // racks.nodes)} of up to {plural(racks.nodes, 'node')}"
         uplink = f"uplink {link_text(racks.uplink)}, {_oversubscribed(cluster, racks)}"
         yield "racks", f"{of}; {uplink}"
+    host = cluster.host
+    if host is not None:
+        of = "all nodes together" if host.ranks == "all" else "a node"
+        yield (
+            "host",
+            f"{plural(host.cores, 'core')} of {of}, {duration(float(host.per_message))} a message",
+        )
     for number, (setting, file) in enumerate(scenario.files.items()):
         yield ("from files" if number == 0 else ""), f"{setting}: {shown(Path(file))}"
 

@@ -7,10 +7,12 @@ from gcsim.scenarios.link_section import build_link
 from gcsim.scenarios.schema_cluster import (
     ClusterSection,
     CollectivesSection,
+    HostSection,
     RacksSection,
 )
 from gcsim.scenarios.schema_training import FaultsSection, NoiseSection, TrainingSection
 from gcsim.simulator.cluster import Cluster, Collectives, Racks
+from gcsim.simulator.host import Host
 from gcsim.simulator.training import Fault, Faults, InputLoading, Noise, Training
 
 
@@ -29,6 +31,19 @@ def build_cluster(section: ClusterSection) -> Cluster:
         cards={int(node): build_link(card) for node, card in section.cards.items()},
         racks=None if racks is None else _racks(racks),
         shared_bus=section.shared_bus,
+        host=None if section.host is None else _host(section.host),
+    )
+
+
+def _host(section: HostSection) -> Host:
+    return Host(
+        cores=section.cores,
+        per_message=section.per_message,
+        per_byte=section.per_byte,
+        per_call=section.per_call,
+        per_copied_byte=section.per_copied_byte,
+        in_flight=section.in_flight,
+        ranks=section.ranks,
     )
 
 

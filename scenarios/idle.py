@@ -33,6 +33,7 @@ def idle(
             *_algorithms(document, cluster.collectives),
             *_servers(document, cluster.collectives),
             *_topology(document, cluster),
+            *_host(document, cluster, training),
             *_streams(document, cluster, training),
             *_randomness(document, cluster, training),
             *_draws(document, cluster, training),
@@ -92,6 +93,30 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if card == cluster.network:
             why = f": it is {card.name}, as cluster.network"
             yield _said(document, ("cluster", "cards", str(node)), why, "leave it out")
+
+
+def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    host, way = cluster.host, ("cluster", "host")
+    if host is None:
+        return
+    if cluster.workers == 1:
+        yield _said(document, way, ": one worker alone sends nothing", "set cluster.nodes")
+    elif not any((host.per_message, host.per_byte, host.per_call, host.per_copied_byte)):
+        why, hint = ": nothing costs any time", "set per_message, per_byte or per_call"
+        yield _said(document, way, why, hint)
+    chosen = cluster.collectives
+    gathers = chosen.transport if chosen.all_gather == "auto" else chosen.all_gather
+    if host.per_copied_byte and gathers not in {"gloo", "gloo_ring"}:
+        why = ": only Gloo's all-gather copies what it gathered"
+        hint = "leave it out, or let all_gather be gloo_ring"
+        yield _said(document, (*way, "per_copied_byte"), why, hint)
+    if host.ranks == "all" and cluster.nodes == 1:
+        why = ": there is one machine anyway"
+        yield _said(document, (*way, "ranks"), why, "leave it out", value="all")
+    if training.concurrent_collectives == 2:
+        why = ": collectives whose processors count (cluster.host) run one at a time"
+        hint = "write 1, or leave cluster.host out"
+        yield _said(document, ("training", "concurrent_collectives"), why, hint, value=2)
 
 
 def _streams(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

@@ -26,6 +26,7 @@ from gcsim.scenarios.scenario import (
 )
 from gcsim.scenarios.schema import RECORDED
 from gcsim.scenarios.schema_cluster import PER_NODE
+from gcsim.simulator.host import Host
 from gcsim.simulator.training import Faults, Training
 from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.models import MODELS
@@ -123,7 +124,24 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus
     entries["collectives"] = _collectives(scenario)
+    if cluster.host is not None:
+        entries["host"] = _host(cluster.host)
     return entries
+
+
+def _host(host: Host) -> dict[str, Any]:
+    prices = {
+        "per_message": host.per_message,
+        "per_byte": host.per_byte,
+        "per_call": host.per_call,
+        "per_copied_byte": host.per_copied_byte,
+    }
+    return {
+        "cores": host.cores,
+        **{name: units.exact(price, "time") for name, price in prices.items()},
+        "in_flight": host.in_flight,
+        "ranks": host.ranks,
+    }
 
 
 def _device(scenario: Scenario) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -20,6 +21,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.checking import (
     NAMED,
     SPELLED_OUT,
+    Duration,
     Section,
     Size,
     by_shape,
@@ -99,6 +101,18 @@ class RacksSection(Section):
     uplink: AnyLink
 
 
+class HostSection(Section):
+    """What the processors of a machine spend on the messages of its ranks."""
+
+    cores: Annotated[Count, Field(le=4096)]
+    per_message: Duration
+    per_byte: Duration = Fraction(0)
+    per_call: Duration = Fraction(0)
+    per_copied_byte: Duration = Fraction(0)
+    in_flight: Annotated[Count, Field(le=64)] = 2
+    ranks: Literal["node", "all"] = "node"
+
+
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
 
 
@@ -131,6 +145,7 @@ class ClusterSection(Section):
     intra_node: AnyLink = "pcie3_x16"
     shared_bus: bool = False
     collectives: CollectivesSection = CollectivesSection()
+    host: HostSection | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ What is reported is the rank that ends last (ties: the lowest; among ranks that 
 with the longest mean); its parts add up.
 
 Both engines give the same times: events (`step.py`) where iterations repeat themselves and ranks
-are alike, or two collectives run at a time; else vectors (`vector_step.py`).
+are alike, share the cores of a machine, or two collectives run at a time; else vectors
+(`vector_step.py`).
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class Averager:
         return mean_of(run, rank, iterations)
 
     def _steady(self, plan: StepPlan, *, rough: bool) -> Steady:
-        if not (rough and self._differ and plan.slots == 1):
+        if not (rough and self._differ and not _only_events(plan)):
             try:
                 return self._alike(plan)
             except TooManyClassesError:
@@ -190,11 +191,11 @@ class Averager:
             rings=self._rings,
             spans=spans,
             tolerance=TOLERANCE,
-            most_classes=VECTOR_RANKS if plan.slots == 1 else None,
+            most_classes=None if _only_events(plan) else VECTOR_RANKS,
         )
 
     def _many(self, plan: StepPlan, iterations: int) -> Run:
-        if plan.slots == 2:
+        if _only_events(plan):
             return self._events(plan, iterations)
         from gcsim.simulator import vector_step  # compiles its loops
 
@@ -233,6 +234,11 @@ def slow_nodes(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
     factor = {node: float(slower) for node, slower in training.slow_nodes.items()}
     nodes = map(cluster.node_of, range(cluster.workers))
     return np.array([factor.get(node, 1.0) for node in nodes], dtype=np.float64)
+
+
+def _only_events(plan: StepPlan) -> bool:
+    """Whether no vectors simulate it."""
+    return plan.slots == 2 or plan.machines is not None
 
 
 def _alone(plan: StepPlan) -> bool:

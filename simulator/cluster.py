@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gcsim.simulator.device import Device
+from gcsim.simulator.host import Host
 from gcsim.simulator.links import Link
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
@@ -109,6 +110,8 @@ class Cluster:
     shared_bus: bool = False
     """The devices of a node share the rate of `intra_node` (one PCIe switch) instead of each
     having it for itself."""
+    host: Host | None = None
+    """Processors that carry the messages of collectives; None: that costs nothing."""
 
     @property
     def workers(self) -> int:

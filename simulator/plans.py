@@ -10,7 +10,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.pricing import PriceList
-from gcsim.simulator.step_plan import BucketWork, Job, Kind, StepPlan
+from gcsim.simulator.step_plan import BucketWork, Job, Kind, Machines, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Exchange, Step
@@ -30,6 +30,7 @@ class Planner:
         of the cluster's device, where they are at hand."""
         self._cluster, self._compute, self._training = cluster, compute, training
         self._prices = prices or PriceList(cluster.device)
+        self._machines = machines(cluster, training.on_host)
 
     def plan(self, step: Step) -> StepPlan:
         """Of a recorded step; `InputError` when the device has no price for a kernel."""
@@ -46,6 +47,7 @@ class Planner:
             accumulation=training.accumulation,
             input_batch=0 if loading is None else picoseconds(loading.batch),
             prefetch=1 if loading is None else loading.prefetch,
+            machines=self._machines,
         )
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
@@ -89,3 +91,15 @@ class Planner:
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )
+
+
+def machines(cluster: Cluster, kinds: frozenset[Kind]) -> Machines | None:
+    """Who shares cores in jobs of these kinds; None where every rank has a core of its own."""
+    host = cluster.host
+    if host is None or not kinds:
+        return None
+    together = host.ranks == "all"
+    if (cluster.workers if together else cluster.devices_per_node) <= host.cores:
+        return None
+    of_rank = tuple(0 if together else cluster.node_of(r) for r in range(cluster.workers))
+    return Machines(cores=host.cores, of_rank=of_rank, kinds=kinds)

@@ -202,10 +202,11 @@ def _communicates(phase: Phase) -> bool:
 def _algorithms(profile: TrafficProfile, cluster: Cluster) -> Iterable[str]:
     if cluster.workers == 1:
         return set()
-    return {
-        algorithm_of(record, cluster).title
+    records = {  # many buckets ask for the same
+        record
         for phase in profile.phases
         for step in phase.steps
         for exchange in step.exchanges
         for record in exchange.collectives
     }
+    return {algorithm_of(record, cluster).title for record in records}

@@ -81,6 +81,8 @@ class PriceList:
         self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
         """By the identity of a stretch (hashing its kernels takes as long as pricing them) and the
         servers: the stretch itself, so that it lives on, its fixed part, and that of a payload."""
+        self._times: dict[tuple[int, int, int], Picoseconds] = {}
+        """By stretch, as above, payloads and servers."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
         """Time of a stretch of computation that handles `payloads` payloads.
@@ -88,7 +90,10 @@ class PriceList:
         With `servers` parameter servers each does that part of the bytes and FLOPs, and all of
         the launches. Raises `InputError` when the device has no rate for a class of kernels.
         """
-        return round(self.priced_by(compute, payloads, servers).total)
+        key = (id(compute), payloads, servers)
+        if key not in self._times:
+            self._times[key] = round(self.priced_by(compute, payloads, servers).total)
+        return self._times[key]
 
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
         """`compute_time` before it is rounded, by where the prices come from."""

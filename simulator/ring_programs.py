@@ -9,7 +9,8 @@
 | Gloo's all-gatherv      | unequal blocks whole       | 1         | yes       | r to r+1  |
 
 Everything else has no program, nor have Gloo's rings of two ranks, whose announcements wait behind
-data on the one connection, nor those with nothing to send.
+data on the one connection, nor those with nothing to send, nor anything where the hosts' work
+counts (`host.py`): what two collectives need of the processors adds up, as when each runs alone.
 
 Source: `collectives/ring_allreduce.py`, `ring_allgather.py`, `gloo_ring_allreduce.py`,
 `gloo_ring_allgather.py`.
@@ -50,6 +51,8 @@ class RingPrograms:
         """The program of a collective; None: it has none, and runs alone."""
         cluster, ranks = self._cluster, self._cluster.workers
         if ranks == 1 or record.kind not in {"all_reduce", "all_gather"}:
+            return None
+        if cluster.host is not None:
             return None
         sent = sizes_sent(record, ranks)
         name = algorithm_name(record.kind, sent, record.element, cluster)

@@ -1,7 +1,7 @@
 """How long do consecutive iterations of data-parallel training take, and where do they go?
 
 A SimPy model of PyTorch's DistributedDataParallel, by the rules of `step_plan.py`: what a worker
-does is in `worker.py`, its devices in `stream.py` and `input_loader.py`, in which order
+does is in `worker.py`, its devices in `stream.py`, `cores.py` and `input_loader.py`, in which order
 collectives run in `communicator.py` (one at a time) and `concurrent.py` (two), what comes first
 when things happen at the same picosecond in `instant.py`.
 
@@ -15,7 +15,7 @@ Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
 from gcsim.simulator.communicator import Communicator, UnlikeRanksError
 from gcsim.simulator.concurrent import Rings, TwoSlots
+from gcsim.simulator.cores import Share, shares
 from gcsim.simulator.ledger import PARTS, Ledger
 from gcsim.simulator.step_plan import CarryOut, Pace, Run, Span, StepPlan, even
 from gcsim.simulator.worker import Wait, Worker
@@ -107,8 +108,12 @@ class Simulation:
             self._communicator = TwoSlots(
                 self.env, plan, classes, carry_out=carry_out, rings=rings, seed=seed
             )
+        share: Sequence[Share | None] = [None] * len(self._first)
+        if plan.machines is not None:
+            share = shares(self.env, plan.machines, classes)
         self.workers = [
-            Worker(self.env, plan, member, self._communicator) for member in range(len(self._first))
+            Worker(self.env, plan, member, self._communicator, share[member])
+            for member in range(len(self._first))
         ]
         self.rows: list[list[Row | None]] = []
         """By iteration and class."""

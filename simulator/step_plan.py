@@ -27,6 +27,9 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
   asked for it, has entered the one in front, and has left all but one of those in front.
 - A rank's optimiser runs on the compute stream when all its exchanges and its backward pass are
   done; then the iteration is finished.
+- Ranks of a machine share its cores (`StepPlan.machines`): while n streams of a machine do jobs of
+  `kinds`, each of these jobs gets on at the speed min(1, cores / n); it ends at the first whole
+  picosecond at which it has had its duration, and counts until then.
 - A rank's pace f in an iteration stretches everything that its streams do in it:
   `stretched(duration, f)`, each job on its own.
 
@@ -79,6 +82,18 @@ class BucketWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """Who shares cores with whom."""
+
+    cores: int
+    """Of a machine."""
+    of_rank: tuple[int, ...]
+    """By rank: the number of its machine."""
+    kinds: frozenset[Kind]
+    """Of jobs that run on these cores, one core each; all others have devices of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One step, as every rank does it."""
 
@@ -94,6 +109,8 @@ class StepPlan:
     input_batch: Picoseconds = 0
     """0: batches are always ready."""
     prefetch: int = 2
+    machines: Machines | None = None
+    """None: every stream has a device, or a core, of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

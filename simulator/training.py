@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
+from gcsim.simulator.step_plan import Kind
 from gcsim.simulator.training_rates import Precision
 
 
@@ -75,6 +76,9 @@ class Training:
     """Micro-batches an iteration; the gradient is exchanged after the last."""
     input: InputLoading | None = None
     """None: batches are always ready."""
+    on_host: frozenset[Kind] = frozenset()
+    """What is computed on the cores of the worker's machine (`Cluster.host`), one core a worker,
+    which workers of one machine share; everything else has a device of its own."""
     slow_nodes: Mapping[int, Fraction] = field(default_factory=dict)
     """By number of the node: how many times as long its devices compute."""
     noise: Noise | None = None

@@ -40,6 +40,8 @@ class Vectors:
     """
 
     def __init__(self, plan: StepPlan, ranks: int, carry_out: CarryOut, seed: int) -> None:
+        if plan.machines is not None:
+            raise InternalError("ranks that share cores: only events simulate that")
         if plan.slots != 1:
             raise InternalError(f"{plan.slots} collectives at a time: only events simulate that")
         if plan.input_batch and plan.prefetch < 1:

@@ -17,6 +17,7 @@ import simpy
 
 from gcsim.simulator.clock import Picoseconds, reading
 from gcsim.simulator.communicator import Asking
+from gcsim.simulator.cores import Share
 from gcsim.simulator.input_loader import Loader
 from gcsim.simulator.ledger import Done, Ledger, in_order
 from gcsim.simulator.step_plan import BucketWork, Job, StepPlan, stretched
@@ -29,10 +30,16 @@ class Worker:
     """The device, the loader and the training loop of class `member`."""
 
     def __init__(
-        self, env: simpy.Environment, plan: StepPlan, member: int, communicator: Asking
+        self,
+        env: simpy.Environment,
+        plan: StepPlan,
+        member: int,
+        communicator: Asking,
+        share: Share | None = None,
     ) -> None:
+        """`share` is the class's place on the cores of its machines, where the plan has some."""
         self.env, self.plan, self.member, self.communicator = env, plan, member, communicator
-        self.stream, self.side = Stream(env), Stream(env)
+        self.stream, self.side = Stream(env, share), Stream(env, share)
         self.loader = Loader(plan.input_batch, plan.prefetch)
 
     def iteration(self, number: int, pace: float) -> Generator[simpy.Event, Any, Ledger]:
@@ -112,6 +119,13 @@ class _Iteration:
         """One piece of work: jobs that follow each other on the stream without a gap."""
         slower = self.plan.side_slowdown if stream is self.worker.side else 1
         durations = [stretched(round(job.duration * slower), self.pace) for job in jobs]
-        if total := sum(durations):  # else nothing is launched, so nothing queues
+        total, machines = sum(durations), self.plan.machines
+        if total == 0:  # nothing is launched, so nothing queues
+            return
+        if machines is None:
             start = yield stream.work(key, total)
             done += in_order(start, list(zip(jobs, durations, strict=True)))
+            return
+        on_cores = [job.kind in machines.kinds for job in jobs]
+        instants = yield stream.jobs(key, list(zip(durations, on_cores, strict=True)))
+        done += zip(jobs, instants[:-1], instants[1:], strict=True)

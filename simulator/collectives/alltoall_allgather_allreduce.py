@@ -24,10 +24,15 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.direct_exchange import Parts, exchange_directly
+from gcsim.simulator.collectives.direct_exchange import (
+    Parts,
+    direct_traffic,
+    exchange_directly,
+)
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.ring import NO_COST
 from gcsim.simulator.collectives.ring_allreduce import chunks
+from gcsim.simulator.host import Traffic
 
 
 def alltoall_allgather_allreduce(
@@ -67,3 +72,9 @@ def carry_out(call: Call) -> Times:
     return alltoall_allgather_allreduce(
         call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
     )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    of = call.nbytes, call.element
+    return direct_traffic(call.fabric, _to_owners, *of) + direct_traffic(call.fabric, _to_all, *of)

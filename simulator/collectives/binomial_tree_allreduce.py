@@ -27,6 +27,7 @@ from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.link_table import Ranks
 from gcsim.simulator.collectives.ring import NO_COST
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 
 def binomial_tree_allreduce(
@@ -92,3 +93,8 @@ def children(ranks: int, distance: int) -> Ranks:
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return binomial_tree_allreduce(call.entry, call.nbytes, call.fabric, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_both, call.nbytes, NO_COST).traffic(call.fabric.devices)

@@ -25,6 +25,7 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 
 def bruck_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0) -> Times:
@@ -51,3 +52,8 @@ def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return bruck_allgather(call.entry, call.sent, call.fabric, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, tuple(call.sent)).traffic(call.fabric.devices)

@@ -31,6 +31,7 @@ from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.link_table import Bytes, Ranks
 from gcsim.simulator.collectives.ring import NO_COST, check_range
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 _WORTH_ITS_MEMORY = 1 << 18
 """Messages of a collective."""
@@ -76,6 +77,17 @@ def exchange_directly(
         return entry.copy()
     exchange = fabric.prepared(_DirectExchange, make, arguments, gamma, first)
     return exchange.carry_out(entry, key)
+
+
+def direct_traffic(fabric: Fabric, make: MakeParts, *arguments: Any) -> Traffic:
+    """What the ranks handle in it; O(p^2)."""
+    ranks, parts = fabric.ranks, make(fabric.ranks, *arguments)
+    nbytes = np.zeros(ranks, dtype=np.int64)
+    for step in range(1, ranks):
+        given = parts.to((fabric.everyone + step) % ranks)
+        nbytes += given + np.roll(given, step)
+    ends = np.full(ranks, 2 * (ranks - 1), dtype=np.int64)
+    return Traffic.of_ranks(ends, nbytes, fabric.devices)
 
 
 class _DirectExchange:

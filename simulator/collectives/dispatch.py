@@ -23,6 +23,7 @@ from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.ring import PreparedRing
 from gcsim.simulator.collectives.staging import copy_link, copy_times
+from gcsim.simulator.host import Traffic, Work
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
 """The algorithm of the kinds that have one."""
@@ -32,6 +33,12 @@ _KEPT_BYTES = 2**26
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
     """What `Cluster.collectives` says of a request's kind, size and number of ranks."""
     return _algorithm(record, sizes_sent(record, cluster.workers), cluster)
+
+
+def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
+    """What the processes handle in a collective on a cluster of more than one worker."""
+    call = _call(record, cluster, Fabric.of(cluster))
+    return _algorithm(record, call.sent, cluster).traffic(call)
 
 
 def carry_out(
@@ -105,23 +112,21 @@ class CollectiveMemo:
         cluster = self.cluster
         if self._fabric is None:
             self._fabric = Fabric.of(cluster)
-        sent = sizes_sent(record, cluster.workers)
+        call = _call(record, cluster, self._fabric)
+        sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
-        call = Call(
-            entry=self._fabric.everyone,
-            sent=sent,
-            element=record.element,
-            pulled=record.pulled,
-            variable=record.variable,
-            cluster=cluster,
-            at_hand=self._fabric,
-        )
         copies: tuple[Times, Times] | None = None
         if cluster.collectives.stages and not algorithm.stages_itself:
             link = copy_link(cluster)
             copies = copy_times(sent, link), copy_times(_received(record.kind, call), link)
+        host = cluster.host
+        work = Work() if host is None else host.work(algorithm.traffic(call))
         return _Request(
-            algorithm=algorithm, call=call, ring=_prepared_ring(algorithm, call), copies=copies
+            algorithm=algorithm,
+            call=call,
+            ring=_prepared_ring(algorithm, call),
+            copies=copies,
+            host_work=work,
         )
 
 
@@ -135,6 +140,8 @@ class _Request:
     """All of it, where it is one textbook ring."""
     copies: tuple[Times, Times] | None
     """Before and after, `[p]` each."""
+    host_work: Work = Work()  # noqa: RUF009 (frozen)
+    """What the cluster's host has to do."""
 
     @property
     def nbytes(self) -> int:
@@ -161,9 +168,24 @@ class _Request:
 
     def _on_host(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
         if self.ring is not None:
-            return self.ring(entry, key)
-        call = replace(self.call, entry=entry, server_time=server_time, key=key)
-        return self.algorithm.carry_out(call)
+            exits = self.ring(entry, key)
+        else:
+            call = replace(self.call, entry=entry, server_time=server_time, key=key)
+            exits = self.algorithm.carry_out(call)
+        host = self.call.cluster.host
+        return exits if host is None else host.exits(entry, exits, self.host_work)
+
+
+def _call(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
+    return Call(
+        entry=fabric.everyone,
+        sent=sizes_sent(record, cluster.workers),
+        element=record.element,
+        pulled=record.pulled,
+        variable=record.variable,
+        cluster=cluster,
+        at_hand=fabric,
+    )
 
 
 def _prepared_ring(algorithm: Algorithm, call: Call) -> PreparedRing | None:

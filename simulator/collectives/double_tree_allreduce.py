@@ -41,6 +41,7 @@ from gcsim.simulator.collectives.link_table import Ranks
 from gcsim.simulator.collectives.pieces import Queues, Stream
 from gcsim.simulator.collectives.ring import NO_COST, check_range
 from gcsim.simulator.collectives.ring_allreduce import chunks
+from gcsim.simulator.host import Traffic
 
 _FEW_STEPS = 1 << 16
 """Pieces times ranks up to which to go piece by piece is faster."""
@@ -68,8 +69,24 @@ def double_tree_allreduce(
     """
     if len(entry) == 1:
         return entry.copy()
-    whole = max(element, piece - piece % element)
+    whole = _whole(piece, element)
     return fabric.prepared(_DoubleTree, nbytes, whole, element, gamma).carry_out(entry, key)
+
+
+def tree_traffic(nbytes: int, fabric: Fabric, *, piece: int, element: int = 1) -> Traffic:
+    """What the ranks handle in it: each piece once up and once down between child and parent."""
+    ends, size = np.zeros((2, fabric.ranks), dtype=np.int64)
+    trees, halves = trees_of_ranks(fabric.nodes, fabric.devices), chunks(nbytes, 2, element)
+    for tree, half in zip(trees, halves, strict=True):
+        neighbours = tree.children.copy()
+        neighbours[tree.below] += 1
+        ends += 2 * (Cut.of(half, _whole(piece, element)).full + 1) * neighbours
+        size += 2 * half * neighbours
+    return Traffic.of_ranks(ends, size, fabric.devices)
+
+
+def _whole(piece: int, element: int) -> int:
+    return max(element, piece - piece % element)
 
 
 class _DoubleTree:
@@ -168,3 +185,9 @@ def carry_out(call: Call) -> Times:
         element=call.element,
         key=call.key,
     )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    piece = call.cluster.collectives.pipeline_block
+    return tree_traffic(call.nbytes, call.fabric, piece=piece, element=call.element)

@@ -30,6 +30,7 @@ from gcsim.simulator.collectives.binomial_tree_allreduce import (
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 
 def gather_broadcast_allgather(
@@ -57,3 +58,8 @@ def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return gather_broadcast_allgather(call.entry, call.sent, call.fabric, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, tuple(call.sent)).traffic(call.fabric.devices)

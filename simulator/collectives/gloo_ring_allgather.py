@@ -17,7 +17,7 @@ blocks of one byte, are messages too; if all blocks are empty nobody sends anyth
 
 Source: pytorch/gloo, gloo/allgather.cc and gloo/allgatherv.cc; PyTorch uses the first for tensors,
 which must be of one size, and the second for sparse ones (torch/csrc/distributed/c10d,
-ProcessGroupGloo.cpp).
+ProcessGroupGloo.cpp, where all blocks are gathered in one buffer and copied from there).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.ring_announced import AnnouncedRing, Program
+from gcsim.simulator.collectives.ring_announced import AnnouncedRing, Program, program_traffic
 from gcsim.simulator.collectives.ring_cache import Prepared
 from gcsim.simulator.collectives.ring_messages import classes
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 _RINGS: Prepared[AnnouncedRing] = Prepared()
@@ -75,3 +76,10 @@ def carry_out(call: Call) -> Times:
         entry = entry.copy()
         entry[late] = max(entry[late], entry[first] + max(1, links[first].latency_for(0)))
     return gloo_ring_allgather(entry, call.sent, links, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    if not any(call.sent):
+        return Traffic.none(len(call.sent), call.fabric.devices)
+    return program_traffic(_program(call.sent), call.fabric.devices, copied=sum(call.sent))

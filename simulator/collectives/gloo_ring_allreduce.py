@@ -30,9 +30,15 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.ring_announced import AnnouncedRing, Phase, Program
+from gcsim.simulator.collectives.ring_announced import (
+    AnnouncedRing,
+    Phase,
+    Program,
+    program_traffic,
+)
 from gcsim.simulator.collectives.ring_cache import Prepared
 from gcsim.simulator.collectives.ring_messages import NO_COST
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 LARGEST_SEGMENT = 1 << 20
@@ -106,3 +112,11 @@ def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
     links = call.ring_links(backwards=True)
     return gloo_ring_allreduce(call.entry, call.nbytes, links, element=call.element, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    if call.nbytes == 0:
+        return Traffic.none(len(call.sent), call.fabric.devices)
+    program = _program(call.nbytes, len(call.sent), call.element, LARGEST_SEGMENT)
+    return program_traffic(program, call.fabric.devices)

@@ -32,6 +32,7 @@ from gcsim.simulator.collectives.folding import Fold
 from gcsim.simulator.collectives.ring import NO_COST
 from gcsim.simulator.collectives.ring_allreduce import chunks
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 
 def halving_doubling_allreduce(
@@ -79,4 +80,11 @@ def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return halving_doubling_allreduce(
         call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, call.nbytes, call.element, NO_COST).traffic(
+        call.fabric.devices
     )

@@ -29,9 +29,11 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.link_table import LinkTable
 from gcsim.simulator.collectives.ring import NO_COST, check_range
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.ring_allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
 from gcsim.simulator.collectives.rounds import phase_key
 from gcsim.simulator.collectives.staging import copy_time
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 
@@ -143,3 +145,17 @@ def carry_out(call: Call) -> Times:
         staging=staging,
         key=call.key,
     )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it: the leaders' ring, and two messages for each other device."""
+    nodes, devices = call.fabric.nodes, call.fabric.devices
+    blocks = chunks(call.nbytes, nodes, call.element)
+    ring = ring_traffic([1] * nodes, blocks, devices=1, firsts=(0, 1))
+    ends = np.full(nodes * devices, 2, dtype=np.int64)
+    ends[::devices] *= devices - 1
+    nbytes = ends * call.nbytes
+    if nodes > 1:
+        ends[::devices] += ring.ends
+        nbytes[::devices] += ring.nbytes
+    return Traffic.of_ranks(ends, nbytes, devices)

@@ -34,11 +34,16 @@ from typing import Literal
 from gcsim.simulator.clock import Times, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.double_tree_allreduce import (
+    double_tree_allreduce,
+    tree_traffic,
+)
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.ring_allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
 from gcsim.simulator.collectives.round_paths import Framing
+from gcsim.simulator.host import Traffic
 
 Shape = Literal["tree", "ring"]
 Protocol = Literal["ll", "ll128", "simple"]
@@ -161,6 +166,21 @@ def nccl_allgather(call: Call, mode: Mode) -> Times:
     """Exit times `[p]` of an all-gather, picoseconds; unequal blocks travel whole."""
     entry, fabric = _told(call, mode)
     return ring_allgather(entry, call.sent, fabric.ring_links(), key=call.key)
+
+
+def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
+    """What the ranks handle in an all-reduce."""
+    if mode.shape == "tree":
+        piece = tree_piece(mode.protocol, call.nbytes, call.cluster)
+        return tree_traffic(call.nbytes, call.fabric, piece=piece, element=call.element)
+    blocks = chunks(call.nbytes, len(call.sent), call.element)
+    devices = call.fabric.devices
+    return ring_traffic([1] * len(blocks), blocks, devices=devices, firsts=(0, 1))
+
+
+def allgather_traffic(call: Call) -> Traffic:
+    """What the ranks handle in an all-gather."""
+    return ring_traffic([1] * len(call.sent), call.sent, devices=call.fabric.devices)
 
 
 def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:

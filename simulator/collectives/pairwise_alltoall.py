@@ -21,8 +21,13 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.direct_exchange import Parts, exchange_directly
+from gcsim.simulator.collectives.direct_exchange import (
+    Parts,
+    direct_traffic,
+    exchange_directly,
+)
 from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.host import Traffic
 
 LENGTH_BYTES = 8
 """What announces the length of a part."""
@@ -53,3 +58,12 @@ def carry_out(call: Call) -> Times:
         entry = pairwise_alltoall(entry, lengths, call.fabric, key=call.key)
         first = ranks - 1
     return pairwise_alltoall(entry, call.sent, call.fabric, key=call.key, first=first)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    ranks = len(call.sent)
+    parts = direct_traffic(call.fabric, _parts, tuple(call.sent))
+    if not call.variable:
+        return parts
+    return parts + direct_traffic(call.fabric, _parts, (LENGTH_BYTES * ranks,) * ranks)

@@ -36,6 +36,8 @@ from gcsim.simulator.collectives.ring_messages import (
     check_range,
 )
 from gcsim.simulator.collectives.ring_pieces import Pieces, PreparedPieces
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -180,3 +182,9 @@ def carry_out(call: Call) -> Times:
     piece = call.cluster.collectives.pipeline_block
     links = call.ring_links()
     return pipelined_ring_allgatherv(call.entry, call.sent, links, piece, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    pieces = Pieces.of(call.sent, call.cluster.collectives.pipeline_block).count
+    return ring_traffic(pieces, call.sent, devices=call.fabric.devices)

@@ -27,6 +27,7 @@ from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.folding import Fold
 from gcsim.simulator.collectives.ring import NO_COST
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 
 def recursive_doubling_allreduce(
@@ -55,3 +56,8 @@ def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return recursive_doubling_allreduce(call.entry, call.nbytes, call.fabric, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, call.nbytes, NO_COST).traffic(call.fabric.devices)

@@ -19,6 +19,8 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.ring import PreparedRing
 from gcsim.simulator.collectives.ring_cache import Prepared
 from gcsim.simulator.collectives.ring_messages import Blocks
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 _RINGS: Prepared[PreparedRing] = Prepared()
@@ -46,3 +48,8 @@ def prepared(sizes: tuple[int, ...], links: Sequence[Link]) -> PreparedRing:
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
     return ring_allgather(call.entry, call.sent, call.ring_links(), key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return ring_traffic([1] * len(call.sent), call.sent, devices=call.fabric.devices)

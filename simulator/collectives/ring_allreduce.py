@@ -21,6 +21,8 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.ring import NO_COST, PreparedRing
 from gcsim.simulator.collectives.ring_cache import Prepared
 from gcsim.simulator.collectives.ring_messages import Blocks
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 _RINGS: Prepared[PreparedRing] = Prepared()
@@ -77,3 +79,10 @@ def carry_out(call: Call) -> Times:
     return ring_allreduce(
         call.entry, call.nbytes, call.ring_links(), element=call.element, key=call.key
     )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    blocks = chunks(call.nbytes, len(call.sent), call.element)
+    devices = call.fabric.devices
+    return ring_traffic([1] * len(blocks), blocks, devices=devices, firsts=(0, 1))

@@ -51,6 +51,8 @@ from gcsim.simulator.collectives.ring_messages import (
     check_range,
     common_period,
 )
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 
@@ -80,6 +82,20 @@ class Program:
     """Empty pieces are no messages."""
     backwards: bool = False
     """The ranks are numbered against the ring: rank r of it is rank p - 1 - r."""
+
+
+def program_traffic(program: Program, devices: int, *, copied: int = 0) -> Traffic:
+    """What the ranks handle in it, `devices` a node; announcements are parts of their messages."""
+    sizes = np.array(program.sizes, dtype=np.int64)
+    counted = sizes > 0 if program.skips_empty else np.ones_like(sizes)
+    return ring_traffic(
+        counted.astype(np.int64)[program.pieces].sum(axis=1),
+        sizes[program.pieces].sum(axis=1),
+        devices=devices,
+        firsts=[phase.first for phase in program.phases],
+        backwards=program.backwards,
+        copied=copied,
+    )
 
 
 class AnnouncedRing:

@@ -29,6 +29,7 @@ from gcsim.simulator.collectives.fabric import Fabric, reduction
 from gcsim.simulator.collectives.hops import Hops
 from gcsim.simulator.collectives.link_table import Bytes, Ranks
 from gcsim.simulator.collectives.ring import NO_COST, check_range
+from gcsim.simulator.host import Traffic
 
 Numbers = NDArray[np.int64]
 
@@ -94,6 +95,15 @@ class Rounds:
             _exchange(*messages.ends_and_busy, flight, messages.adding, ready, ready.copy())
         check_range(ready, 0)
         return ready
+
+    def traffic(self, devices: int) -> Traffic:
+        """What the ranks handle, `devices` a node."""
+        ends, nbytes = np.zeros((2, self._fabric.ranks), dtype=np.int64)
+        for round_ in self._rounds:
+            for ranks in (round_.hops.senders, round_.hops.receivers):
+                ends[ranks] += 1
+                nbytes[ranks] += round_.nbytes
+        return Traffic.of_ranks(ends, nbytes, devices)
 
     @property
     def nbytes(self) -> int:

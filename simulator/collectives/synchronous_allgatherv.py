@@ -40,6 +40,8 @@ from gcsim.simulator.collectives.ring_messages import (
     check_range,
 )
 from gcsim.simulator.collectives.ring_pieces import PreparedPieces
+from gcsim.simulator.collectives.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.links import Link
 
 PIPELINE = 32 * 1024
@@ -175,3 +177,10 @@ def carry_out(call: Call) -> Times:
     return synchronous_ring_allgatherv(
         call.entry, call.sent, call.ring_links(), block, key=call.key
     )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    block = block_size(call.sent, call.cluster.collectives.pipeline_block)
+    blocks = [-(-size // block) for size in call.sent]
+    return ring_traffic(blocks, call.sent, devices=call.fabric.devices)

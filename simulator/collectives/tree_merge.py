@@ -28,6 +28,7 @@ from gcsim.simulator.collectives.binomial_tree_allreduce import (
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds import Rounds
+from gcsim.simulator.host import Traffic
 
 
 def tree_merge(
@@ -67,4 +68,11 @@ def carry_out(call: Call) -> Times:
         call.fabric,
         merge_time=call.server_time,
         key=call.key,
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, tuple(call.sent), call.pulled, call.server_time).traffic(
+        call.fabric.devices
     )

@@ -30,6 +30,7 @@ from gcsim.simulator.collectives.parameter_server import parameter_server
 from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.collectives.ring_allgather import ring_allgather
 from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.ring_allreduce import traffic as allreduce_traffic
 from gcsim.simulator.collectives.staging import copy_times
 from gcsim.simulator.device import Device
 from gcsim.simulator.links import Link
@@ -163,7 +164,7 @@ def test_all_reduce_of_unequal_vectors_is_our_bug() -> None:
 def test_a_rank_that_leaves_before_the_last_has_entered_is_our_bug(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hasty = Algorithm(title="hasty", carry_out=lambda call: call.entry)
+    hasty = Algorithm(title="hasty", carry_out=lambda call: call.entry, traffic=allreduce_traffic)
     monkeypatch.setitem(ALGORITHMS, ("all_reduce", "ring"), hasty)
     with pytest.raises(InternalError, match="hasty: a rank leaves at 0 ps"):
         carry_out(reduce(4), np.array([0, 1], dtype=np.int64), cluster(1))

@@ -1,0 +1,132 @@
+"""What must be known of this machine before anything is predicted? Kernels, passes, messages.
+
+Nothing that is measured here is judged: kernels run in this process, the passes are those of one
+rank by itself, and the host's costs come from collectives of other sizes, at another rate.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcsim.analysis.live.launch import Loopback, run_round, run_tasks
+from gcsim.analysis.live.namespaces import network
+from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round
+from gcsim.scenarios.progress import Progress
+
+SECONDS = 120.0
+"""That any of its parts may take; they take ten or less."""
+_KERNELS = 4.0
+"""Seconds for the compressors' own kernels."""
+_SIDES = (95, 375, 1060, 1500)
+_ALONE = 20
+"""Steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Of one rank by itself, in seconds: DDP's own work is in them."""
+
+    forward: float
+    backward: float
+    optimizer: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A collective of a calibration round."""
+
+    ranks: int
+    rate: int
+    task: CollectiveTask
+    seconds: float
+    """Median of its repeats."""
+
+
+def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
+    """This machine as a `Device`: kernels by class, and those of the named compressors; one
+    thread."""
+    from gcsim.compressors.lazy_torch import torch
+    from gcsim.scenarios.calibrate_classes import SIZES, class_rates, time_cases
+    from gcsim.scenarios.calibrate_device import primitive_curves, processor
+    from gcsim.scenarios.calibrate_kernels import time_compressors
+    from gcsim.simulator.device import Device
+    from gcsim.traces.device_clock import CpuClock
+    from gcsim.traces.kernel_cases import CASES
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        clock = CpuClock()
+        with progress.task("live: classes of kernels", len(CASES)) as task:
+            cases = time_cases(
+                clock,
+                sizes=SIZES[:-2],
+                repeats=3,
+                advance=lambda note: task.advance(note=note),
+            )
+        sites = time_compressors(
+            progress,
+            seconds=_KERNELS,
+            compressors=tuple(dict.fromkeys(compressors)),
+            sizes=[side**2 for side in _SIDES],
+            clock=clock.now,
+        )
+    finally:
+        torch.set_num_threads(before)
+    conditions = f"{processor()}, one thread, CPU time, torch {torch.__version__}"
+    rates = class_rates(cases, conditions)
+    products = rates["matmul"].flop_rate
+    return Device(
+        name="here",
+        title=conditions,
+        processor="cpu",
+        kernels=rates,
+        primitives=primitive_curves([one.timed for one in cases], sites),
+        effective_flop_rate=products or 1e9,
+        source="measured by `gcsim validate --live` before anything was predicted",
+    )
+
+
+def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
+    """A rank's passes, and gradients of as many workers as a round has ranks, in `trace`."""
+    task = AloneTask(steps=_ALONE, workers=plan.most_ranks, trace=str(trace))
+    alone = Round(ranks=1, rate=0, tasks=(task,))
+    with progress.task("live: steps of one rank by itself", 1) as watched:
+        [[found]] = run_tasks(Loopback(), alone, batch=plan.batch, seed=plan.seed, seconds=SECONDS)
+        watched.advance()
+    return Passes(
+        forward=found["forward"], backward=found["backward"], optimizer=found["optimizer"]
+    )
+
+
+def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
+    """Collectives on fast links, which wait for the host."""
+    found = []
+    for one in plan.calibration:
+        with (
+            progress.task(f"live: messages, {one.ranks} ranks", len(one.tasks)) as watched,
+            network(one.ranks, one.rate) as place,
+        ):
+            times = run_round(
+                place,
+                one,
+                batch=plan.batch,
+                seed=plan.seed,
+                seconds=SECONDS,
+                advance=lambda number: watched.advance(),
+            )
+        found += [
+            Sample(
+                ranks=one.ranks,
+                rate=one.rate,
+                task=task,
+                seconds=statistics.median(measured.seconds),
+            )
+            for task, measured in zip(one.tasks, times, strict=True)
+            if isinstance(task, CollectiveTask)
+        ]
+    return found

@@ -1,0 +1,219 @@
+"""How are ranks started, watched and ended? A process each, of a round's tasks; bounded in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import gcsim
+from gcsim.analysis.live.plan import Round, as_json
+from gcsim.errors import InputError, Problem
+
+_POLL = 0.05
+_STORE_PORT = 29400
+"""In namespaces of their own nothing else listens."""
+
+
+class Place(Protocol):
+    """Where ranks run."""
+
+    @property
+    def interface(self) -> str:
+        """The network interface of each rank."""
+
+    def address(self, rank: int) -> str:
+        """Of a rank, for the others."""
+
+    def command(self, rank: int, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` there, in the same process."""
+
+
+class Loopback:
+    """This machine itself: no limits of the network, and no rights needed."""
+
+    interface = "lo"
+
+    def address(self, rank: int) -> str:
+        """The same for all."""
+        return "127.0.0.1"
+
+    def command(self, rank: int, command: Sequence[str]) -> list[str]:
+        """As it is."""
+        return list(command)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What was measured of a task, in seconds."""
+
+    seconds: tuple[float, ...]
+    """Collective: of each repeat, from the announced start to the last rank's end; training: of
+    each step, from the last rank's end to the next."""
+    replicas_agree: bool = True
+    """Training: all ranks ended with the same parameters, bit for bit."""
+
+
+def run_round(
+    place: Place,
+    one: Round,
+    *,
+    batch: int,
+    seed: int,
+    seconds: float,
+    advance: Callable[[int], None] = lambda number: None,
+) -> list[Times]:
+    """Run a round's tasks on its ranks; their times, in order. See `run_tasks`."""
+    found = run_tasks(place, one, batch=batch, seed=seed, seconds=seconds, advance=advance)
+    return [_times(of_ranks) for of_ranks in found]
+
+
+def run_tasks(
+    place: Place,
+    one: Round,
+    *,
+    batch: int,
+    seed: int,
+    seconds: float,
+    advance: Callable[[int], None] = lambda number: None,
+) -> list[list[dict[str, Any]]]:
+    """Run a round's tasks on its ranks; by task, then by rank, what the rank wrote.
+
+    `advance` is told the number of each task that is done. After `seconds` everything that was
+    started is ended. Raises `InputError` with a rank's last words when one fails, or when time is
+    over; no rank is left then.
+    """
+    with tempfile.TemporaryDirectory(prefix="gcsim-live-") as name:
+        folder = Path(name)
+        plan = folder / "plan.json"
+        plan.write_text(as_json(one, batch=batch, seed=seed), encoding="utf-8")
+        port = _STORE_PORT if place.interface != "lo" else _free_port()
+        ranks: list[_Rank] = []
+        try:
+            for rank in range(one.ranks):
+                command = [
+                    sys.executable, "-P", "-m", "gcsim.analysis.live.ranks",
+                    "--rank", str(rank), "--world", str(one.ranks),
+                    "--store", f"{place.address(0)}:{port}", "--plan", str(plan),
+                    "--results", str(folder / f"results{rank}.json"),
+                    "--seconds", str(int(seconds) + 1), "--parent", str(os.getpid()),
+                ]  # fmt: skip
+                log = folder / f"log{rank}"
+                ranks.append(_Rank(place.command(rank, command), environment(place.interface), log))
+            _watch(ranks, one, time.monotonic() + seconds, advance)
+        finally:
+            for started in ranks:
+                started.end()
+        found = [
+            json.loads((folder / f"results{rank}.json").read_text(encoding="utf-8"))
+            for rank in range(one.ranks)
+        ]
+    return [list(of_ranks) for of_ranks in zip(*found, strict=True)]
+
+
+def environment(interface: str) -> dict[str, str]:
+    """A rank's: one thread, Gloo on that interface, nothing of another launcher's.
+
+    LOCAL_WORLD_SIZE above all: with it torch would take the ranks for one machine's.
+    """
+    left_out = {"LOCAL_WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE"}
+    kept = {key: value for key, value in os.environ.items() if key not in left_out}
+    here = str(Path(gcsim.__file__).resolve().parent.parent)
+    paths = [here, *filter(None, [kept.get("PYTHONPATH", "")])]
+    return kept | {
+        "GLOO_SOCKET_IFNAME": interface,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+class _Rank:
+    """A process that was started."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        self._out: IO[str] = log.with_suffix(".out").open("w+", encoding="utf-8")
+        with log.open("w", encoding="utf-8") as errors:
+            self.process = subprocess.Popen(  # noqa: S603 - no shell, no words of the user's
+                command,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for the one that started it
+            )
+
+    def lines(self) -> int:
+        """That it has printed."""
+        with self._log.with_suffix(".out").open(encoding="utf-8") as out:
+            return sum(line.endswith("\n") for line in out)
+
+    def last_words(self) -> str:
+        """The end of what it said of an error."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {self.process.returncode}"
+
+    def end(self) -> None:
+        """At once, if it is still there."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self._out.close()
+
+
+def _watch(
+    ranks: Sequence[_Rank], one: Round, until: float, advance: Callable[[int], None]
+) -> None:
+    done = 0
+    while True:
+        states = [started.process.poll() for started in ranks]
+        while done < min(len(one.tasks), ranks[0].lines()):
+            advance(done)
+            done += 1
+        failed = [rank for rank, state in enumerate(states) if state not in (None, 0)]
+        if failed:
+            raise InputError(
+                Problem(
+                    message=f"rank {failed[0]} failed: {ranks[failed[0]].last_words()}",
+                    place=one.name,
+                )
+            )
+        if all(state == 0 for state in states):
+            return
+        if time.monotonic() > until:
+            raise InputError(
+                Problem(
+                    message=f"not done in time; task {done + 1} of {len(one.tasks)} was under way",
+                    place=one.name,
+                    hint="is the machine busy with something else?",
+                )
+            )
+        time.sleep(_POLL)
+
+
+def _times(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
+    starts = of_ranks[0]["starts"]
+    ends = [max(ends) for ends in zip(*(one["ends"] for one in of_ranks), strict=True)]
+    if len(starts) == 1 < len(ends):  # steps, one after the other
+        starts = [starts[0], *ends[:-1]]
+    return Times(
+        seconds=tuple(end - start for start, end in zip(starts, ends, strict=True)),
+        replicas_agree=all(one.get("replicas", True) for one in of_ranks),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

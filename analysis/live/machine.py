@@ -1,0 +1,42 @@
+"""What is this machine, and how busy is it with other things?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> str:
+    """Processor, cores, kernel and torch, for people."""
+    from gcsim.compressors.lazy_torch import torch
+    from gcsim.scenarios.calibrate_device import processor
+
+    return f"{processor()}, {cores()} cores, Linux {platform.release()}, torch {torch.__version__}"
+
+
+def busy_share(seconds: float = 1.0) -> float | None:
+    """Of this machine's processor time, what others use, in [0, 1]; None where nobody says."""
+    before = _ticks()
+    time.sleep(seconds)
+    after = _ticks()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _ticks() -> tuple[int, int] | None:
+    """Busy and all since boot, of all cores (proc(5), /proc/stat)."""
+    try:
+        first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
+    except (OSError, IndexError):
+        return None
+    counts = [int(word) for word in first[1:9]]  # guests are in the first two
+    idle = counts[3] + counts[4]
+    return sum(counts) - idle, sum(counts)

@@ -1,0 +1,250 @@
+"""Where do the ranks live? Each in a network namespace of its own, joined by a shaped switch.
+
+    rank 0 [net0]──veth──[port0] ┐
+    rank 1 [net0]──veth──[port1] ├ a bridge, in one more namespace
+    rank 2 [net0]──veth──[port2] ┘
+
+What a rank sends is shaped at its own end (`net0`), what it receives at the switch's (`port`):
+full duplex, as a cable. Everything is made inside of the new namespaces: the interfaces, routes
+and settings of the machine itself are not touched, and addresses cannot clash with its own.
+
+Namespaces carry the number of the process that made them and the instant at which it started.
+They are removed when the context is left, however it is left; those of a process that was killed
+are removed by the next one that makes some.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gcsim.analysis.live.shaping import Shape
+from gcsim.analysis.live.signals import shielded, stoppable
+from gcsim.errors import InputError, Problem
+
+CARD = "net0"
+"""The network interface inside of each rank's namespace."""
+CONTROLS = ("cubic", "reno")
+"""Congestion control: the first one that a namespace may use. Linux ships with the first, and
+allows the second always; a model-based one (BBR) would shape traffic a second time."""
+MOST_RANKS = 64
+_SECONDS = 20.0
+"""That a command may take; they take milliseconds."""
+_NAME = re.compile(r"gcsim-(\d+)-(\d+)-\d+-(?:\d+|switch)")
+_counter = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Namespaces that are there."""
+
+    ranks: tuple[str, ...]
+    """Their names."""
+    shape: Shape
+    control: str
+    """TCP's congestion control in all of them."""
+
+    @property
+    def interface(self) -> str:
+        """Of each rank."""
+        return CARD
+
+    def address(self, rank: int) -> str:
+        """IPv4, without the prefix."""
+        return _address(rank)
+
+    def command(self, rank: int, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` in a rank's namespace, in the same process."""
+        return ["ip", "netns", "exec", self.ranks[rank], *command]
+
+
+def missing() -> list[Problem]:
+    """What this machine lacks for shaped namespaces, as far as can be told without making any."""
+    if platform.system() != "Linux":
+        return [
+            Problem(
+                message=f"network namespaces are Linux's; this is {platform.system()}",
+                place="--live",
+                hint="run it on Linux, or in a virtual machine with Linux",
+            )
+        ]
+    problems = [
+        Problem(
+            message=f"there is no command {tool!r}",
+            place="--live",
+            hint="install iproute2 (it has ip and tc)",
+        )
+        for tool in ("ip", "tc")
+        if shutil.which(tool) is None
+    ]
+    if os.geteuid() != 0:
+        problems.append(
+            Problem(
+                message="network namespaces need root's rights",
+                place="--live",
+                hint="run it with sudo: everything is done in new namespaces, which are removed "
+                "afterwards",
+            )
+        )
+    return problems
+
+
+@contextmanager
+def network(ranks: int, rate: int) -> Iterator[Network]:
+    """Namespaces of so many ranks on links of `rate` bits per second, each direction.
+
+    Raises `InputError` where rights, tools or the kernel's parts are missing; what was made
+    until then is removed. SIGTERM and SIGHUP leave the context as Ctrl-C does.
+    """
+    problems = missing()
+    if problems:
+        raise InputError(problems)
+    if not 1 <= ranks <= MOST_RANKS:
+        raise InputError(f"{ranks} ranks: 1 to {MOST_RANKS} can be had")
+    remove_stale()
+    prefix = f"gcsim-{os.getpid()}-{_started(os.getpid())}-{next(_counter)}"
+    switch, names = f"{prefix}-switch", tuple(f"{prefix}-{rank}" for rank in range(ranks))
+    shape = Shape.of(rate)
+    with stoppable():
+        try:
+            _make_switch(switch)
+            for rank, name in enumerate(names):
+                _make_rank(name, rank, switch, shape)
+            control = _pin_control(names)
+            yield Network(ranks=names, shape=shape, control=control)
+        finally:
+            with shielded():
+                _remove([*names, switch])
+
+
+def remove_stale() -> list[str]:
+    """Remove what processes left behind that are no more; the namespaces' names."""
+    stale = []
+    for name in _names():
+        match = _NAME.fullmatch(name)
+        if match and _started(int(match[1])) != match[2]:
+            stale.append(name)
+    _remove(stale)
+    return stale
+
+
+def run(command: Sequence[str]) -> str:
+    """What a command prints; `InputError` with its message where it fails.
+
+    It is in a session of its own, so that Ctrl-C does not cut it short.
+    """
+    done = _call(command)
+    if done.returncode:
+        raise InputError(
+            Problem(
+                message=f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}",
+                place="--live",
+                hint="the kernel must have namespaces, veth, bridges and tbf, and a container the "
+                "right to use them (capabilities NET_ADMIN and SYS_ADMIN)",
+            )
+        )
+    return done.stdout
+
+
+def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - no shell, no words of the user's
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(
+            Problem(message=f"`{' '.join(command)}` failed: {error}", place="--live")
+        ) from error
+
+
+def _make_switch(switch: str) -> None:
+    run(["ip", "netns", "add", switch])
+    _quiet(switch)
+    run(["ip", "-n", switch, "link", "add", "bridge0", "type", "bridge"])
+    run(["ip", "-n", switch, "link", "set", "bridge0", "up"])
+
+
+def _make_rank(name: str, rank: int, switch: str, shape: Shape) -> None:
+    port = f"port{rank}"
+    run(["ip", "netns", "add", name])
+    _quiet(name)
+    link = ["link", "add", port, "type", "veth", "peer", "name", CARD, "netns", name]
+    run(["ip", "-n", switch, *link])
+    run(["ip", "-n", name, "addr", "add", f"{_address(rank)}/24", "dev", CARD])
+    for where, interface in ((name, CARD), (switch, port)):
+        run(["ip", "-n", where, "link", "set", interface, "gso_max_size", str(shape.frame)])
+        run(["tc", "-n", where, "qdisc", "replace", "dev", interface, "root", *shape.options()])
+    run(["ip", "-n", switch, "link", "set", port, "master", "bridge0", "up"])
+    run(["ip", "-n", name, "link", "set", "lo", "up"])
+    run(["ip", "-n", name, "link", "set", CARD, "up"])
+
+
+def _quiet(name: str) -> None:
+    """Without IPv6, which would chat, where the kernel has it."""
+    _set(name, "ipv6/conf/all/disable_ipv6", "1")
+
+
+def _pin_control(names: Sequence[str]) -> str:
+    for control in CONTROLS:
+        if all(_set(name, "ipv4/tcp_congestion_control", control) for name in names):
+            return control
+    raise InputError(
+        Problem(
+            message=f"the kernel allows none of {', '.join(CONTROLS)} in a namespace",
+            place="--live",
+        )
+    )
+
+
+def _set(name: str, key: str, value: str) -> bool:
+    """Set one of a namespace's network parameters; whether it has that value now."""
+    script = 'echo "$1" > "$2" && read -r now < "$2" && [ "$now" = "$1" ]'
+    shell = ["sh", "-c", script, "sh", value, f"/proc/sys/net/{key}"]
+    return _call(["ip", "netns", "exec", name, *shell]).returncode == 0
+
+
+def _remove(names: Sequence[str]) -> None:
+    """Those of them that are there. A namespace takes its interfaces along."""
+    there = _names() if names else set()
+    failed: list[Problem] = []
+    for name in names:
+        if name in there:
+            try:
+                run(["ip", "netns", "delete", name])
+            except InputError as error:
+                failed += error.problems
+    if failed:
+        raise InputError(failed)
+
+
+def _names() -> set[str]:
+    """Of all namespaces that `ip` knows."""
+    return {line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()}
+
+
+def _address(rank: int) -> str:
+    return f"10.91.0.{rank + 1}"
+
+
+def _started(process: int) -> str:
+    """When it started, in ticks since boot: two processes of one number differ in it; "": it is
+    not there. (proc(5), /proc/pid/stat, field 22; the second may hold blanks and brackets.)"""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]

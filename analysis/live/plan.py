@@ -1,0 +1,194 @@
+"""What do the ranks do? Collectives and training steps, as plain data that a rank reads.
+
+A round is one set of ranks on links of one rate, which does its tasks in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from gcsim.units import exact
+
+METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "dense": ("none", {}),
+    "half precision": ("fp16", {}),
+    "top-k 1 %": ("topk", {"ratio": 0.01}),
+    "sign with error feedback": ("ef_signsgd", {}),
+    "PowerSGD rank 2": ("powersgd", {"rank": 2}),
+}
+"""What is trained with: any compressor that DDP can carry, with its parameters, by label."""
+_QUICK = ("dense", "top-k 1 %")
+_FITTED = (4_000, 40_000, 400_000, 3_000_000)
+"""Bytes."""
+_LONG = 500_000
+"""Bytes."""
+
+CollectiveKind = Literal["all_reduce", "all_gather"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTask:
+    """The same collective several times, after one that does not count."""
+
+    kind: CollectiveKind
+    nbytes: int
+    """That each rank hands over."""
+    repeats: int
+
+    @property
+    def name(self) -> str:
+        """E.g. "all-reduce 1 MB"."""
+        return f"{self.kind.replace('_', '-')} {exact(self.nbytes, 'size')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTask:
+    """Training with a compressor: some steps that do not count, then some that do."""
+
+    compressor: str
+    """As in a scenario: "topk"."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    label: str
+    """For people: "top-k 1 %"."""
+    warm_up: int = 4
+    """Steps; DDP makes its buckets anew after the first."""
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """E.g. "training step, top-k 1 %"."""
+        return f"training step, {self.label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AloneTask:
+    """Training of one rank by itself, without any exchange: what its passes take, and gradients."""
+
+    steps: int
+    workers: int
+    """Of the recorded gradients: as many backward passes on samples of as many ranks."""
+    trace: str
+    """The folder in which gradients are recorded."""
+    warm_up: int = 4
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "steps of one rank by itself"
+
+
+Task = CollectiveTask | TrainingTask | AloneTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What ranks that are started once do."""
+
+    ranks: int
+    rate: int
+    """Bits per second of every link, as the shaper charges them."""
+    tasks: tuple[Task, ...]
+
+    @property
+    def name(self) -> str:
+        """E.g. "4 ranks, 100 Mbit/s"."""
+        return f"{self.ranks} ranks, {self.rate // 10**6} Mbit/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that is measured and judged."""
+
+    rounds: tuple[Round, ...]
+    calibration: tuple[Round, ...]
+    """What the host costs is fitted on; not judged."""
+    batch: int
+    """Samples of a rank's mini-batch in training."""
+    seed: int = 0
+
+    @property
+    def training(self) -> tuple[TrainingTask, ...]:
+        """Each method of the rounds once."""
+        found = {
+            task.label: task
+            for one in self.rounds
+            for task in one.tasks
+            if isinstance(task, TrainingTask)
+        }
+        return tuple(found.values())
+
+    @property
+    def most_ranks(self) -> int:
+        """Of any round with training."""
+        return max(one.ranks for one in self.rounds)
+
+
+def default_plan(*, quick: bool) -> Plan:
+    """Four minutes of rounds, or half a minute."""
+    if quick:
+        shapes = [(2, 100)]
+        reduced: tuple[int, ...] = (64_000, 1_000_000, 2_000_000)
+        gathered: tuple[int, ...] = (250_000, 1_000_000)
+        repeats, steps = 5, 6
+    else:
+        shapes = [(ranks, rate) for ranks in (2, 4) for rate in (50, 100, 1000)]
+        reduced = (64_000, 250_000, 1_000_000, 4_000_000, 8_000_000)
+        gathered = (64_000, 250_000, 1_000_000, 2_000_000)
+        repeats, steps = 5, 10
+
+    def times(nbytes: int) -> int:
+        return repeats if nbytes >= _LONG else 3 * repeats  # short ones scatter, and cost little
+
+    collectives: list[Task] = [
+        *(CollectiveTask(kind="all_reduce", nbytes=n, repeats=times(n)) for n in reduced),
+        *(CollectiveTask(kind="all_gather", nbytes=n, repeats=times(n)) for n in gathered),
+    ]
+    methods = _methods(steps, quick)
+    rounds = tuple(
+        Round(
+            ranks=ranks,
+            rate=rate * 10**6,
+            tasks=(*collectives, *(() if rate == 50 else methods)),
+        )
+        for ranks, rate in shapes
+    )
+    calibration = tuple(_calibration(ranks) for ranks in sorted({ranks for ranks, _ in shapes}))
+    return Plan(rounds=rounds, calibration=calibration, batch=16)
+
+
+def _methods(steps: int, quick: bool) -> tuple[TrainingTask, ...]:
+    return tuple(
+        TrainingTask(compressor=kind, parameters=parameters, label=label, steps=steps)
+        for label, (kind, parameters) in METHODS.items()
+        if not quick or label in _QUICK
+    )
+
+
+def _calibration(ranks: int) -> Round:
+    """On a link so fast that they wait for the host; of other sizes and at another rate than
+    what is judged."""
+    return Round(
+        ranks=ranks,
+        rate=4 * 10**9,
+        tasks=(
+            *(CollectiveTask(kind="all_reduce", nbytes=n, repeats=15) for n in _FITTED),
+            *(CollectiveTask(kind="all_gather", nbytes=n, repeats=15) for n in _FITTED[2:]),
+        ),
+    )
+
+
+def as_json(one: Round, *, batch: int, seed: int) -> str:
+    """What the program of a rank reads."""
+    tasks = [{"type": type(task).__name__, **asdict(task)} for task in one.tasks]
+    return json.dumps({"batch": batch, "seed": seed, "tasks": tasks})
+
+
+def from_json(text: str) -> tuple[list[Task], int, int]:
+    """Tasks, batch and seed of what `as_json` wrote."""
+    document = json.loads(text)
+    kinds = {kind.__name__: kind for kind in (CollectiveTask, TrainingTask, AloneTask)}
+    tasks: list[Task] = [kinds[task.pop("type")](**task) for task in document["tasks"]]
+    return tasks, document["batch"], document["seed"]

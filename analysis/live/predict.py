@@ -1,0 +1,186 @@
+"""What will be measured? Said, and on the disk, before it is.
+
+Every task of a plan becomes a name, a series and two times: with this machine as it was
+calibrated, and with the catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no
+host, kernels of the catalogue's processor. What a rank's passes take is measured for both, as a
+user would bring it along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from gcsim.analysis.live.calibrate import Passes
+from gcsim.analysis.live.plan import CollectiveTask, Plan, Round, TrainingTask
+from gcsim.analysis.live.shaping import Shape
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InternalError
+from gcsim.files import write_text
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.device import Device
+from gcsim.simulator.host import Host
+from gcsim.simulator.links import Link
+from gcsim.simulator.predict import predict
+from gcsim.simulator.step_plan import Kind
+from gcsim.simulator.training import Training
+from gcsim.simulator.training_time import training_times
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import TrafficProfile
+
+PREDICTIONS = "predictions.json"
+LARGE = 1_000_000
+"""Bytes that a rank hands over, from which a collective counts as large."""
+SLOW = 100 * 10**6
+"""Bits per second up to which a link is what collectives wait for."""
+ON_HOST: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
+"""What the ranks' processors do themselves: everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """One number that is about to be measured."""
+
+    name: str
+    series: str
+    ranks: int
+    rate: int
+    nbytes: int | None
+    """Collectives: bytes that each rank hands over."""
+    method: str
+    """Training: the compressor's label; "" for collectives."""
+    seconds: float
+    unfitted: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """Of this machine, or of the catalogue in its place."""
+
+    link: Link | None
+    """With any bandwidth; None: as the shaper makes it."""
+    host: Host | None
+    device: Device
+
+    def cluster(self, ranks: int, rate: int) -> Cluster:
+        """So many nodes of one rank each, at a switch."""
+        link = self.link or shaped_link(Shape.of(rate).efficiency)
+        link = replace(link, bandwidth=Fraction(rate, 8))
+        return Cluster(
+            nodes=ranks,
+            devices_per_node=1,
+            device=self.device,
+            network=link,
+            intra_node=link,  # nothing passes it
+            collectives=Collectives(
+                transport="gloo", all_reduce="auto", all_gather="auto", host_staging=False
+            ),
+            host=self.host,
+        )
+
+
+def shaped_link(efficiency: Fraction) -> Link:
+    """A link of which the shaper leaves that share to data. Virtual cards have no latency of
+    their own: all is the host's work."""
+    return Link(
+        name="shaped", bandwidth=Fraction(1), latency=Fraction(0), efficiency=efficiency,
+        source="tc tbf, which charges Ethernet, IP and TCP headers",
+    )  # fmt: skip
+
+
+def record_of(task: CollectiveTask, ranks: int) -> CollectiveRecord:
+    """What the simulator calls it; float32."""
+    element = 4 if task.kind == "all_reduce" else 1
+    return CollectiveRecord(kind=task.kind, sent=(task.nbytes,) * ranks, element=element)
+
+
+def series_of(one: Round, task: object) -> str:
+    """The line of the report that a task belongs to."""
+    rate = "1 Gbit/s" if one.rate > SLOW else "50, 100 Mbit/s"
+    if isinstance(task, CollectiveTask):
+        size = ">= 1 MB" if task.nbytes >= LARGE else "< 1 MB"
+        return f"{task.kind.replace('_', '-')} {size}, {rate}"
+    return f"training steps, {'1 Gbit/s' if one.rate > SLOW else '100 Mbit/s'}"
+
+
+def predictions(
+    plan: Plan,
+    here: Knowledge,
+    catalogue: Knowledge,
+    passes: Passes,
+    profiles: Mapping[str, TrafficProfile],
+) -> list[Predicted]:
+    """Every number of a plan; `profiles` are what the methods sent, by label."""
+    found = []
+    for one in plan.rounds:
+        clusters = [known.cluster(one.ranks, one.rate) for known in (here, catalogue)]
+        for task in one.tasks:
+            if isinstance(task, CollectiveTask):
+                times = [collective_seconds(task, cluster) for cluster in clusters]
+            elif isinstance(task, TrainingTask):
+                times = [step_seconds(profiles[task.label], c, passes) for c in clusters]
+            else:
+                raise InternalError(f"nothing is predicted of {task.name}")
+            found.append(
+                Predicted(
+                    name=f"{task.name}, {one.name}",
+                    series=series_of(one, task),
+                    ranks=one.ranks,
+                    rate=one.rate,
+                    nbytes=task.nbytes if isinstance(task, CollectiveTask) else None,
+                    method=task.label if isinstance(task, TrainingTask) else "",
+                    seconds=times[0],
+                    unfitted=times[1],
+                )
+            )
+    return found
+
+
+def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
+    """From the common start to the last rank's end."""
+    entry = np.zeros(cluster.workers, dtype=np.int64)
+    exits = carry_out(record_of(task, cluster.workers), entry, cluster)
+    return int(exits.max()) / PS_PER_SECOND
+
+
+def step_seconds(profile: TrafficProfile, cluster: Cluster, passes: Passes) -> float:
+    """Of a training step in the long run."""
+    compute = training_times(
+        profile.model,
+        profile.buckets,
+        cluster.device,
+        PassTimes(
+            forward=passes.forward, backward=passes.backward, processor="cpu",
+            source="one rank by itself",
+        ),
+    )  # fmt: skip
+    training = Training(
+        encode_on="side",  # the hook's thread, beside the backward pass
+        optimizer=Fraction(passes.optimizer),
+        on_host=ON_HOST if cluster.host is not None else frozenset(),
+    )
+    return predict(profile, cluster, compute, training=training, spans=False).iteration
+
+
+def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str, object]) -> None:
+    """On the disk, whole, with the instant; `known` is what they were made from."""
+    document = {
+        "made": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "known": dict(known),
+        "predictions": [asdict(one) for one in found],
+    }
+    write_text(path, json.dumps(document, indent=1) + "\n")
+
+
+def read_predictions(path: Path) -> list[Predicted]:
+    """What `write_predictions` wrote."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return [Predicted(**one) for one in document["predictions"]]

@@ -1,0 +1,1 @@
+"""How far are predictions from what was measured on real clusters?"""

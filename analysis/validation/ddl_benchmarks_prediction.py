@@ -1,0 +1,243 @@
+"""What does the simulator say of a row of ddl-benchmarks? Clusters, traffic, and seconds.
+
+Horovod's schedulers: flat NCCL collectives over all devices, node by node, one after another.
+Merging copies gradients into a buffer, averaging divides the result: both on the compute stream.
+
+BytePS, several nodes: the devices of a node scatter their sum among themselves, copy a share each
+to host memory, a node pushes to as many dedicated servers as there are nodes and pulls, and back.
+A node is one worker of a parameter server here; what happens inside it is priced by the simulator's
+own all-gather (a reduce-scatter takes as long) and copies on the links of a node, on a stream
+beside the backward pass. The server has summed when the last push is there. One message is
+exchanged at a time, so that a card never pushes and pulls at once; latencies of BytePS's messages,
+of which all that are ready are under way, hide each other (latency 0). With as many servers as
+nodes, all cards are then equally busy whatever their number: two nodes are simulated. On one node
+there is no server: BytePS's messages are NCCL all-reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from gcsim.analysis.validation.ddl_benchmarks_models import (
+    Model,
+    Optimizer,
+    Passes,
+    model,
+    own_optimizer,
+    passes,
+    streaming,
+)
+from gcsim.analysis.validation.ddl_benchmarks_rows import SERVED, Network, Row
+from gcsim.analysis.validation.ddl_benchmarks_schedulers import Group, groups
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios import catalog
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.staging import copy_time
+from gcsim.simulator.device import Curve, Device
+from gcsim.simulator.links import Link
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Training
+from gcsim.simulator.training_time import ComputeTimes
+from gcsim.traces.profile import (
+    Compute,
+    Costs,
+    Exchange,
+    Phase,
+    Quality,
+    Step,
+    TrafficProfile,
+)
+
+DEVICES = 4
+"""A node."""
+LINKS: dict[Network, str] = {"10GbE": "10gbe", "100GbE": "100gbe", "100Gb IB": "100gb_infiniband"}
+"""Names in the catalogue."""
+INSIDE = "pcie3_x16"
+_SERVED_NODES = 2
+_TO_NODE, _FROM_NODE = "node.reduce", "node.broadcast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """What is fitted; nothing set: the catalogue's values alone."""
+
+    alone: Mapping[str, float] = field(default_factory=dict)
+    """By model: measured seconds of an iteration on one device."""
+    bus: float | None = None
+    """Bytes a second between two devices of a node."""
+    rate: Mapping[Network, float] = field(default_factory=dict)
+    """Bytes a second that NCCL gets from a card."""
+    served: Mapping[Network, float] = field(default_factory=dict)
+    """Bytes a second that BytePS gets from a card, push after pull; NCCL's where unset."""
+
+
+Key = tuple[str, str, str, int]
+
+
+def key(row: Row) -> Key:
+    """Rows of one key are one prediction: on one node the network is idle, and BytePS's scheduler
+    on the servers changes nothing that is modelled."""
+    scheduler = "WFBP-PS" if row.scheduler == "ByteScheduler-PS" else row.scheduler
+    return row.model, scheduler, row.network if row.nodes > 1 else "", row.workers
+
+
+def device() -> Device:
+    """The cluster's, of the catalogue."""
+    return catalog.device("v100_pcie")
+
+
+def seconds(row: Row, factors: Factors) -> float:
+    """Predicted time of an iteration."""
+    of = model(row.model, row.batch)
+    optimizer: Optimizer = own_optimizer(row.model)
+    if row.scheduler in SERVED:
+        optimizer = "sgd"
+    times = _passes(row.model, row.batch, optimizer, factors.alone.get(row.model))
+    if row.workers == 1:
+        return (times.forward + times.backward + times.optimizer) / PS_PER_SECOND
+    found = groups(
+        row.scheduler,
+        row.network,
+        row.workers,
+        [size for _, size in of.tensors],
+        times.ready,
+    )
+    served = row.scheduler in SERVED and row.nodes > 1
+    cluster = _served_cluster(row, factors, found) if served else _flat_cluster(row, factors)
+    return predict(
+        _traffic(row, of, found, inside=served),
+        cluster,
+        _compute(times, found),
+        training=Training(
+            encode_on="side" if served else "compute",
+            optimizer=Fraction(times.optimizer, PS_PER_SECOND),
+        ),
+        spans=False,
+    ).iteration
+
+
+@cache
+def _passes(name: str, batch: int, optimizer: Optimizer, alone: float | None) -> Passes:
+    return passes(model(name, batch), device(), optimizer, alone)
+
+
+def _bus(factors: Factors) -> Link:
+    link = catalog.link(INSIDE)
+    if factors.bus is None:
+        return link
+    return replace(link, efficiency=round(factors.bus) / link.bandwidth)
+
+
+def _network(row: Row, factors: Factors) -> Link:
+    link = catalog.link(LINKS[row.network])
+    if row.network in factors.rate:
+        link = replace(link, efficiency=round(factors.rate[row.network]) / link.bandwidth)
+    return link
+
+
+def _flat_cluster(row: Row, factors: Factors) -> Cluster:
+    return Cluster(
+        nodes=row.nodes,
+        devices_per_node=DEVICES,
+        device=device(),
+        network=_network(row, factors),
+        intra_node=_bus(factors),
+        collectives=Collectives(transport="nccl", all_reduce="auto", all_gather="auto"),
+    )
+
+
+def _served_cluster(row: Row, factors: Factors, found: list[Group]) -> Cluster:
+    link = replace(_network(row, factors), latency=Fraction(0))
+    if row.network in factors.served:
+        link = replace(link, efficiency=round(factors.served[row.network]) / link.bandwidth)
+    inside = _inside(row, factors, {size for group in found for size in group.messages})
+    own = device()
+    return Cluster(
+        nodes=_SERVED_NODES,
+        devices_per_node=1,
+        device=replace(own, primitives={**own.primitives, _TO_NODE: inside, _FROM_NODE: inside}),
+        network=link,
+        intra_node=_bus(factors),
+        collectives=Collectives(
+            all_reduce="parameter_server", servers=_SERVED_NODES, server_hosts="dedicated"
+        ),
+    )
+
+
+def _inside(row: Row, factors: Factors, sizes: set[int]) -> Curve:
+    """Seconds of a node's reduce-scatter and copies to the host, or of the way back, by bytes."""
+    node = _flat_cluster(replace(row, nodes=1), factors)
+    points: list[tuple[int, float]] = []
+    longest = 0  # NCCL's choice of a protocol leaves some sizes slower than larger ones
+    for size in sorted(sizes):
+        share = -(-size // DEVICES)
+        gathered = carry_out(
+            CollectiveRecord(kind="all_gather", sent=(share,)), np.zeros(DEVICES, np.int64), node
+        )
+        longest = max(longest, int(gathered.max()) + copy_time(share, node.intra_node))
+        points.append((size, longest / PS_PER_SECOND))
+    return tuple(points)
+
+
+def _traffic(row: Row, of: Model, found: list[Group], *, inside: bool) -> TrafficProfile:
+    """An exchange a message."""
+    exchanges = [
+        _exchange(nbytes, _copied(group) if place == 0 else None, inside)
+        for group in found
+        for place, nbytes in enumerate(group.messages)
+    ]
+    step = Step(number=0, exchanges=tuple(exchanges))
+    return TrafficProfile(
+        compressor=row.scheduler,
+        parameters={},
+        model=of.facts,
+        buckets=(),
+        workers=1,
+        period=1,
+        phases=(Phase(name="dense", count=1, steps=(step,)),),
+        quality=Quality(nmse=0.0, cosine_similarity=1.0),
+    )
+
+
+def _copied(group: Group) -> KernelCost | None:
+    """Gradients into the buffer that is exchanged in their place."""
+    return streaming(group.tensors, 8 * group.elements) if group.merged else None
+
+
+@cache
+def _exchange(nbytes: int, copies: KernelCost | None, inside: bool) -> Exchange:
+    """Of one message: what is computed before, the sum, and what is computed after."""
+    before: Costs = () if copies is None else (copies,)
+    after: Costs = (streaming(1, 2 * nbytes),)
+    if inside:
+        before = (*before, replace(streaming(1, nbytes), name=_TO_NODE))
+        after = (replace(streaming(1, nbytes), name=_FROM_NODE),)
+    return Exchange(
+        computes=(
+            Compute(stage="encode", fixed=before),
+            Compute(stage="decode", fixed=after),
+        ),
+        collectives=(CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=4),),
+    )
+
+
+def _compute(times: Passes, found: list[Group]) -> ComputeTimes:
+    """The first message of a group is ready with its last tensor, the others at once."""
+    parts, before = [], 0
+    for group in found:
+        parts += [group.ready - before, *[0] * (len(group.messages) - 1)]
+        before = group.ready
+    return ComputeTimes(
+        forward=times.forward,
+        backward=times.backward,
+        parts=tuple(parts),
+        provenance="ddl-benchmarks",
+    )

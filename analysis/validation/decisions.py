@@ -1,0 +1,92 @@
+"""Would the prediction have led to the right choice? Beats dense, yes or no; and which is fastest.
+
+A setting's points are one model on one cluster with several methods. A method is judged where the
+setting has a measurement of the dense exchange; neither of the two need be free of the fit, but a
+method whose own point served it is left out. Measurements that differ by less than `TIE` decide
+nothing and are counted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gcsim.analysis.validation.suite import DENSE, Point
+
+TIE = 0.02
+"""Relative difference of two measurements below which neither is said to be faster: repeated runs
+of the published benchmarks differ by 1 to 2 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """Of some points."""
+
+    right: int
+    wrong: tuple[Point, ...]
+    """Methods of which the prediction says beats dense and the measurement does not, or the
+    other way round."""
+    ties: int
+    fastest_right: int
+    """Settings whose predicted fastest method is the measured one, or within `TIE` of it."""
+    fastest: int
+    """Settings with at least three methods."""
+    regret: float
+    """Mean over those settings: how much slower the method is that the prediction would have
+    chosen than the measured fastest."""
+
+    @property
+    def decided(self) -> int:
+        """Choices between a method and dense."""
+        return self.right + len(self.wrong)
+
+    @property
+    def share(self) -> float:
+        """Of the choices between a method and dense that are right."""
+        return self.right / self.decided if self.decided else 1.0
+
+
+def decisions(points: Sequence[Point]) -> Decisions | None:
+    """None where there is nothing to choose."""
+    settings: dict[str, list[Point]] = {}
+    for point in points:
+        if point.setting and point.method:
+            settings.setdefault(point.setting, []).append(point)
+    right, ties, fastest_right, fastest = 0, 0, 0, 0
+    wrong: list[Point] = []
+    regrets: list[float] = []
+    for group in settings.values():
+        dense = next((point for point in group if point.method == DENSE), None)
+        for point in group:
+            if dense is None or point is dense or point.fitted:
+                continue
+            gain = _gain(dense.measured, point.measured, point)
+            if abs(gain - 1) < TIE:
+                ties += 1
+            elif (gain > 1) == (_gain(dense.predicted, point.predicted, point) > 1):
+                right += 1
+            else:
+                wrong.append(point)
+        if len(group) >= 3:
+            sign = 1 if group[0].less_is_better else -1
+            chosen = min(group, key=lambda point: sign * point.predicted)
+            best = min(group, key=lambda point: sign * point.measured)
+            regret = _gain(chosen.measured, best.measured, best) - 1
+            fastest += 1
+            fastest_right += regret < TIE
+            regrets.append(regret)
+    if not right and not wrong and not fastest:
+        return None
+    return Decisions(
+        right=right,
+        wrong=tuple(wrong),
+        ties=ties,
+        fastest_right=fastest_right,
+        fastest=fastest,
+        regret=sum(regrets) / len(regrets) if regrets else 0.0,
+    )
+
+
+def _gain(reference: float, own: float, point: Point) -> float:
+    """How many times as fast as the reference."""
+    return reference / own if point.less_is_better else own / reference

@@ -1,0 +1,218 @@
+"""Does the simulator predict training over NVLink and InfiniBand? PyTorch's benchmark and DLPerf.
+
+PyTorch's own benchmark of DistributedDataParallel (1.4, V100, eight a node with NVLink, four cards
+of 100 Gbit/s InfiniBand): four models, buckets of 25 MB and of 1 MB, 1 to 16 GPUs. Fitted: each
+model's step on one GPU, without DDP and under it. The second has what DDP adds on a single GPU
+(copies into buckets, hooks); more GPUs start from it.
+
+OneFlow's DLPerf (V100 SXM2, eight a node, one 100-Gbit/s EDR card): ResNet-50 and BERT-base in
+float32 by several frameworks, 1 to 32 GPUs. Fitted: each row's step on one GPU, and the efficiency
+of the network, by BERT-base at its smallest batch on 16 GPUs, which waits most for the network,
+under the framework that is fastest on one GPU, which waits least for anything else. All are
+simulated as PyTorch: NCCL, buckets of 25 MiB, the first of 1 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gcsim.analysis.numbers import plural
+from gcsim.analysis.validation.other_clusters_prediction import (
+    catalogue_seconds,
+    cluster_of,
+    iteration,
+    matched,
+    with_efficiency,
+)
+from gcsim.analysis.validation.other_clusters_runs import Run, all_reduced, bucketed, runs
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.scenarios import catalog
+from gcsim.simulator.cluster import Collectives
+from gcsim.simulator.links import Link
+from gcsim.traces.buckets import CAP_BYTES, FIRST_BYTES
+
+GPU = "v100"
+MEGABYTE = 1024 * 1024
+CARDS = 4
+"""InfiniBand cards of a node of PyTorch's benchmark, over which NCCL spreads its rings."""
+DDP_25, DDP_1 = "PyTorch DDP, NVLink, 25 MB buckets", "PyTorch DDP, NVLink, 1 MB buckets"
+RESNET, BERT = "DLPerf, ResNet-50, 1 to 32 V100", "DLPerf, BERT-base, 1 to 32 V100"
+SHOWN = (("resnet50", 128), ("bert_base", 32))
+"""What the figure has."""
+FITTED_GPUS = 16
+LEAST, MOST = 0.05, 1.0
+"""Efficiencies among which the fit looks."""
+_NCCL = Collectives(transport="nccl", all_reduce="auto", all_gather="auto", host_staging=False)
+_TITLES = {
+    "resnet50": "ResNet-50",
+    "resnet101": "ResNet-101",
+    "resnext50_32x4d": "ResNeXt-50",
+    "resnext101_32x8d": "ResNeXt-101",
+    "bert_base": "BERT-base",
+}
+
+
+def seconds(run: Run, step: float, network: Link, first: int, cap: int) -> float:
+    """Of an iteration of all GPUs, where one takes `step` seconds."""
+    cluster = cluster_of(run.nodes, run.gpus, network, catalog.link("nvlink2"), _NCCL)
+    traffic = all_reduced(run.model, run.batch, bucketed(run.model, first, cap))
+    return iteration(traffic, cluster, step)
+
+
+def infiniband(cards: int) -> Link:
+    """So many of the catalogue's 100-Gbit/s cards as one."""
+    one = catalog.link("100gb_infiniband")
+    return replace(one, bandwidth=cards * one.bandwidth)
+
+
+def findings() -> Findings:
+    """Both benchmarks."""
+    benchmark, dlperf = _pytorch(), _dlperf()
+    return Findings(
+        points=(*benchmark.points, *dlperf.points),
+        factors=(*benchmark.factors, *dlperf.factors),
+        excluded=dlperf.excluded,
+    )
+
+
+def _pytorch() -> Findings:
+    bare = {run.model: run.seconds for run in runs("ddp") if "no-ddp" in run.id}
+    factors, points = [], []
+    for key, series, first, cap in (
+        ("ddp", DDP_25, FIRST_BYTES, CAP_BYTES),
+        ("ddp1mb", DDP_1, MEGABYTE, MEGABYTE),
+    ):
+        own = {
+            run.model: run.seconds for run in runs(key) if run.gpus == 1 and "no-ddp" not in run.id
+        }
+        for model, step in own.items():
+            factors.append(
+                Factor(
+                    series=series,
+                    name=f"step of {_TITLES[model]} on one GPU under DDP",
+                    value=step,
+                    unit="s",
+                    points=1,
+                    catalogue=catalogue_seconds(GPU, model, 32),
+                )
+            )
+        for run in runs(key):
+            step = bare[run.model] if "no-ddp" in run.id else own[run.model]
+            known = catalogue_seconds(GPU, run.model, run.batch)
+            network = infiniband(CARDS)
+            way = "one GPU without DDP" if "no-ddp" in run.id else plural(run.gpus, "GPU")
+            points.append(
+                Point(
+                    name=f"{_TITLES[run.model]}, {cap // MEGABYTE} MB buckets, {way}",
+                    series=series,
+                    unit="s",
+                    measured=run.value,
+                    predicted=seconds(run, step, network, first, cap),
+                    unfitted=None if known is None else seconds(run, known, network, first, cap),
+                    fitted=run.gpus == 1,
+                    source=run.source,
+                    workers=run.gpus,
+                )
+            )
+    return Findings(points=tuple(points), factors=tuple(factors))
+
+
+def _dlperf() -> Findings:
+    chosen = [run for run in runs("dlperf") if run.precision == "fp32"]
+    mixed = len(runs("dlperf")) - len(chosen)
+    steps = {_key(run): run.seconds for run in chosen if run.gpus == 1}
+    fitted = most_held_up(chosen)
+    network = catalog.link("100gb_infiniband")
+
+    def at(efficiency: float) -> float:
+        link = with_efficiency(network, efficiency)
+        return seconds(fitted, steps[_key(fitted)], link, FIRST_BYTES, CAP_BYTES)
+
+    efficiency = matched(at, fitted.seconds, LEAST, MOST)
+    factors = [
+        Factor(
+            series=f"{RESNET}; {BERT}",
+            name="network efficiency",
+            value=efficiency,
+            unit="goodput over line rate",
+            points=1,
+            catalogue=float(network.efficiency),
+        ),
+        *(
+            Factor(
+                series=_series(run),
+                name=f"step of {_name(run)}",
+                value=run.seconds,
+                unit="s",
+                points=1,
+                catalogue=catalogue_seconds(GPU, run.model, run.batch),
+            )
+            for run in chosen
+            if run.gpus == 1
+        ),
+    ]
+    return Findings(
+        points=tuple(_dlperf_points(chosen, steps, fitted, efficiency)),
+        factors=tuple(factors),
+        excluded=(
+            Excluded(
+                what="DLPerf rows in mixed precision",
+                count=mixed,
+                rule="the report does not say which frameworks exchange float16 gradients and "
+                "which float32",
+            ),
+        ),
+    )
+
+
+def most_held_up(chosen: list[Run]) -> Run:
+    """The row whose network is fitted: see above."""
+    bert = [run for run in chosen if run.model == "bert_base"]
+    batch = min(run.batch for run in bert)
+    alone = [run for run in bert if run.gpus == 1 and run.batch == batch]
+    fastest = max(alone, key=lambda run: run.value).method
+    return next(
+        run for run in bert if (run.batch, run.method, run.gpus) == (batch, fastest, FITTED_GPUS)
+    )
+
+
+def _dlperf_points(
+    chosen: list[Run],
+    steps: Mapping[tuple[str, str, int], float],
+    fitted: Run,
+    efficiency: float,
+) -> Iterator[Point]:
+    network = catalog.link("100gb_infiniband")
+    for run in chosen:
+        known = catalogue_seconds(GPU, run.model, run.batch)
+        own = with_efficiency(network, efficiency)
+        shown = (run.model, run.batch) in SHOWN
+        predicted = seconds(run, steps[_key(run)], own, FIRST_BYTES, CAP_BYTES)
+        bare = None if known is None else seconds(run, known, network, FIRST_BYTES, CAP_BYTES)
+        yield Point(
+            name=f"{_name(run)}, {plural(run.gpus, 'GPU')}",
+            series=_series(run),
+            unit="samples/s",
+            measured=run.value,
+            predicted=run.published(predicted)[0],
+            unfitted=None if bare is None else run.published(bare)[0],
+            fitted=run.gpus == 1 or run is fitted,
+            source=run.source,
+            workers=run.gpus,
+            panel=f"{_TITLES[run.model]} b{run.batch}, V100" if shown else "",
+            curve=run.method if shown else "",
+            x=run.gpus if shown else None,
+        )
+
+
+def _key(run: Run) -> tuple[str, str, int]:
+    return run.model, run.method, run.batch
+
+
+def _series(run: Run) -> str:
+    return RESNET if run.model == "resnet50" else BERT
+
+
+def _name(run: Run) -> str:
+    return f"{_TITLES[run.model]} b{run.batch}, {run.method}"

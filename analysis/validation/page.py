@@ -1,0 +1,231 @@
+"""What does the page of a validation say? All suites with their errors, fits, bounds and sources.
+
+python -m gcsim.analysis.validation.page docs    # docs/validation.md, docs/images/validation/
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gcsim.analysis.numbers import plural, significant
+from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.statistics import Errors
+from gcsim.analysis.validation.suite import Excluded, Factor, Statement
+from gcsim.analysis.validation.suites import chosen
+from gcsim.analysis.validation.table import (
+    bound_text,
+    decisions_text,
+    percent,
+    signed,
+    value,
+)
+
+COMMAND = "make validation"
+MOST_SOURCES = 40
+"""Of a suite, that are listed; all of them are in points.csv."""
+
+
+def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
+    """Lines of Markdown; `images` is the folder of the figures, relative to the page."""
+    yield "# Validation: predicted against measured"
+    yield ""
+    yield (
+        f"Written by `gcsim validate` (`{COMMAND}`). Every measurement is of a real run, with its "
+        "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
+        "a stated subset, at most a third of a series, which is never judged; the column *no fit* "
+        "is the prediction with the catalogue's values alone. An error is (predicted - measured) / "
+        "measured; medians and 90th percentiles are of its absolute value; the bias is its median, "
+        "above 0 where too large a value is predicted."
+    )
+    yield ""
+    yield from _overview(reports)
+    if any(report.findings.points for report in reports):
+        yield f"![Predicted against measured]({images}scatter.png)"
+        yield ""
+        yield "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
+        yield ""
+    for report in reports:
+        yield from _suite(report, images)
+
+
+def _overview(reports: Sequence[Report]) -> Iterator[str]:
+    rows = []
+    for report in reports:
+        right = report.decisions
+        kept = sum(bound.kept for bound in report.bounds)
+        statements = report.findings.statements
+        rows.append(
+            (
+                f"[{report.suite.name}](#{report.suite.name})",
+                *_cells(report.overall),
+                f"{right.right} of {right.decided}" if right and right.decided else "",
+                f"{kept} of {len(report.bounds)}",
+                f"{len(statements)} checked" if statements else "",
+            )
+        )
+    yield from _table(
+        (*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows
+    )
+    yield ""
+
+
+def _suite(report: Report, images: str) -> Iterator[str]:
+    suite, findings = report.suite, report.findings
+    yield f"## {suite.name}"
+    yield ""
+    yield f"**{suite.title}.** {suite.about}"
+    yield ""
+    if suite.fitted_on:
+        yield f"*Fitted on:* {suite.fitted_on}"
+        yield ""
+    if report.series:
+        rows = [(name, *_cells(errors)) for name, errors in report.series.items()]
+        if len(rows) > 1:
+            rows.append(("**in all**", *_cells(report.overall)))
+        yield from _table(_heading("series"), rows)
+        yield ""
+    yield from _statements(findings.statements)
+    for kept in report.bounds:
+        yield f"- {bound_text(kept)}"
+    if report.decisions is not None:
+        yield f"- Decisions: {decisions_text(report.decisions)}."
+    if report.overall is not None:
+        worst = "; ".join(
+            f"{point.name}: {signed(point.error)} % ({value(point, point.predicted)} for "
+            f"{value(point, point.measured)})"
+            for point in report.overall.worst
+        )
+        yield f"- Worst: {worst}."
+    yield ""
+    if suite.missing:
+        yield f"*What explains the rest:* {suite.missing}"
+        yield ""
+    yield from _excluded(findings.excluded)
+    yield from _factors(findings.factors)
+    if any(point.panel and point.x is not None for point in findings.points):
+        yield f"![{suite.title}: curves]({images}{suite.name}.png)"
+        yield ""
+    yield from _sources(report)
+
+
+def _statements(statements: Sequence[Statement]) -> Iterator[str]:
+    if not statements:
+        return
+    yield from _table(
+        ("statement", "stated", "right", "", "verdict", "source"),
+        [
+            (
+                one.name,
+                significant(one.stated),
+                significant(one.computed),
+                one.unit,
+                "agrees" if one.agrees else "**wrong**" if one.wrong else "**differs**",
+                one.source,
+            )
+            for one in statements
+        ],
+    )
+    yield ""
+    for one in statements:
+        if one.note:
+            yield f"- {one.name}: {one.note}"
+    yield ""
+
+
+def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
+    if not excluded:
+        return
+    yield "Not compared, by rules that do not look at predictions:"
+    yield ""
+    for left_out in excluded:
+        yield f"- {left_out.count} {left_out.what}: {left_out.rule}"
+    yield ""
+
+
+def _heading(first: str) -> tuple[str, ...]:
+    return (
+        first, "points", "median [%]", "90th [%]", "bias [%]", "no fit: median [%]",
+        "no fit: 90th [%]",
+    )  # fmt: skip
+
+
+def _cells(errors: Errors | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("",) * 6
+    bare = (errors.unfitted_median, errors.unfitted_p90)
+    return (
+        str(errors.points),
+        percent(errors.median),
+        percent(errors.p90),
+        signed(errors.bias),
+        *("" if one is None else percent(one) for one in bare),
+    )
+
+
+def _factors(factors: Sequence[Factor]) -> Iterator[str]:
+    if not factors:
+        return
+    yield "<details><summary>What was fitted</summary>"
+    yield ""
+    yield from _table(
+        ("used for", "factor", "fitted", "catalogue", "unit", "points"),
+        [
+            (
+                factor.series,
+                factor.name,
+                significant(factor.value),
+                "" if factor.catalogue is None else significant(factor.catalogue),
+                factor.unit,
+                str(factor.points),
+            )
+            for factor in factors
+        ],
+    )
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _sources(report: Report) -> Iterator[str]:
+    counted = Counter(point.source for point in report.findings.points)
+    if not counted:
+        return
+    yield "<details><summary>Sources</summary>"
+    yield ""
+    for source, count in counted.most_common(MOST_SOURCES):
+        yield f"- {source} ({plural(count, 'point')})"
+    if len(counted) > MOST_SOURCES:
+        yield f"- and {len(counted) - MOST_SOURCES} more, in points.csv"
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heading) + " |"
+    yield "|---|" + "---:|" * (len(heading) - 1)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def main() -> None:
+    """Write the page and its figures into a folder of documents."""
+    from gcsim.analysis.validation.write import figures, write_together
+
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {__doc__}")
+    docs = Path(sys.argv[1])
+    reports = [run_suite(suite) for suite in chosen()]
+    text = "\n".join(page(reports, "images/validation/")) + "\n"
+    folder = docs / "images" / "validation"
+    write_together(
+        {docs / "validation.md": text}
+        | {folder / name: make for name, make in figures(reports).items()}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Which collectives were measured on shaped links? Those of `data/shaped_collectives.csv`."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+UNSHAPED = 100_000
+"""Mbit/s that stand for no shaper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, and what was measured of it; times in seconds."""
+
+    collective: str
+    shape: str
+    """Of blocks: equal, linear, heavy; "": there is no choice."""
+    block: int | None
+    """Bytes that a ring of sends and receives forwards at a time; 0: whole blocks."""
+    ranks: int
+    rate_mbit: int
+    slow_mbit: int | None
+    """Of the last node's card, where it is slower."""
+    nbytes: int
+    seconds: float
+    repeats: int
+    wire_bytes: int | None
+    """Of all cards together, with headers and acknowledgements, where they were counted."""
+
+    @property
+    def name(self) -> str:
+        """Unique, for a person."""
+        slow = f", one of {self.slow_mbit}" if self.slow_mbit else ""
+        return f"{self.label} {self.nbytes} B, {self.ranks} ranks, {self.rate_mbit} Mbit/s{slow}"
+
+    @property
+    def label(self) -> str:
+        """What was carried out."""
+        pieces = f"by {self.block} B" if self.block else ""
+        return " ".join(" ".join([self.collective, self.shape, pieces]).split())
+
+    def sizes(self) -> list[int]:
+        """Bytes of each rank's block."""
+        ranks, total = self.ranks, self.nbytes
+        if self.shape == "linear":
+            unit = ranks * (ranks + 1) // 2
+            return [total * (rank + 1) // unit for rank in range(ranks)]
+        if self.shape == "heavy":
+            rest = total // 2 // (ranks - 1)
+            return [total - (ranks - 1) * rest] + [rest] * (ranks - 1)
+        return [total // ranks] * ranks
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """All of them, in the order of the file."""
+    path = files("gcsim.analysis.validation") / "data" / "shaped_collectives.csv"
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    return tuple(
+        Setting(
+            collective=row["collective"],
+            shape=row["shape"],
+            block=int(row["block"]) if row["block"] else None,
+            ranks=int(row["ranks"]),
+            rate_mbit=int(row["rate_mbit"]),
+            slow_mbit=int(row["slow"]) if row["slow"] else None,
+            nbytes=int(row["bytes"]),
+            seconds=float(row["median_s"]),
+            repeats=int(row["repeats"]),
+            wire_bytes=int(row["wire_bytes"]) if row["wire_bytes"] else None,
+        )
+        for row in rows
+    )

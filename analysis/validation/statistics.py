@@ -1,0 +1,60 @@
+"""How large are the errors of some points? Medians, percentiles, bias, and the worst by name."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gcsim.analysis.validation.suite import Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Of one series, or of all: relative errors of points that served no fit."""
+
+    points: int
+    median: float
+    """Of the absolute errors."""
+    p90: float
+    """Their 90th percentile, on the line between order statistics."""
+    bias: float
+    """Median of the signed errors: above 0 predicts too large a value."""
+    unfitted_median: float | None
+    """`median` without any fit, over the points that the catalogue can predict."""
+    unfitted_p90: float | None
+    worst: tuple[Point, ...]
+    """Largest absolute error first."""
+
+
+def judged(points: Sequence[Point]) -> list[Point]:
+    """Those that served no fit."""
+    return [point for point in points if not point.fitted]
+
+
+def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
+    """Of the points that served no fit; None where there is none."""
+    own = judged(points)
+    if not own:
+        return None
+    absolute = [abs(point.error) for point in own]
+    bare = [abs(point.unfitted_error) for point in own if point.unfitted_error is not None]
+    return Errors(
+        points=len(own),
+        median=statistics.median(absolute),
+        p90=float(np.percentile(absolute, 90)),
+        bias=statistics.median(point.error for point in own),
+        unfitted_median=statistics.median(bare) if bare else None,
+        unfitted_p90=float(np.percentile(bare, 90)) if bare else None,
+        worst=tuple(sorted(own, key=lambda point: -abs(point.error))[:worst]),
+    )
+
+
+def by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """In the order of their first points."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.series, []).append(point)
+    return found

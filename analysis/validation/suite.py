@@ -1,0 +1,170 @@
+"""What is a validation suite? Measured points beside predictions of them, and bounds to keep.
+
+A suite reads its measurements from package data (`data/`), predicts every one of them with the
+simulator, twice (with the factors that were fitted on a stated subset, and with the catalogue's
+values alone), and says which points served the fit. Those are never judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+DENSE = "none"
+"""The method of the uncompressed exchange: what decisions are against."""
+
+Unit = Literal["s", "samples/s", "bytes", "x"]
+"""Of a measurement. Of times and bytes less is better, of rates and speedups more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One measurement, and what was predicted of it."""
+
+    name: str
+    """Unique in its suite, e.g. "all-reduce 16 MB, 4 ranks, 100 Mbit/s"."""
+    series: str
+    """A line of the report: points that are alike."""
+    unit: Unit
+    measured: float
+    predicted: float
+    """With the suite's fitted factors."""
+    unfitted: float | None
+    """With the catalogue's values alone; None where the catalogue knows nothing of it."""
+    fitted: bool = False
+    """Served the fit: shown, not judged."""
+    source: str
+    """Citation of this measurement: publication or data file, and where in it."""
+    workers: int
+    setting: str = ""
+    """Points of one setting (model, network, workers) are choices between methods; "": of none."""
+    method: str = ""
+    """The compressor, `DENSE` for the exchange without; "": no choice is made."""
+    panel: str = ""
+    """The small multiple that shows it as a part of a curve; "": none."""
+    curve: str = ""
+    """Its curve in the panel."""
+    x: float | None = None
+    """Its place on the curve, e.g. workers or bytes."""
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def unfitted_error(self) -> float | None:
+        """The same of the prediction without any fit."""
+        return None if self.unfitted is None else self.unfitted / self.measured - 1
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether a smaller value wins."""
+        return self.unit in {"s", "bytes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A number that a paper states, and the right one."""
+
+    name: str
+    source: str
+    unit: str
+    stated: float
+    digit: float
+    """One unit of the last digit that the paper prints."""
+    computed: float
+    """By gcsim: its units, link and collectives."""
+    formula: float
+    """The same in closed form, from the paper's own inputs; independent of the simulator."""
+    wrong: bool = False
+    """We say that the paper's number is wrong."""
+    at_least: bool = False
+    """The paper states a lower bound: what is larger agrees."""
+    note: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """The paper prints what the right number rounds to, or is cut off to, or a lower bound of
+        it."""
+        below = self.stated - self.computed
+        if self.at_least:
+            return below <= self.digit / 2 * (1 + 1e-9)
+        return abs(below) <= self.digit / 2 * (1 + 1e-9) or -self.digit < below <= 0
+
+    @property
+    def exact(self) -> bool:
+        """Simulator and closed form agree to the clock's picosecond."""
+        return abs(self.computed - self.formula) <= 1e-12 * max(1.0, abs(self.formula))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """A value that was fitted."""
+
+    series: str
+    """What it is used for."""
+    name: str
+    value: float
+    unit: str
+    points: int
+    """Measurements that it was fitted on."""
+    catalogue: float | None = None
+    """What the catalogue has in its place, for the prediction without fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """Measurements that are not compared, by a rule that does not look at predictions."""
+
+    what: str
+    count: int
+    rule: str
+    """Why, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a suite must keep on the points that were not fitted."""
+
+    name: str
+    """What is bounded, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s"."""
+    series: tuple[str, ...] = ()
+    """Whose points; (): all of the suite."""
+    statistic: Literal["median", "decisions", "statements"] = "median"
+    """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
+    at least `limit`; statements: all exact, and all verdicts as stated."""
+    limit: float = 0.0
+    target: float | None = None
+    """What was aimed at, where that is not reached: shown, and `limit` is what must hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a suite found."""
+
+    points: tuple[Point, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    factors: tuple[Factor, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One line of `suites.SUITES`."""
+
+    name: str
+    """As on the command line, e.g. "shaped-collectives"."""
+    title: str
+    about: str
+    """What was measured, by whom, on what; a paragraph."""
+    fitted_on: str
+    """The subset that factors are fitted on, in words; "" where nothing is fitted."""
+    missing: str = ""
+    """What explains the errors that are left: mechanisms that the model lacks."""
+    bounds: tuple[Bound, ...]
+    find: Callable[[], Findings] = field(repr=False)
+    """Reads the data and predicts; takes seconds, not minutes."""
+    figure_x: str = ""
+    """Label of the small multiples' horizontal axis, with unit."""

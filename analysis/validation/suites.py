@@ -1,0 +1,57 @@
+"""Which suites are there? The table: adding one is one file and one line here.
+
+A name outside this table of the form `package.module:SUITE` is imported from the user's code. A
+suite's module is imported when the suite is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from gcsim.analysis.validation.suite import Suite
+from gcsim.errors import InputError, Problem, did_you_mean
+
+SUITES: dict[str, str] = {
+    "shaped-collectives": "gcsim.analysis.validation.shaped_collectives:SUITE",
+    "shaped-training": "gcsim.analysis.validation.shaped_training:SUITE",
+    "ddl-benchmarks": "gcsim.analysis.validation.ddl_benchmarks:SUITE",
+    "grace": "gcsim.analysis.validation.grace:SUITE",
+    "other-clusters": "gcsim.analysis.validation.other_clusters:SUITE",
+    "papers": "gcsim.analysis.validation.papers:SUITE",
+}
+"""By name: the module and the value in it, in the order of the report."""
+
+
+def chosen(names: Sequence[str] = ()) -> list[Suite]:
+    """The suites of these names, or all of the table.
+
+    Raises `InputError` for a name that no suite has, and a module of the user's that does not
+    import or holds no `Suite` under that name.
+    """
+    return [_suite(name) for name in dict.fromkeys(names or SUITES)]
+
+
+def _suite(name: str) -> Suite:
+    if name in SUITES:
+        module, _, attribute = SUITES[name].partition(":")
+        own: Suite = getattr(import_module(module), attribute)
+        return own
+    if ":" not in name:
+        raise _wrong(f"no suite is called {name!r}", did_you_mean(name, SUITES))
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # the user's module may raise anything
+        message = f"cannot import suite {name!r}: {type(error).__name__}: {error}"
+        raise _wrong(message, "write package.module:SUITE, importable from here") from error
+    if not isinstance(found, Suite):
+        raise _wrong(
+            f"{name!r} is a {type(found).__name__}, not a suite",
+            "make it with gcsim.analysis.validation.suite.Suite",
+        )
+    return found
+
+
+def _wrong(message: str, hint: str) -> InputError:
+    return InputError(Problem(place="SUITE", message=message, hint=hint))

@@ -1,0 +1,187 @@
+"""How much longer does a collective take because the processors of its machines carry messages?
+
+Sockets cost processor time: system calls, copies, checksums, interrupts and wake-ups, at both ends
+of a message. The work of a process (a rank, or a parameter server) in a collective is
+
+    w = per_call + ends x per_message / 2 + bytes x per_byte / 2
+
+over the ends of messages that it has (sent or received; a message has two) and their bytes. It
+keeps one core busy at a time, and the processes of a machine share its cores, so that a collective
+is not done before
+
+    W = the larger one of: w of the busiest process; sum of w / cores, of the busiest machine
+
+Network and processors are two stations, and a message in flight is at one of them: with k messages
+in flight in the place of one that leaves another enters, and if service times vary as the
+exponential distribution says, the closed network of queues (Gordon and Newell 1967; Buzen 1973)
+takes for all messages together
+
+    T(N, W) = (N^k + N^(k-1) W + ... + W^k) / (N^(k-1) + N^(k-2) W + ... + W^(k-1))
+
+where N is what the network alone takes: N + W with one in flight (nothing overlaps), max(N, W) with
+infinitely many. k = 2 is what Gloo's rings have in flight.
+
+Then what a library gathers in a buffer of its own is copied to where it is wanted; C is the time of
+that, of the busiest process or machine as above.
+
+    exit[r] = e + T(exit[r] without host - e, W) + C      e: when the last rank enters
+
+T grows with N and W, never by more than they do: later entries never give earlier exits.
+
+Assumptions: what a machine's processors do elsewhere (passes, compressors) does not slow the
+messages; collectives run one at a time; the machine of a dedicated parameter server is like the
+nodes; what is done before the last rank enters counts as if it were done after; messages inside a
+node cost as much as others. Integer picoseconds, rounded once.
+
+Source: W. Gordon and G. Newell 1967 (Operations Research 15, 254-265), "Closed queuing systems with
+exponential servers"; J. Buzen 1973 (Communications of the ACM 16, 527-531), "Computational
+algorithms for closed queueing networks with exponential servers".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
+from gcsim.simulator.rate_trace import refuse
+
+Count = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """What the processes of a cluster handle in one collective: ranks, then parameter servers."""
+
+    ends: Count
+    """`[n]`: messages sent and messages received, added up."""
+    nbytes: Count
+    """`[n]`: bytes sent and bytes received, added up."""
+    machines: Count
+    """`[n]`: number of the machine that each process is on."""
+    copied: int = 0
+    """Bytes that each rank copies out of a buffer of the library's own."""
+
+    @staticmethod
+    def none(ranks: int, devices: int) -> Traffic:
+        """Where nobody sends anything."""
+        return Traffic.of_ranks([0] * ranks, [0] * ranks, devices)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Of two parts of one collective, of the same processes."""
+        return Traffic(
+            ends=self.ends + other.ends,
+            nbytes=self.nbytes + other.nbytes,
+            machines=self.machines,
+            copied=self.copied + other.copied,
+        )
+
+    @staticmethod
+    def of_ranks(
+        ends: Count | Sequence[int],
+        nbytes: Count | Sequence[int],
+        devices: int,
+        *,
+        copied: int = 0,
+    ) -> Traffic:
+        """Of ranks `[p]`, counted node by node, `devices` a node."""
+        number = np.arange(len(ends), dtype=np.int64) // devices
+        ends, nbytes = (np.asarray(each, dtype=np.int64) for each in (ends, nbytes))
+        return Traffic(ends=ends, nbytes=nbytes, machines=number, copied=copied)
+
+    @property
+    def messages(self) -> int:
+        """Of all processes."""
+        return int(self.ends.sum()) // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a host has to do for one collective, picoseconds."""
+
+    beside: Picoseconds = 0
+    """W: beside the network's transfers."""
+    after: Picoseconds = 0
+    """C: when they are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Processors that carry messages."""
+
+    cores: int
+    """Of one machine, that its ranks share."""
+    per_message: Fraction
+    """Seconds of processor time a message, at both ends together, whatever its size."""
+    per_byte: Fraction = Fraction(0)
+    """Seconds of processor time a byte of a message, at both ends together."""
+    per_call: Fraction = Fraction(0)
+    """Seconds of processor time a process and collective, whatever it sends."""
+    per_copied_byte: Fraction = Fraction(0)
+    """Seconds of processor time a byte that is copied out of a buffer of the library's own."""
+    in_flight: int = 2
+    """Messages of a rank that are under way at a time, in its processors or in the network."""
+    ranks: Literal["node", "all"] = "node"
+    """node: each node is a machine with cores of its own; all: one machine carries all ranks, in
+    containers or network name spaces."""
+
+    def __post_init__(self) -> None:
+        costs = self.per_message, self.per_byte, self.per_call, self.per_copied_byte
+        refuse(
+            (self.cores < 1, f"a host with {self.cores} cores", "it has at least one"),
+            (
+                min(costs) < 0,
+                "a host whose work takes less than no time",
+                "per_message, per_byte, per_call and per_copied_byte are at least 0",
+            ),
+            (self.in_flight < 1, f"{self.in_flight} messages in flight", "at least one is"),
+        )
+
+    def work(self, traffic: Traffic) -> Work:
+        """What there is to do in a collective."""
+        on = traffic.machines if self.ranks == "node" else np.zeros_like(traffic.machines)
+        alike = Counter(
+            zip(on.tolist(), traffic.ends.tolist(), traffic.nbytes.tolist(), strict=True)
+        )
+        most, by_machine = Fraction(0), dict.fromkeys(set(on.tolist()), Fraction(0))
+        for (machine, ends, nbytes), processes in alike.items():
+            own = self.per_call + (ends * self.per_message + nbytes * self.per_byte) / 2
+            most = max(most, own)
+            by_machine[machine] += processes * own
+        most = max(most, max(by_machine.values()) / self.cores)
+        return Work(
+            beside=round(most * PS_PER_SECOND),
+            after=self.copying(traffic.copied, int(np.bincount(on).max())),
+        )
+
+    def copying(self, nbytes: int, processes: int) -> Picoseconds:
+        """C: so many processes of a machine copy so many bytes each."""
+        turns = max(Fraction(1), Fraction(processes, self.cores))
+        return round(nbytes * self.per_copied_byte * turns * PS_PER_SECOND)
+
+    def together(self, network: Picoseconds, work: Picoseconds) -> Picoseconds:
+        """T of N = `network` and W = `work`, nearest picosecond, halves upwards."""
+        if network <= 0 or work <= 0:
+            return max(network, 0) + work
+        under, over, power = 0, 1, 1
+        for _ in range(self.in_flight):
+            power *= work
+            under, over = over, network * over + power
+        return (2 * over + under) // (2 * under)
+
+    def exits(self, entry: Times, exits: Times, work: Work) -> Times:
+        """Exit times `[p]` with the host, from those that the network alone would give."""
+        if work == Work():
+            return exits
+        last = int(entry.max())
+        known = {
+            exit_: last + self.together(exit_ - last, work.beside) + work.after
+            for exit_ in set(exits.tolist())
+        }
+        return np.array([known[exit_] for exit_ in exits.tolist()], dtype=np.int64)

@@ -1,0 +1,171 @@
+"""Is a broken bound reported, and a dishonest fit refused?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.analysis.validation.judge import judge, run_suite
+from gcsim.analysis.validation.suite import DENSE, Bound, Findings, Point, Statement, Suite
+from gcsim.errors import InternalError
+
+
+def point(number: int, error: float = 0.0, *, series: str = "a", fitted: bool = False) -> Point:
+    return Point(
+        name=f"{series} {number}", series=series, unit="s", measured=2.0,
+        predicted=2.0 * (1 + error), unfitted=None, fitted=fitted, source="nowhere", workers=2,
+    )  # fmt: skip
+
+
+def statement(computed: float, *, wrong: bool = False, formula: float | None = None) -> Statement:
+    """Of a paper that prints 82."""
+    return Statement(
+        name="the time", source="a paper", unit="ms", stated=82, digit=1, computed=computed,
+        formula=computed if formula is None else formula, wrong=wrong,
+    )  # fmt: skip
+
+
+def suite(*bounds: Bound, findings: Findings | None = None) -> Suite:
+    return Suite(
+        name="example", title="", about="", fitted_on="", bounds=bounds,
+        find=lambda: findings or Findings(),
+    )  # fmt: skip
+
+
+def of(points: Sequence[Point], *bounds: Bound) -> bool:
+    return judge(suite(*bounds), Findings(points=tuple(points))).kept
+
+
+@pytest.mark.parametrize("count", [*range(1, 40), 99, 300, 2997, 3000])
+def test_a_third_of_a_series_may_serve_the_fit_and_no_point_more(count: int) -> None:
+    third = count // 3
+    own = [point(number, fitted=number < third) for number in range(count)]
+    others = [point(number, series="b") for number in range(count)]  # another series is no excuse
+    judge(suite(), Findings(points=(*own, *others)))
+    own[third] = replace(own[third], fitted=True)
+    with pytest.raises(InternalError, match=f"{third + 1} of the {count} points of 'a'"):
+        judge(suite(), Findings(points=(*own, *others)))
+
+
+def test_two_points_have_two_names() -> None:
+    with pytest.raises(InternalError, match="'a 1'"):
+        judge(suite(), Findings(points=(point(1), point(2), point(1))))
+
+
+@pytest.mark.parametrize(
+    ("measured", "predicted"),
+    [(2.0, float("nan")), (2.0, float("inf")), (0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0)],
+)
+def test_what_has_no_error_is_no_point(measured: float, predicted: float) -> None:
+    """A median over a NaN is any number, depending on where it stands."""
+    bad = replace(point(3), measured=measured, predicted=predicted)
+    with pytest.raises(InternalError, match="'a 3'"):
+        judge(suite(), Findings(points=(point(1), bad, point(2))))
+
+
+@given(st.lists(st.floats(-0.9, 3), min_size=1, max_size=9), st.floats(0, 3))
+def test_a_median_bound_is_kept_when_half_of_the_errors_are_below_it(
+    found: list[float], limit: float
+) -> None:
+    points = [point(number, error) for number, error in enumerate(found)]
+    report = judge(suite(Bound(name="all", limit=limit)), Findings(points=tuple(points)))
+    (kept,) = report.bounds
+    sizes = sorted(abs(one.error) for one in points)
+    half = len(sizes) // 2
+    middle = sizes[half] if len(sizes) % 2 else (sizes[half - 1] + sizes[half]) / 2
+    assert kept.reached == pytest.approx(middle, abs=1e-12)
+    assert kept.points == len(points)
+    assert kept.kept == report.kept == (kept.reached <= limit)
+
+
+def test_one_broken_bound_breaks_the_suite() -> None:
+    points = [point(0, 0.1), point(1, 0.1, series="b"), point(2, 0.3, series="b")]
+    wide, narrow = Bound(name="wide", limit=0.5), Bound(name="b", series=("b",), limit=0.1)
+    assert of(points, wide)
+    assert not of(points, wide, narrow)
+    report = judge(suite(wide, narrow), Findings(points=tuple(points)))
+    assert [(one.bound.name, one.kept) for one in report.bounds] == [("wide", True), ("b", False)]
+    assert report.bounds[1].reached == pytest.approx(0.2)
+
+
+def test_a_bound_looks_at_judged_points_of_its_own_series_only() -> None:
+    """Half way between 1 and 3 %; the two that served the fit would make it 3 %."""
+    sizes = [0.01, -0.01, 0.03, -0.03]
+    fitted = [point(number, 9.0, fitted=True) for number in (4, 5)]
+    own = [*fitted, *(point(number, error) for number, error in enumerate(sizes))]
+    others = [point(number, 5.0, series="b") for number in range(9)]
+    assert of([*own, *others], Bound(name="a", series=("a",), limit=0.0201))
+    assert not of([*own, *others], Bound(name="all", limit=0.0201))
+
+
+def test_a_bound_over_nothing_is_broken() -> None:
+    assert not of([], Bound(name="all", limit=1.0))
+
+
+def test_a_bound_over_a_series_that_is_not_there_is_a_bug() -> None:
+    with pytest.raises(InternalError, match="typo"):
+        of([point(1)], Bound(name="one", series=("typo",), limit=1.0))
+
+
+def test_a_bound_of_decisions_is_over_their_share() -> None:
+    """Two of three right: 0.667."""
+    times = {DENSE: (2.0, 2.0), "topk": (1.0, 1.0), "fp16": (1.0, 1.5), "qsgd": (4.0, 1.0)}
+    points = [
+        replace(point(number), measured=measured, predicted=predicted, setting="one", method=method)
+        for number, (method, (measured, predicted)) in enumerate(times.items())
+    ]
+    asked = Bound(name="right", statistic="decisions", limit=0.66)
+    report = judge(suite(asked), Findings(points=tuple(points)))
+    assert report.bounds[0].reached == pytest.approx(2 / 3)
+    assert report.bounds[0].points == 3
+    assert report.kept
+    assert not of(points, replace(asked, limit=0.67))
+    assert not of(points[:1], asked)
+
+
+@pytest.mark.parametrize(
+    ("statements", "kept"),
+    [
+        ([statement(81.8)], True),
+        ([statement(81.8), statement(41.6, wrong=True)], True),
+        ([statement(83.0)], False),  # disagrees, and nobody has said so
+        ([statement(81.8, wrong=True)], False),  # we call wrong what is right
+        ([statement(81.8, formula=81.8 + 1e-9)], False),  # not to the picosecond
+        ([], False),
+    ],
+)
+def test_statements_are_exact_and_their_verdicts_right(
+    statements: list[Statement], kept: bool
+) -> None:
+    findings = Findings(statements=tuple(statements))
+    report = judge(suite(Bound(name="all", statistic="statements")), findings)
+    assert report.kept is kept
+    assert report.bounds[0].points == len(statements)
+
+
+@given(st.floats(60, 110), st.sampled_from([0.1, 1.0, 10.0]))
+def test_a_paper_may_round_or_cut_off_its_last_digit(computed: float, digit: float) -> None:
+    one = replace(statement(computed), digit=digit)
+    low, high = 82 - digit / 2, 82 + digit
+    if min(abs(computed - low), abs(computed - high)) > 1e-6:
+        assert one.agrees == (low < computed < high)
+    assert replace(one, at_least=True).agrees == (one.agrees or computed > 82)
+
+
+def test_a_suite_is_run_once_and_timed() -> None:
+    calls: list[int] = []
+
+    def find() -> Findings:
+        calls.append(1)
+        return Findings(points=(point(0, 0.5, fitted=True), point(1, 0.1), point(2, 0.2)))
+
+    report = run_suite(replace(suite(), find=find))
+    assert calls == [1]
+    assert report.seconds > 0
+    assert report.overall is not None
+    assert report.overall.points == report.series["a"].points == 2
+    assert report.kept  # of no bounds, none is broken

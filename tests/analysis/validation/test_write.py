@@ -1,0 +1,73 @@
+"""Files of a validation: complete, cited, and the same each time."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from gcsim.analysis.validation.as_json import to_json
+from gcsim.analysis.validation.page import page
+from gcsim.analysis.validation.write import points_csv, write, write_together
+from tests.analysis.validation.reports import SOURCE, report
+
+
+def test_everything_is_there(tmp_path: Path) -> None:
+    paths = write([report()], tmp_path / "new")
+    assert {path.name for path in paths} == {
+        "validation.md", "validation.json", "points.csv", "scatter.png", "example.png",
+    }  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
+        path.name for path in paths
+    )
+    assert all(path.stat().st_size > 0 for path in paths)
+
+
+def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    first, second = write([report()], tmp_path / "a"), write([report()], tmp_path / "b")
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_every_point_keeps_its_citation_and_full_precision() -> None:
+    rows = list(csv.DictReader(points_csv([report()]).splitlines()))
+    assert len(rows) == 7
+    assert {row["source"] for row in rows} == {SOURCE}
+    assert float(rows[1]["error"]) == 1.01 / 1.0 - 1
+    assert [row["fitted"] for row in rows] == ["True"] + ["False"] * 6
+
+
+def test_json_holds_points_bounds_errors_and_verdicts() -> None:
+    content = json.loads(to_json([report(limit=0.02)]))
+    assert content["kept"] is False
+    (suite,) = content["suites"]
+    assert [bound["kept"] for bound in suite["bounds"]] == [False, False, True]
+    assert suite["series"]["ring"]["points"] == 4
+    assert suite["series"]["ring"]["worst"][0] == "ring 4"
+    assert suite["statements"][0]["agrees"] is False
+    assert len(suite["points"]) == 7
+
+
+def test_the_page_names_sources_fits_exclusions_and_what_is_missing() -> None:
+    text = "\n".join(page([report()], "images/"))
+    for part in (
+        SOURCE,
+        "| ring | goodput | 0.950 | 0.940 | of the rate | 1 |",
+        "12 rows: they contradict themselves",
+        "everything else",
+        "**wrong**",
+        "![Rings somewhere: curves](images/example.png)",
+    ):
+        assert part in text
+
+
+def test_nothing_is_left_when_one_file_fails(tmp_path: Path) -> None:
+    def fails(path: Path) -> None:
+        path.write_text("half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_together({tmp_path / "text.md": "whole", tmp_path / "figure.png": fails})
+    assert list(tmp_path.iterdir()) == []

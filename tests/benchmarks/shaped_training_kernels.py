@@ -1,0 +1,75 @@
+"""Write the table of kernels that our own compressors run where the measured steps had hooks.
+
+    python -m tests.benchmarks.shaped_training_kernels > \
+        analysis/validation/data/shaped_training_kernels.csv
+
+One bucket of 2^20 normal numbers, a 1024 x 1024 matrix; metered, so the table is the same on every
+machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.kernels import by_class
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.registry import create
+from gcsim.traces.metered import metered_exchange
+
+SIDE = 1024
+HOOKS: dict[str, tuple[str, dict[str, object]]] = {
+    "none": ("none", {}),
+    "fp16": ("fp16", {}),
+    "topk": ("topk", {"ratio": 0.01, "error_feedback": True}),
+    "signsgd": ("ef_signsgd", {}),
+    "powersgd": ("powersgd", {"rank": 4}),
+}
+HEADER = """\
+# What gcsim's own compressors compute in the place of the hooks of data/shaped_training.csv,
+# metered on one bucket of 1024 x 1024 float32 (tests/benchmarks/shaped_training_kernels.py): a
+# rank's launches, bytes and FLOPs by class of kernel. stage: encode is all before the last
+# collective; per_payload: 1 for what is done for each gathered payload.
+"""
+
+
+def main() -> None:
+    layout = BucketLayout(
+        index=0, slices=(TensorSlice(name="w", shape=(SIDE, SIDE), offset=0, index=0),)
+    )
+    sys.stdout.write(HEADER)
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(["hook", "stage", "per_payload", "kind", "launches", "bytes", "flops"])
+    for hook, (name, parameters) in HOOKS.items():
+        team = [create(name, Worker(rank=rank, count=2, seed=0), parameters) for rank in range(2)]
+        for step in range(2):  # the second one: memories are there
+            generator = torch.Generator().manual_seed(step)
+            buckets = [
+                Bucket(layout=layout, gradient=torch.randn(SIDE * SIDE, generator=generator))
+                for _ in team
+            ]
+            meter = Meter(2)
+            with torch.no_grad():
+                lockstep(
+                    [one.exchange(b, step) for one, b in zip(team, buckets, strict=True)], meter
+                )
+            exchange = metered_exchange(meter, None)
+        for stage in ("encode", "decode"):
+            own = [compute for compute in exchange.computes if compute.stage == stage]
+            for each, costs in (
+                (0, [cost for compute in own for cost in compute.fixed]),
+                (1, [cost for compute in own for cost in compute.per_payload]),
+            ):
+                for cost in by_class(costs):
+                    out.writerow(
+                        [hook, stage, each, cost.kind, cost.launches, cost.nbytes, cost.flops]
+                    )
+
+
+if __name__ == "__main__":
+    main()
