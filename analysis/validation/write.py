@@ -55,7 +55,8 @@ def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
 
 def figures(reports: Sequence[Report]) -> dict[str, Maker]:
     """By name of the file: what draws it."""
-    from gcsim.analysis.validation.plots import curves_figure, has_curves, scatter_figure
+    from gcsim.analysis.validation.plot_curves import curves_figure, has_curves
+    from gcsim.analysis.validation.plot_scatter import scatter_figure
 
     def draw_scatter(own: Sequence[Report], path: Path) -> None:
         save(scatter_figure(own), path)
