@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
@@ -81,9 +81,15 @@ class _Blind:
         pass
 
 
-def lockstep(exchanges: Sequence[Exchange], observer: Observer | None = None) -> list[Tensor]:
+def lockstep(
+    exchanges: Sequence[Exchange],
+    observer: Observer | None = None,
+    *,
+    reduction: Reduction = in_rank_order,
+) -> list[Tensor]:
     """Run one exchange of all workers to its end; the updates in rank order.
 
+    `reduction` carries out all-reduces: `in_gloo_ring_order` gives the bits that Gloo gives.
     Raises `InternalError` when workers ask for different collectives at the same point, which
     on a real cluster would be a deadlock.
     """
@@ -105,21 +111,16 @@ def lockstep(exchanges: Sequence[Exchange], observer: Observer | None = None) ->
             raise InternalError(
                 f"workers disagree: {len(updates)} finished, others ask for {asked}"
             )
-        replies = _carry_out(requests, seen)
+        replies = _carry_out(requests, seen, reduction)
 
 
-def _carry_out(requests: Sequence[Request], seen: Observer) -> list[Any]:
+def _carry_out(requests: Sequence[Request], seen: Observer, reduction: Reduction) -> list[Any]:
     first = requests[0]
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in requests if isinstance(request, AllReduce)]
         if len({(t.shape, t.dtype) for t in tensors}) != 1:
             raise InternalError("all-reduce of tensors that differ in shape or dtype")
-        reduced = tensors[0].clone()
-        for tensor in tensors[1:]:
-            if first.op == "sum":
-                reduced += tensor
-            else:
-                torch.maximum(reduced, tensor, out=reduced)
+        reduced = reduction(tensors, first.op)
         sent = tuple(t.nbytes for t in tensors)
         seen.collective(
             CollectiveRecord(kind="all_reduce", sent=sent, element=reduced.element_size())

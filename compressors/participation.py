@@ -20,18 +20,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def participate(member: Compressor, bucket: Bucket, step: int) -> Exchange:
+def participate(
+    member: Compressor,
+    bucket: Bucket,
+    step: int,
+    *,
+    finite: bool = True,
+    unmodified: bool = True,
+) -> Exchange:
     """`member.exchange(bucket, step)`, guarded.
 
     Raises `InputError` that names the compressor: before anything is sent, for a gradient that
     holds NaN or infinity (with the parameter's name); later, for a payload that is damaged, for a
     gradient that the compressor has modified (others are to see it too), for what is no request or
-    no update, and for whatever a compressor that is not gcsim's own raises.
+    no update, and for whatever a compressor that is not gcsim's own raises. `finite` and
+    `unmodified` say whether to look at the gradient, which takes a pass over it and two.
     """
     title = member.about.title
     with named(title), own_mistakes(member):
-        check_finite(bucket)
-        before = _fingerprint(bucket)
+        if finite:
+            check_finite(bucket)
+        before = _fingerprint(bucket) if unmodified else 0
         exchange = member.exchange(bucket, step)
         if not isinstance(exchange, Generator):
             raise InputError(
@@ -41,7 +50,7 @@ def participate(member: Compressor, bucket: Bucket, step: int) -> Exchange:
                 )
             )
         update = yield from _guarded(exchange, title)
-        if _fingerprint(bucket) != before:
+        if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 Problem(
                     message="exchange() modified bucket.gradient",

@@ -30,6 +30,7 @@ _PUBLIC = {
     "SweepResult": "gcsim.scenarios.sweep_result:SweepResult",
     "GcsimError": "gcsim.errors:GcsimError",
     "InputError": "gcsim.errors:InputError",
+    "ddp_hook": "gcsim.compressors.ddp:ddp_hook",
     "Compressor": "gcsim.compressors.base:Compressor",
 }
 

@@ -1,0 +1,230 @@
+"""How is each request of a compressor carried out between processes? Over a Gloo group.
+
+| request     | carried out by                                                                  |
+|-------------|---------------------------------------------------------------------------------|
+| `AllReduce` | Gloo's ring; integers that it does not know (int16) in a ring of messages here   |
+| `AllGather` | Gloo's ring; `variable`: a ring of whole blocks, as Gloo's all-gatherv           |
+| `PushPull`  | payloads to rank 0, which serves; a broadcast of the answer                      |
+| `AllToAll`  | Gloo's pairwise exchange; `variable`: lengths first                              |
+| `TreeMerge` | the binomial tree of `requests.TreeMerge`, there and back                        |
+
+A receiver must know lengths: where a request leaves them open, 8 bytes travel ahead. Those of a
+variable all-gather were told by the gather before it (`gather_variable`).
+
+Only one thread may use the group: collectives are matched in the order in which they are asked
+for. All payloads lie in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.reductions import Operation
+from gcsim.compressors.requests import (
+    AllReduce,
+    AllToAll,
+    PushPull,
+    Request,
+    TreeMerge,
+)
+from gcsim.errors import InternalError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LENGTH = 8
+"""Bytes of a length."""
+
+
+class Collectives:
+    """One rank's side of the collectives of a Gloo process group."""
+
+    def __init__(self, group: Any) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self.group = group
+        self.rank: int = dist.get_rank(group)
+        self.count: int = dist.get_world_size(group)
+        self._global = dist.get_process_group_ranks(group)
+        self._told: list[Tensor] = []
+        """What the last request gathered, if it may have been lengths."""
+
+    def carry_out(self, request: Request) -> Any:
+        """The reply to one request; the other ranks carry out theirs.
+
+        Raises what `torch.distributed` raises when a rank is gone, and `InternalError` when
+        payloads do not go together.
+        """
+        told, self._told = self._told, []
+        if isinstance(request, AllReduce):
+            return self._all_reduce(request.tensor, request.op)
+        if isinstance(request, AllToAll):
+            return self._all_to_all(request)
+        if isinstance(request, PushPull):
+            return self._push_pull(request)
+        if isinstance(request, TreeMerge):
+            return self._merge_along_tree(request)
+        if request.variable:
+            return self._gather_blocks(request.payload, self._lengths(request.payload, told))
+        gathered = self._gather(request.payload)
+        self._told = gathered if request.payload.numel() % _LENGTH == 0 else []
+        return gathered
+
+    # --- all-reduce ---------------------------------------------------------------------------
+
+    def _all_reduce(self, tensor: Tensor, op: Operation) -> Tensor:
+        flat = tensor.contiguous()
+        if self.count == 1 or flat.numel() == 0:
+            return flat
+        known = (torch.int8, torch.uint8, torch.int32, torch.int64)
+        if flat.is_floating_point() or flat.dtype in known:
+            operations = self._dist.ReduceOp
+            chosen = operations.SUM if op == "sum" else operations.MAX
+            self._dist.all_reduce(flat, op=chosen, group=self.group)
+            return flat
+        return self._reduce_around_ring(flat, op)
+
+    def _reduce_around_ring(self, tensor: Tensor, op: Operation) -> Tensor:
+        """Chunks are summed on their way down the ranks, then the sums are handed on."""
+        chunks = list(torch.tensor_split(tensor.view(-1), self.count))
+        below, above = (self.rank - 1) % self.count, (self.rank + 1) % self.count
+        for step in range(2 * (self.count - 1)):
+            out = chunks[(self.rank + 1 + step) % self.count]
+            own = chunks[(self.rank + 2 + step) % self.count]
+            received = torch.empty_like(own)
+            self._swap(as_bytes(out), below, as_bytes(received), above)
+            if step >= self.count - 1:
+                own.copy_(received)
+            elif op == "sum":
+                own += received
+            else:
+                torch.maximum(own, received, out=own)
+        return tensor
+
+    # --- payloads -----------------------------------------------------------------------------
+
+    def _gather(self, payload: Tensor) -> list[Tensor]:
+        """Payloads of one length, by rank."""
+        length = payload.numel()
+        if self.count == 1 or length == 0:
+            return [payload] * self.count
+        received = payload.new_empty(self.count * length)
+        gather = getattr(self._dist, "all_gather_single", None) or self._dist.all_gather_into_tensor
+        gather(received, payload.contiguous(), group=self.group)
+        return list(received.view(self.count, length))
+
+    def _lengths(self, payload: Tensor, told: Sequence[Tensor]) -> list[int]:
+        """Bytes of each rank's payload, as told before: alone, or of the parts of a packed one
+        (`controllers/fusing.py`), which has lengths in front. Else they are exchanged now.
+
+        All ranks come to the same conclusion, because all asked for the same kind of request.
+        """
+        parts = [lengths.clone().view(torch.int64) for lengths in told]
+        for packed in (False, True):
+            totals = [int(part.sum()) + packed * part.nbytes for part in parts]
+            if totals and totals[self.rank] == payload.numel() and (packed or len(parts[0]) == 1):
+                return totals
+        own = as_bytes(torch.tensor([payload.numel()]))
+        return [int(length.clone().view(torch.int64)) for length in self._gather(own)]
+
+    def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """Payloads of different lengths: each whole, from rank to rank around the ring."""
+        blocks = [payload.new_empty(length) for length in lengths]
+        blocks[self.rank] = payload.contiguous()
+        above, below = (self.rank + 1) % self.count, (self.rank - 1) % self.count
+        for step in range(self.count - 1):
+            out = blocks[(self.rank - step) % self.count]
+            self._swap(out, above, blocks[(self.rank - step - 1) % self.count], below)
+        return blocks
+
+    def _all_to_all(self, request: AllToAll) -> list[Tensor]:
+        payloads = list(request.payloads)
+        if len(payloads) != self.count:
+            raise InternalError(f"all-to-all: {self.count} workers, {len(payloads)} payloads")
+        if self.count == 1:
+            return payloads
+        sizes = [payload.numel() for payload in payloads]
+        if request.variable:
+            own = torch.tensor(sizes)
+            lengths = torch.empty_like(own)
+            self._dist.all_to_all_single(lengths, own, group=self.group)
+            coming = [int(length) for length in lengths]
+        elif len(set(sizes)) == 1:
+            coming = sizes
+        else:
+            raise InternalError(f"all-to-all of unequal payloads {sizes}: say `variable`")
+        received = payloads[0].new_empty(sum(coming))
+        self._dist.all_to_all_single(received, torch.cat(payloads), coming, sizes, group=self.group)
+        return list(torch.split(received, coming))
+
+    # --- a server, and a tree -----------------------------------------------------------------
+
+    def _push_pull(self, request: PushPull) -> Tensor:
+        if self.count == 1:
+            return request.server([request.payload])
+        if self.rank:
+            self._send(request.payload, 0)
+            answer = None
+        else:
+            others = [self._receive(request.payload, rank) for rank in range(1, self.count)]
+            answer = request.server([request.payload, *others])
+        length = torch.tensor([0 if answer is None else answer.numel()])
+        self._dist.broadcast(length, src=self._global[0], group=self.group)
+        if answer is None:
+            answer = request.payload.new_empty(int(length))
+        if answer.numel():
+            answer = answer.contiguous()
+            self._dist.broadcast(answer, src=self._global[0], group=self.group)
+        return answer
+
+    def _merge_along_tree(self, request: TreeMerge) -> Tensor:
+        held, distance = request.payload, 1
+        while distance < self.count and self.rank % (2 * distance) == 0:
+            if self.rank + distance < self.count:
+                held = request.merge(held, self._receive(held, self.rank + distance))
+            distance *= 2
+        if self.rank:
+            self._send(held, self.rank - distance)
+            held = self._receive(held, self.rank - distance)
+        while distance > 1:  # the largest subtree first
+            distance //= 2
+            if self.rank + distance < self.count:
+                self._send(held, self.rank + distance)
+        return held
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _send(self, payload: Tensor, rank: int) -> None:
+        """A length, then the bytes."""
+        to, group = self._global[rank], self.group
+        self._dist.send(torch.tensor([payload.numel()]), dst=to, group=group)
+        if payload.numel():
+            self._dist.send(payload.contiguous(), dst=to, group=group)
+
+    def _receive(self, like: Tensor, rank: int) -> Tensor:
+        source, group = self._global[rank], self.group
+        length = torch.empty(1, dtype=torch.int64)
+        self._dist.recv(length, src=source, group=group)
+        payload = like.new_empty(int(length))
+        if payload.numel():
+            self._dist.recv(payload, src=source, group=group)
+        return payload
+
+    def _swap(self, out: Tensor, to: int, into: Tensor, source: int) -> None:
+        """Send and receive at the same time; nothing travels for nothing."""
+        under_way = []
+        if into.numel():
+            under_way.append(self._dist.irecv(into, src=self._global[source], group=self.group))
+        if out.numel():
+            under_way.append(self._dist.isend(out, dst=self._global[to], group=self.group))
+        for message in under_way:
+            assert message is not None  # it is for ranks outside of the group
+            message.wait()
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor `[n]` as uint8."""
+    return tensor.view(torch.uint8)
