@@ -27,8 +27,12 @@ GOOD, BAD, NONE = suite(0.05), suite(0.02), 3
 """
 
 
-def validate(*arguments: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def validate(
+    *arguments: str, folder: Path, code: int = 0, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+    if path is not None:
+        environment["PATH"] = path
     ran = subprocess.run(
         [sys.executable, "-m", "gcsim", "validate", *arguments], cwd=folder, env=environment,
         capture_output=True, text=True, check=False,
@@ -76,4 +80,17 @@ def test_json_is_all_of_stdout(folder: Path) -> None:
 def test_a_name_that_is_no_suite_is_exit_code_2(folder: Path, name: str, said: str) -> None:
     ran = validate(name, folder=folder, code=2)
     assert said in ran.stderr.replace("error: ", "")
+    assert not (folder / "runs").exists()
+
+
+def test_live_is_skipped_beside_other_suites_where_it_cannot_run(folder: Path) -> None:
+    # no `ip` and no `tc` in an empty folder of commands
+    ran = validate("mine:GOOD", "--live", folder=folder, path=str(folder))
+    assert "the live suite is skipped: there is no command 'ip'; install" in ran.stderr
+    assert "kept   my runs" in ran.stdout
+
+
+def test_live_alone_without_its_commands_is_exit_code_2(folder: Path) -> None:
+    ran = validate("--live", folder=folder, code=2, path=str(folder))
+    assert "--live: " in ran.stderr
     assert not (folder / "runs").exists()

@@ -27,6 +27,9 @@ class Decisions:
     """Methods of which the prediction says beats dense and the measurement does not, or the
     other way round."""
     ties: int
+    unfitted_right: int
+    """Of the choices that the catalogue alone can make."""
+    unfitted_decided: int
     fastest_right: int
     """Settings whose predicted fastest method is the measured one, or within `TIE` of it."""
     fastest: int
@@ -53,6 +56,7 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
         if point.setting and point.method:
             settings.setdefault(point.setting, []).append(point)
     right, ties, fastest_right, fastest = 0, 0, 0, 0
+    unfitted_right, unfitted_decided = 0, 0
     wrong: list[Point] = []
     regrets: list[float] = []
     for group in settings.values():
@@ -63,7 +67,11 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
             gain = _gain(dense.measured, point.measured, point)
             if abs(gain - 1) < TIE:
                 ties += 1
-            elif (gain > 1) == (_gain(dense.predicted, point.predicted, point) > 1):
+                continue
+            if dense.unfitted is not None and point.unfitted is not None:
+                unfitted_decided += 1
+                unfitted_right += (gain > 1) == (_gain(dense.unfitted, point.unfitted, point) > 1)
+            if (gain > 1) == (_gain(dense.predicted, point.predicted, point) > 1):
                 right += 1
             else:
                 wrong.append(point)
@@ -81,6 +89,8 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
         right=right,
         wrong=tuple(wrong),
         ties=ties,
+        unfitted_right=unfitted_right,
+        unfitted_decided=unfitted_decided,
         fastest_right=fastest_right,
         fastest=fastest,
         regret=sum(regrets) / len(regrets) if regrets else 0.0,

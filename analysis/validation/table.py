@@ -121,6 +121,8 @@ def decisions_text(found: Decisions) -> str:
         text = f"{found.right} of {found.decided} right (faster than dense, yes or no)"
         if found.ties:
             text += f", {plural(found.ties, 'tie')} left out"
+        if found.unfitted_decided:
+            text += f"; without fit {found.unfitted_right} of {found.unfitted_decided}"
         if found.wrong:
             text += "; wrong: " + ", ".join(point.name for point in found.wrong[:4])
             text += f" and {len(found.wrong) - 4} more" if len(found.wrong) > 4 else ""

@@ -143,3 +143,14 @@ def test_a_setting_without_dense_has_no_choice_against_it() -> None:
 
 def test_a_point_of_no_setting_is_no_choice() -> None:
     assert decisions([replace(point("topk", 1.0, 1.0), setting=""), point("", 1.0, 1.0)]) is None
+
+
+@given(settings())
+def test_choices_without_fit_are_those_of_the_unfitted_predictions(given: list[Point]) -> None:
+    # once with the fitted values in the place of the unfitted ones, once without any
+    same = [replace(point, unfitted=point.predicted) for point in given]
+    found, bare = decisions(same), decisions(given)
+    if found is not None:
+        assert (found.unfitted_right, found.unfitted_decided) == (found.right, found.decided)
+    if bare is not None:
+        assert (bare.unfitted_right, bare.unfitted_decided) == (0, 0)
