@@ -126,3 +126,20 @@ def test_the_profiled_training_runs_with_the_times_of_its_profile(tmp_path: Path
     python(tmp_path, "profile_training.py")
     results = run_and_compare(tmp_path, "my_profile.yaml")
     assert "profile.json" in results["provenance"]["compute"]["source"]
+
+
+def test_errors_in_the_readme_are_those_of_the_page() -> None:
+    """`make validation` writes the page; the README repeats medians of it."""
+    page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
+    table = README.split("<!-- table: make validation -->")[1].split("\n\n")[0]
+    rows = re.findall(r"\| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) \|", table)
+    assert len(rows) == len(table.strip().splitlines()) - 2
+    for points, median, bare in rows:
+        assert f"median {median} of {points} points ({bare} without fit)" in page, (points, median)
+
+
+def test_choices_in_the_readme_are_those_of_the_page() -> None:
+    page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
+    found = re.findall(r"Decisions: (\d+) of (\d+) right [^;]*; without fit (\d+)", page)
+    right, decided, bare = (sum(map(int, column)) for column in zip(*found, strict=True))
+    assert f"in {right} of {decided} cases; without any fit in {bare}." in README

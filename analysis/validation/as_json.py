@@ -41,6 +41,7 @@ def _report(report: Report) -> dict[str, Any]:
                 "reached": kept.reached if kept.points else None,
                 "points": kept.points,
                 "kept": kept.kept,
+                "unfitted": kept.unfitted,
             }
             for kept in report.bounds
         ],

@@ -26,6 +26,8 @@ class Kept:
     points: int
     """Points, decisions or statements that it is over."""
     kept: bool
+    unfitted: float | None = None
+    """What the catalogue alone would have reached, of a median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,4 +123,11 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
     absolute = [abs(point.error) for point in judged(points)]
     reached = statistics.median(absolute) if absolute else float("inf")
-    return Kept(bound=bound, reached=reached, points=len(absolute), kept=reached <= bound.limit)
+    found = errors(points)
+    return Kept(
+        bound=bound,
+        reached=reached,
+        points=len(absolute),
+        kept=reached <= bound.limit,
+        unfitted=None if found is None else found.unfitted_median,
+    )

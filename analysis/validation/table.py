@@ -106,11 +106,12 @@ def bound_text(kept: Kept) -> str:
             f"{word} {kept.bound.name}: {percent(kept.reached)} % of "
             f"{plural(kept.points, 'choice')} right, at least {kept.bound.limit:.0%} asked"
         )
+    bare = "" if kept.unfitted is None else f" ({percent(kept.unfitted)} % without fit)"
     missed = kept.bound.target is not None and kept.reached > kept.bound.target
     target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
     return (
         f"{word} {kept.bound.name}: median {percent(kept.reached)} % of "
-        f"{plural(kept.points, 'point')}, at most {kept.bound.limit * 100:g} % asked{target}"
+        f"{plural(kept.points, 'point')}{bare}, at most {kept.bound.limit * 100:g} % asked{target}"
     )
 
 

@@ -39,7 +39,9 @@ def test_the_worst_point_stands_there_by_name_with_both_values() -> None:
 def test_a_broken_bound_is_named_so_and_a_kept_one_too() -> None:
     found = report(limit=0.02)
     lines = [bound_text(kept) for kept in found.bounds]
-    assert lines[0] == "BROKEN rings: median 2.5 % of 4 points, at most 2 % asked"
+    assert (
+        lines[0] == "BROKEN rings: median 2.5 % of 4 points (50.0 % without fit), at most 2 % asked"
+    )
     assert lines[1] == "BROKEN right choices: 0.0 % of 1 choice right, at least 90% asked"
     assert lines[2] == "kept   arithmetic: 1 of 1"
     assert bound_text(report(limit=0.03).bounds[0]).startswith("kept ")
