@@ -18,10 +18,8 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.dispatch import algorithm_of, carry_out
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.host import Host, Traffic
+from gcsim.simulator.collectives.dispatch import carry_out, traffic_of
+from gcsim.simulator.host import Host
 
 _DIGITS = 6
 _BYTES = 10**6
@@ -48,7 +46,9 @@ def fit_host(observations: Sequence[Observation], cores: int) -> Host:
         replace(free, per_message=Fraction(1)),
         replace(free, per_byte=Fraction(1, _BYTES)),
     ]
-    handled = [(seen, _traffic(seen), _network(seen)) for seen in observations]
+    handled = [
+        (seen, traffic_of(seen.record, seen.cluster), _network(seen)) for seen in observations
+    ]
     rows, works = [], []
     for seen, traffic, network in handled:
         if not traffic.copied:
@@ -76,17 +76,6 @@ def _network(seen: Observation) -> Picoseconds:
     """What the network alone would take."""
     entry = np.zeros(seen.cluster.workers, dtype=np.int64)
     return int(carry_out(seen.record, entry, seen.cluster).max())
-
-
-def _traffic(seen: Observation) -> Traffic:
-    call = Call(
-        entry=np.zeros(seen.cluster.workers, dtype=np.int64),
-        sent=seen.record.sent,
-        element=seen.record.element,
-        cluster=seen.cluster,
-        at_hand=Fabric.of(seen.cluster),
-    )
-    return algorithm_of(seen.record, seen.cluster).traffic(call)
 
 
 def _digits(value: float) -> Fraction:

@@ -78,8 +78,8 @@ def run_live(
     return judge(suite, findings, time.perf_counter() - begun)
 
 
-def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, int]:
-    """Calibrate this machine and write the predictions; its host, fitted on so many samples."""
+def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[calibrate.Sample]]:
+    """Calibrate this machine and write the predictions; its host, and what that was fitted on."""
     from gcsim.scenarios.catalog import device, link
 
     own = calibrate.calibrate_kernels([task.compressor for task in plan.training], progress)
@@ -111,7 +111,7 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, int]:
         }
         write_predictions(found, path, known)
         task.advance()
-    return host, len(samples)
+    return host, samples
 
 
 def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> dict[str, Times]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 
+from gcsim.analysis.live.calibrate import Sample
 from gcsim.analysis.live.launch import Times
 from gcsim.analysis.live.machine import machine
 from gcsim.analysis.live.plan import Plan
@@ -43,13 +44,16 @@ def points(predicted: Sequence[Predicted], measured: Mapping[str, Times]) -> tup
     return tuple(found)
 
 
-def factors(host: Host, samples: int) -> tuple[Factor, ...]:
-    """What the host costs, fitted on so many samples."""
-    costs: tuple[tuple[str, Fraction, float, str], ...] = (
-        ("processor time a message", host.per_message, 1e6, "us"),
-        ("processor time a byte", host.per_byte, 1e9, "ns"),
-        ("processor time a rank and collective", host.per_call, 1e6, "us"),
-        ("processor time a copied byte", host.per_copied_byte, 1e9, "ns"),
+def factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
+    """What the host costs, fitted on these: Gloo copies in all-gathers alone, which give that cost
+    and no other."""
+    copying = sum(sample.task.kind == "all_gather" for sample in samples)
+    others = len(samples) - copying
+    costs: tuple[tuple[str, Fraction, float, str, int], ...] = (
+        ("processor time a message", host.per_message, 1e6, "us", others),
+        ("processor time a byte", host.per_byte, 1e9, "ns", others),
+        ("processor time a rank and collective", host.per_call, 1e6, "us", others),
+        ("processor time a copied byte", host.per_copied_byte, 1e9, "ns", copying),
     )
     return tuple(
         Factor(
@@ -57,10 +61,10 @@ def factors(host: Host, samples: int) -> tuple[Factor, ...]:
             name=name,
             value=float(value) * scale,
             unit=unit,
-            points=samples,
+            points=fitted_on,
             catalogue=0.0,
         )
-        for name, value, scale, unit in costs
+        for name, value, scale, unit, fitted_on in costs
     )
 
 

@@ -12,13 +12,12 @@ and are priced at the device's rate. The measurement on one device is taken to b
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import accumulate
 from typing import Literal
 
+from gcsim.analysis.validation.data_files import data_rows
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
@@ -59,11 +58,9 @@ class Passes:
 @cache
 def model(name: str, batch: int) -> Model:
     """`batch` samples a device."""
-    text = files("gcsim.analysis.validation") / "data" / "ddl_benchmarks_layers.csv"
-    lines = [line for line in text.read_text("utf-8").splitlines() if not line.startswith("#")]
     layers: list[Layer] = []
     sizes: dict[int, int] = {}
-    for row in csv.DictReader(lines):
+    for row in data_rows("ddl_benchmarks_layers"):
         if row["model"] != name:
             continue
         numbers = tuple(map(int, row["parameters"].split()))

@@ -34,6 +34,7 @@ from gcsim.analysis.validation.ddl_benchmarks_models import (
 )
 from gcsim.analysis.validation.ddl_benchmarks_rows import SERVED, Network, Row
 from gcsim.analysis.validation.ddl_benchmarks_schedulers import Group, groups
+from gcsim.analysis.validation.step_profiles import one_step
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
@@ -46,15 +47,7 @@ from gcsim.simulator.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
 from gcsim.simulator.training_time import ComputeTimes
-from gcsim.traces.profile import (
-    Compute,
-    Costs,
-    Exchange,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
 
 DEVICES = 4
 """A node."""
@@ -194,17 +187,7 @@ def _traffic(row: Row, of: Model, found: list[Group], *, inside: bool) -> Traffi
         for group in found
         for place, nbytes in enumerate(group.messages)
     ]
-    step = Step(number=0, exchanges=tuple(exchanges))
-    return TrafficProfile(
-        compressor=row.scheduler,
-        parameters={},
-        model=of.facts,
-        buckets=(),
-        workers=1,
-        period=1,
-        phases=(Phase(name="dense", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )
+    return one_step(row.scheduler, of.facts, (), exchanges)
 
 
 def _copied(group: Group) -> KernelCost | None:

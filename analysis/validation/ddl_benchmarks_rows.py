@@ -11,13 +11,12 @@ workers and of the servers, and the scheduler's address apart from both.)
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal, get_args
 
+from gcsim.analysis.validation.data_files import data_rows
 from gcsim.errors import InternalError
 
 Scheduler = Literal[
@@ -80,12 +79,10 @@ class Row:
 @cache
 def all_rows() -> tuple[Row, ...]:
     """The data file, by model and network."""
-    text = (files("gcsim.analysis.validation") / "data" / "ddl_benchmarks.csv").read_text("utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
     models, networks = list(MODELS), list(get_args(Network))
     return tuple(
         sorted(
-            (_row(cells) for cells in csv.DictReader(lines)),
+            (_row(cells) for cells in data_rows("ddl_benchmarks")),
             key=lambda row: (models.index(row.model), networks.index(row.network)),
         )
     )

@@ -2,8 +2,8 @@
 
 A setting's points are one model on one cluster with several methods. A method is judged where the
 setting has a measurement of the dense exchange; neither of the two need be free of the fit, but a
-method whose own point served it is left out. Measurements that differ by less than `TIE` decide
-nothing and are counted apart.
+method whose own point served it is left out. The fastest is looked for among all methods of a
+setting. Measurements that differ by less than `TIE` decide nothing and are counted apart.
 """
 
 from __future__ import annotations

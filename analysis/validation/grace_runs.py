@@ -1,16 +1,16 @@
 """Which runs of GRACE are compared, and which contradict themselves or each other?
 
-The rules look at the data alone, never at a prediction.
+The rules look at the data alone, never at a prediction. One of them is near to it: `contradictory`
+compares two measurements of a method with what a line of the stated rates would make of them.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from gcsim.analysis.validation.data_files import data_rows
 from gcsim.analysis.validation.grace_models import Network, networks
 from gcsim.analysis.validation.grace_payloads import VALUE_DEPENDENT, Method, sent
 from gcsim.analysis.validation.suite import DENSE, Excluded
@@ -93,9 +93,7 @@ class Run:
 @cache
 def runs() -> tuple[Run, ...]:
     """All rows of the file, in its order."""
-    text = files(__package__).joinpath("data/grace.csv").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return tuple(_run(row) for row in csv.DictReader(lines))
+    return tuple(map(_run, data_rows("grace")))
 
 
 def _run(row: dict[str, str]) -> Run:

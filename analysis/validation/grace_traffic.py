@@ -23,19 +23,12 @@ from itertools import groupby, zip_longest
 from gcsim.analysis.validation.grace_arithmetic import work
 from gcsim.analysis.validation.grace_models import Network, Tensor
 from gcsim.analysis.validation.grace_payloads import Method, Sent, sent
+from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.kernels import by_class
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import picoseconds
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, ModelFacts, TrafficProfile
 
 CYCLE = 0.005
 """Seconds between two rounds of Horovod's background thread."""
@@ -71,17 +64,8 @@ def grouped(
 
 def traffic(facts: ModelFacts, method: Method, exchanges: Sequence[Exchange]) -> TrafficProfile:
     """The profile of one step, an exchange a bucket."""
-    step = Step(number=0, exchanges=tuple(exchanges))
-    return TrafficProfile(
-        compressor=method.compressor,
-        parameters={},
-        model=facts,
-        buckets=tuple(BucketLayout(index=i, slices=()) for i in range(len(exchanges))),
-        workers=1,
-        period=1,
-        phases=(Phase(name="step", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )
+    layouts = [BucketLayout(index=index, slices=()) for index in range(len(exchanges))]
+    return one_step(method.compressor, facts, layouts, exchanges)
 
 
 def exchange(method: Method, tensors: Sequence[Tensor]) -> Exchange:
@@ -107,6 +91,4 @@ def _record(payloads: Sequence[Sent]) -> CollectiveRecord:
 
 def sparse(nbytes: int) -> Exchange:
     """Rows of an embedding, as they are."""
-    nothing = Compute(stage="encode", fixed=()), Compute(stage="decode", fixed=())
-    record = CollectiveRecord(kind="all_gather", sent=(nbytes,))
-    return Exchange(computes=nothing, collectives=(record,))
+    return bare_exchange(CollectiveRecord(kind="all_gather", sent=(nbytes,)))

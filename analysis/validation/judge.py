@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,15 +118,15 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
     points = [point for name in names for point in series[name]]
     if bound.statistic == "decisions":
         found = decisions(points)
-        share, count = (found.share, found.decided) if found else (0.0, 0)
+        share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
-    absolute = [abs(point.error) for point in judged(points)]
-    reached = statistics.median(absolute) if absolute else float("inf")
-    found = errors(points)
+    summary = errors(points)
+    if summary is None:
+        return Kept(bound=bound, reached=math.inf, points=0, kept=False)
     return Kept(
         bound=bound,
-        reached=reached,
-        points=len(absolute),
-        kept=reached <= bound.limit,
-        unfitted=None if found is None else found.unfitted_median,
+        reached=summary.median,
+        points=summary.points,
+        kept=summary.median <= bound.limit,
+        unfitted=summary.unfitted_median,
     )

@@ -33,14 +33,14 @@ _ONE_HOST = tuple(name for host in HOSTS for name in host.all_series)
 
 ABOUT = """\
 Published runs of dense training and of all-reduces, 2016 to 2020, and of top-k and gTop-k on one
-cluster. Horovod's README of 2017 (three models, 16 and 64 Pascal GPUs, 25 and 40
-Gbit/s; NCCL, MPI, TensorFlow's parameter servers; with tensor fusion, rows without it are not in
-the data). PyTorch's benchmark of DistributedDataParallel (V100, NVLink, InfiniBand; buckets of 25
-and of 1 MB). OneFlow's DLPerf (V100, InfiniBand; eight frameworks, float32). TensorFlow's
-benchmarks page (P100 and K80, one host and up to eight, synthetic and real data). Shi et al.'s
-gTop-k on 1-Gbit/s Ethernet. All-reduces alone: DeepBench on PCIe, FDR InfiniBand and Omni-Path,
-mlbench in the cloud, MG-WFBP's fit. The catalogue's rates of one K80, P100 and V100 are in part
-from the same pages, so that "no fit" knows these devices well."""
+cluster. Horovod's README of 2017 (three models, 16 and 64 Pascal GPUs, 25 and 40 Gbit/s; NCCL,
+MPI, TensorFlow's parameter servers; with tensor fusion, rows without it are not in the data).
+PyTorch's benchmark of DistributedDataParallel (V100, NVLink, InfiniBand; medians with buckets of
+25 MB, 75th percentiles with 1 MB). OneFlow's DLPerf (V100, InfiniBand; eight frameworks, float32).
+TensorFlow's benchmarks page (P100 and K80, one host and up to eight, synthetic and real data). Shi
+et al.'s gTop-k on 1-Gbit/s Ethernet. All-reduces alone: DeepBench on PCIe, FDR InfiniBand and
+Omni-Path, mlbench in the cloud, MG-WFBP's fit. The catalogue's rates of one K80, P100 and V100 are
+in part from the same pages, so that "no fit" knows these devices well."""
 
 FITTED_ON = """\
 Training: the rows of one GPU (DLPerf: of each framework; several of Amazon's hosts: of one host),
@@ -48,9 +48,10 @@ which are the user's own measurement of a device. Beside them one row for each n
 VGG-16 under each transport (64 GPUs: NCCL and MPI; TCP for RDMA under MPI, servers' gRPC as on 16
 GPUs); DLPerf, BERT-base's smallest batch on 16 GPUs under the framework that is fastest on one;
 several hosts, ResNet-50 at batch 32 on four. K80: two rows of two GPUs for what two processors of
-one board lose. Real data: AlexNet on the most GPUs for the loader. gTop-k: rows of four workers for
-the host's work, and, not in the rows compared, the authors' fit of the network and their time of a
-selection. All-reduces: three vectors (smallest, middle, largest) on the middle number of ranks."""
+one board lose. Real data: AlexNet on the most GPUs for the loader. gTop-k: rows of four workers
+for the host's work, and, not in the rows compared, the authors' fit of the network and their time
+of a selection (from a breakdown of runs on 32 workers). All-reduces: three vectors (smallest,
+middle, largest) on the middle number of ranks."""
 
 MISSING = """\
 Horovod: nothing here slows computation down as ranks are added; 64 GPUs over NCCL reach 83 and 89
@@ -66,14 +67,14 @@ after the backward pass would take, or more, where an overlapped one costs nothi
 down VGG-16 far below the loader's rate (copies to the devices and preprocessing share bus and
 processors with the exchange). gTop-k: the all-gather of top-k collapses on 32 workers of this
 network as the dense ring does; without the fit, with kernels as on a GTX 1080 Ti and no work of
-the host, the sparse methods are predicted some 20 times too fast: what they measured is host code,
-not the method. DeepBench: GTX 1080 Ti and Titan X Pascal lose 20 % on eight GPUs (a ring through
-two sockets; hops are alike here); 67 MB between machines take 1.3 to 2.6 times as long as
-predicted, on 16 GPUs of both longer than 153 MB (unexplained). Omni-Path: 153 MB take 5.5 times as
-long as 67 MB on two nodes. Cloud: goodput falls with the number of workers and again at 10 to 40
-MB, as if by the provider's shaping; half-precision sums on the host, as Gloo makes them, are in
-the fitted goodput. MG-WFBP: 1.6 to 4 ms for a small all-reduce, which the catalogue's 50 us a step
-does not have."""
+the host, the sparse methods are predicted 5 to 99 times too fast (median 24): what they measured
+is host code, not the method. DeepBench: GTX 1080 Ti and Titan X Pascal lose 20 % on eight GPUs (a
+ring through two sockets; hops are alike here); 67 MB between machines take 1.3 to 2.6 times as
+long as predicted, on 16 GPUs of both longer than 153 MB (unexplained). Omni-Path: 153 MB take 5.5
+times as long as 67 MB on two nodes. Cloud: goodput falls with the number of workers and again at
+10 to 40 MB, as if by the provider's shaping; half-precision sums on the host, as Gloo makes them,
+are in the fitted goodput. MG-WFBP: 1.6 to 4 ms for a small all-reduce, which the catalogue's 50 us
+a step does not have."""
 
 
 def find() -> Findings:

@@ -28,8 +28,9 @@ from gcsim.simulator.training import InputLoading, Training
 VARIABLES = 4 * 1024 * 1024
 """Bytes from which on variables that become ready one after the other are one exchange."""
 NVLINK = 20 * 10**9
-"""Bytes a second of one NVLink of a P100, which is what a ring inside a DGX-1 crosses (data
-sheet, recalled)."""
+"""Bytes a second of one NVLink of a P100, each way, which is what a ring inside a DGX-1 crosses:
+four have 80 GB/s (Microway, "NVIDIA Tesla P100 NVLink 16GB GPU Accelerator (Pascal GP100 SXM2) up
+close"). The catalogue has no link of that generation: efficiency and latency are its nvlink2's."""
 MODELS = {
     "alexnet": "AlexNet",
     "inception_v3": "Inception V3",

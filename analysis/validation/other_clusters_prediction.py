@@ -25,10 +25,10 @@ from gcsim.simulator.training_time import training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 
-BACKWARD = 2.033
-"""Backward over forward, as the catalogue's devices have it (median of 37 measurements)."""
 NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 """Of clusters on which nothing is computed but forward and backward, whose times are stated."""
+BACKWARD = NONE.backward_over_forward
+"""Backward over forward, of every device that nothing else is known of."""
 _CLOSE = 1e-3
 
 

@@ -6,32 +6,21 @@ traffic profiles are made of the layers, as stage 1 would make them of the shipp
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from importlib.resources import files
 
+from gcsim.analysis.validation.data_files import data_rows
+from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
 from gcsim.analysis.validation.suite import Unit
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Layer,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
 
-_DATA = "gcsim.analysis.validation"
-_NAME = "other_clusters"
 FLOAT32 = 4
 
 
@@ -87,7 +76,7 @@ def runs(source: str) -> tuple[Run, ...]:
 
 @cache
 def _runs() -> tuple[tuple[str, Run], ...]:
-    cited = {row["key"]: row for row in _rows("_sources")}
+    cited = {row["key"]: row for row in data_rows("other_clusters_sources")}
     return tuple(
         (
             row["source"],
@@ -106,7 +95,7 @@ def _runs() -> tuple[tuple[str, Run], ...]:
                 source=_citation(cited[row["source"]], row["where"]),
             ),
         )
-        for row in _rows()
+        for row in data_rows("other_clusters")
     )
 
 
@@ -115,16 +104,11 @@ def _citation(cited: dict[str, str], where: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _rows(part: str = "") -> list[dict[str, str]]:
-    text = files(_DATA).joinpath("data", f"{_NAME}{part}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-
-
 @cache
 def _layers() -> dict[str, list[tuple[tuple[int, ...], int]]]:
     """By model: elements of each layer's tensors, and its forward FLOPs."""
     found: dict[str, list[tuple[tuple[int, ...], int]]] = {}
-    for row in _rows("_layers"):
+    for row in data_rows("other_clusters_layers"):
         elements = tuple(int(number) for number in row["elements"].split("+") if number)
         found.setdefault(row["model"], []).append((elements, int(row["forward_flops"])))
     return found
@@ -174,15 +158,15 @@ def grouped(model: str, groups: Sequence[Sequence[int]]) -> tuple[BucketLayout, 
     return tuple(layouts)
 
 
-def all_reduced(
-    model: str, batch: int, buckets: tuple[BucketLayout, ...], *, element: int = FLOAT32
-) -> TrafficProfile:
+def all_reduced(model: str, batch: int, buckets: tuple[BucketLayout, ...]) -> TrafficProfile:
     """The dense gradient by all-reduce, bucket by bucket."""
     exchanges = [
-        plain(CollectiveRecord(kind="all_reduce", sent=(layout.numel * element,), element=element))
+        bare_exchange(
+            CollectiveRecord(kind="all_reduce", sent=(layout.numel * FLOAT32,), element=FLOAT32)
+        )
         for layout in buckets
     ]
-    return profile("none", facts(model, batch), buckets, exchanges)
+    return one_step("none", facts(model, batch), buckets, exchanges)
 
 
 def served(
@@ -205,33 +189,7 @@ def served(
     pushed = [math.ceil(FLOAT32 * layout.numel * unevenness) for layout in buckets]
     pulled = [0] * (len(buckets) - 1) + [sum(pushed)]
     exchanges = [
-        plain(CollectiveRecord(kind="push_pull", sent=(push,), pulled=pull))
+        bare_exchange(CollectiveRecord(kind="push_pull", sent=(push,), pulled=pull))
         for push, pull in zip(pushed, pulled, strict=True)
     ]
-    return profile("none", facts(model, batch), buckets, exchanges)
-
-
-def plain(*collectives: CollectiveRecord) -> Exchange:
-    """An exchange whose own computation is not counted."""
-    stages = [Compute(stage="encode", fixed=())] * len(collectives)
-    return Exchange(computes=(*stages, Compute(stage="decode", fixed=())), collectives=collectives)
-
-
-def profile(
-    compressor: str,
-    model: ModelFacts,
-    buckets: tuple[BucketLayout, ...],
-    exchanges: Sequence[Exchange],
-) -> TrafficProfile:
-    """Of one kind of step, of one worker's gradient."""
-    step = Step(number=0, exchanges=tuple(exchanges))
-    return TrafficProfile(
-        compressor=compressor,
-        parameters={},
-        model=model,
-        buckets=buckets,
-        workers=1,
-        period=1,
-        phases=(Phase(name="every step", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )
+    return one_step("none", facts(model, batch), buckets, exchanges)

@@ -8,24 +8,17 @@ Kernels of the compressor are left out.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from pathlib import Path
 
+from gcsim.analysis.validation.data_files import data_rows
 from gcsim.analysis.validation.papers_ring import FLOAT32
+from gcsim.analysis.validation.step_profiles import bare_exchange
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.traces.buckets import CAP_BYTES, FIRST_BYTES, bucket_layouts
 from gcsim.traces.model_entry import ModelEntry, TableLayer
 from gcsim.traces.model_table import table_entry, table_facts, table_parameters
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Phase, Quality, Step, TrafficProfile
 
 FLOAT16 = 2
 PERIOD = 100
@@ -35,13 +28,9 @@ RATIO = 0.01
 BATCH = 32
 """Images a GPU: 2048 on 64."""
 
-_TABLE = Path(__file__).parent / "data" / "papers_alexnet.csv"
-
 
 def alexnet() -> ModelEntry:
     """The network as a table of its layers."""
-    with _TABLE.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     return table_entry(
         "alexnet",
         [
@@ -50,7 +39,7 @@ def alexnet() -> ModelEntry:
                 shape=tuple(int(size) for size in row["shape"].split("x")),
                 forward_flops=int(row["forward_flops"]),
             )
-            for row in rows
+            for row in data_rows("papers_alexnet")
         ],
     )
 
@@ -88,10 +77,7 @@ def _step(number: int, sizes: Sequence[int], element: int) -> Step:
     return Step(
         number=number,
         exchanges=tuple(
-            Exchange(
-                computes=(Compute(stage="encode", fixed=()), Compute(stage="decode", fixed=())),
-                collectives=(CollectiveRecord(kind="all_reduce", sent=(size,), element=element),),
-            )
+            bare_exchange(CollectiveRecord(kind="all_reduce", sent=(size,), element=element))
             for size in sizes
         ),
     )

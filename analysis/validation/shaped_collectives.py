@@ -127,7 +127,7 @@ def _find() -> Findings:
                     name=f"acknowledgements a byte, {rate} Mbit/s",
                     value=float(share),
                     unit="",
-                    points=found.goodput_points,
+                    points=found.acknowledgement_points[rate],
                     catalogue=0.0,
                 )
                 for rate, share in found.conditions.acknowledgements.items()

@@ -15,7 +15,7 @@ minimization".
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -57,6 +57,8 @@ class Fitted:
     conditions: Conditions
     host: Host
     goodput_points: int
+    acknowledgement_points: Mapping[int, int]
+    """By Mbit/s."""
     host_points: int
 
 
@@ -86,6 +88,7 @@ def fit(settings: Sequence[Setting], link: Link) -> Fitted:
         conditions=replace(shaped, host=host),
         host=host,
         goodput_points=len(shares),
+        acknowledgement_points={rate: len(own) for rate, own in more.items()},
         host_points=len(own),
     )
 

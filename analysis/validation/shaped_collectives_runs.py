@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+
+from gcsim.analysis.validation.data_files import data_rows
 
 UNSHAPED = 100_000
 """Mbit/s that stand for no shaper."""
@@ -57,9 +57,6 @@ class Setting:
 @cache
 def settings() -> tuple[Setting, ...]:
     """All of them, in the order of the file."""
-    path = files("gcsim.analysis.validation") / "data" / "shaped_collectives.csv"
-    with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     return tuple(
         Setting(
             collective=row["collective"],
@@ -73,5 +70,5 @@ def settings() -> tuple[Setting, ...]:
             repeats=int(row["repeats"]),
             wire_bytes=int(row["wire_bytes"]) if row["wire_bytes"] else None,
         )
-        for row in rows
+        for row in data_rows("shaped_collectives")
     )

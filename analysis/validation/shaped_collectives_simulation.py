@@ -15,6 +15,7 @@ What Gloo does for a call of PyTorch 2.13:
 | ps_pushpull      | a parameter server on node 0, which has no worker                        |
 | send_0_to_1      | one message; the other ranks only call                                   |
 | barrier          | empty messages, to rank r + 1, r + 2, r + 4, ...: Bruck's rounds         |
+
 In a ring every card sends as much as it receives, and what it receives is acknowledged through the
 queue that what it sends has to pass; elsewhere a card hardly does both at a time.
 """

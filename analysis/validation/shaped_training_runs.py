@@ -14,12 +14,11 @@ checked against the payload that the hook counted:
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal, get_args
 
+from gcsim.analysis.validation.data_files import data_rows
 from gcsim.errors import InternalError
 
 Hook = Literal["none", "fp16", "topk", "signsgd", "powersgd"]
@@ -78,9 +77,7 @@ class Run:
 def runs() -> tuple[Run, ...]:
     """All of the file, in its order. Raises `InternalError` where a payload is not what the hook
     would send."""
-    text = files(__package__).joinpath("data/shaped_training.csv").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return tuple(_checked(_run(row)) for row in csv.DictReader(lines))
+    return tuple(_checked(_run(row)) for row in data_rows("shaped_training"))
 
 
 def _run(row: dict[str, str]) -> Run:

@@ -11,25 +11,17 @@ own. P and Q are products of the same size, and are taken to cost the same.
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib.resources import files
 from typing import Literal, get_args
 
+from gcsim.analysis.validation.data_files import data_rows
 from gcsim.analysis.validation.shaped_training_runs import GATHERS, Hook, Run, sent
+from gcsim.analysis.validation.step_profiles import one_step
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, ModelFacts, TrafficProfile
 
 Stage = Literal["encode", "decode"]
 _METERED_BYTES = 4 * 1024 * 1024
@@ -60,16 +52,8 @@ def profile(run: Run, *, ours: bool = False) -> TrafficProfile:
         )
         for index, size in enumerate(bytes_by_exchange(run))
     )
-    return TrafficProfile(
-        compressor=run.hook,
-        parameters={},
-        model=ModelFacts(name=run.model, parameters=run.elements, layers=(), samples_per_worker=16),
-        buckets=layouts,
-        workers=1,
-        period=1,
-        phases=(Phase(name="step", count=1, steps=(Step(number=0, exchanges=exchanges),)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )
+    model = ModelFacts(name=run.model, parameters=run.elements, layers=(), samples_per_worker=16)
+    return one_step(run.hook, model, layouts, exchanges)
 
 
 def bytes_by_exchange(run: Run) -> tuple[int, ...]:
@@ -133,10 +117,8 @@ def _ours(hook: Hook, stage: Stage, bucket: int) -> Compute:
 @cache
 def _metered() -> dict[tuple[Hook, Stage, bool], list[KernelCost]]:
     """By hook, stage, and whether it is done once for each payload."""
-    path = files("gcsim.analysis.validation") / "data" / "shaped_training_kernels.csv"
-    text = path.read_text(encoding="utf-8")
     found: dict[tuple[Hook, Stage, bool], list[KernelCost]] = {}
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+    for row in data_rows("shaped_training_kernels"):
         kind = next((kind for kind in KERNEL_CLASSES if kind == row["kind"]), None)
         hook = next((hook for hook in get_args(Hook) if hook == row["hook"]), None)
         stage = next((stage for stage in get_args(Stage) if stage == row["stage"]), None)

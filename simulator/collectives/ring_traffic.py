@@ -40,6 +40,6 @@ def ring_traffic(
 
 def _both_ends(blocks: NDArray[np.int64], first: int) -> NDArray[np.int64]:
     """`[p]`: of all blocks twice, without the one not sent and the one not received."""
-    received = np.roll(blocks, -first)
-    kept: NDArray[np.int64] = 2 * blocks.sum() - received - np.roll(received, -1)
-    return kept
+    not_received = np.roll(blocks, -first)
+    handled: NDArray[np.int64] = 2 * blocks.sum() - not_received - np.roll(not_received, -1)
+    return handled

@@ -391,6 +391,23 @@ def test_every_factor_is_a_finite_time_or_ratio_of_a_fit(report: Report) -> None
         assert factor.catalogue is not None
 
 
+def test_how_many_factors_the_fit_has_for_its_points_is_said(report: Report) -> None:
+    """So many that most of the fitted points are met whatever the model: counted, not believed."""
+    found = set()
+    for model in ("UNet", "ResNet-50", "ResNet-20", "LSTM"):
+        factors = [one for one in report.findings.factors if one.series == model]
+        points = [one for one in report.findings.points if one.series == model and one.fitted]
+        found.add(f"{len(factors)} of {len(points)}")
+        methods = [one for one in factors if one.name.startswith("kernels of")]
+        dense = sum(one.method == "none" or one.workers == 1 for one in points)
+        assert sum(one.points for one in methods) == len(points) - dense
+    assert found == {"18 of 19", "8 of 9"}
+    assert all(said in report.suite.fitted_on for said in found)
+    of_lstm = [one.value for one in report.findings.factors if one.name.startswith("kernels of")]
+    assert (min(of_lstm), round(max(of_lstm))) == (0, 162)
+    assert "between 0 and 162" in report.suite.missing
+
+
 def test_points_can_be_drawn_and_chosen_between(report: Report) -> None:
     rates = [point for point in report.findings.points if point.unit == "samples/s"]
     assert {point.panel for point in rates if point.panel} == {

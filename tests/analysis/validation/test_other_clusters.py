@@ -20,8 +20,9 @@ from gcsim.analysis.validation.other_clusters import PARTS, SUITE, find
 from gcsim.analysis.validation.other_clusters_allreduce import fit, measurement, three
 from gcsim.analysis.validation.other_clusters_cloud import usable_pairs
 from gcsim.analysis.validation.other_clusters_ddp import most_held_up
-from gcsim.analysis.validation.other_clusters_gtopk import Costs, network
-from gcsim.analysis.validation.other_clusters_gtopk import seconds as gtopk_seconds
+from gcsim.analysis.validation.other_clusters_gtopk import SERIES as GTOPK
+from gcsim.analysis.validation.other_clusters_gtopk_steps import Costs, network
+from gcsim.analysis.validation.other_clusters_gtopk_steps import seconds as gtopk_seconds
 from gcsim.analysis.validation.other_clusters_host import HOSTS
 from gcsim.analysis.validation.other_clusters_prediction import (
     cluster_of,
@@ -368,6 +369,17 @@ def test_a_dense_step_is_the_pass_the_ring_and_the_copies() -> None:
     found = gtopk_seconds(run, 0.4, network(), Costs(selection=1e-9, host=0.0))
     ring = 14 * (nbytes / 8 * 9e-9 + 436e-6)
     assert found == pytest.approx(0.4 + ring + 2 * (nbytes / 1e9 + 10e-6), rel=1e-5)
+
+
+def test_how_far_the_catalogue_is_off_sparse_methods_on_the_host_is_said(report: Report) -> None:
+    """Nothing of the host's code is in the prediction without a fit."""
+    ratios = [
+        point.unfitted / point.measured
+        for point in report.findings.points
+        if point.series in GTOPK and point.curve != "dense" and point.workers > 1 and point.unfitted
+    ]
+    assert (round(min(ratios)), round(float(np.median(ratios))), round(max(ratios))) == (5, 24, 99)
+    assert "5 to 99 times too fast (median 24)" in report.suite.missing
 
 
 def test_the_dense_rows_left_out_are_those_of_a_network_that_collapses(report: Report) -> None:

@@ -142,6 +142,20 @@ def test_bounds_are_kept(report: Report) -> None:
     assert all(len(name) <= 36 for name in report.series)
 
 
+def test_a_factor_says_how_many_points_it_was_fitted_on(report: Report) -> None:
+    """Cards were not counted in the first runs: fewer points than the goodput has."""
+    said = {factor.name: factor.points for factor in report.findings.factors}
+    sends = [
+        one
+        for one in settings()
+        if one.collective == "send_0_to_1" and one.nbytes == 4_000_000 and is_fitted(one)
+    ]
+    at_100 = [one for one in sends if one.rate_mbit == 100]
+    assert said["goodput over line rate"] == len(at_100)
+    counted = [one for one in at_100 if one.wire_bytes]
+    assert said["acknowledgements a byte, 100 Mbit/s"] == len(counted) < len(at_100)
+
+
 def test_the_fit_is_better_than_none_where_the_host_decides(report: Report) -> None:
     for name, errors in report.series.items():
         assert errors.unfitted_median is not None
