@@ -350,12 +350,22 @@ def fit(
 @reported
 def validate(
     suites: Annotated[
-        list[str] | None, typer.Argument(metavar="SUITE...", help="Default: all suites.")
+        list[str] | None,
+        typer.Argument(
+            metavar="SUITE...",
+            help="shaped-collectives, shaped-training, ddl-benchmarks, grace, other-clusters, "
+            "papers, or your own, my_module:SUITE. Default: all.",
+        ),
     ] = None,
     *,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/validation."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Default: runs/validation, or with the suites' names.",
+        ),
     ] = None,
     live: Annotated[
         bool,

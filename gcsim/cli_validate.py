@@ -7,13 +7,14 @@ from pathlib import Path
 
 from gcsim.analysis.validation.as_json import to_json
 from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.suite import Suite
 from gcsim.analysis.validation.suites import chosen
 from gcsim.analysis.validation.table import suite_lines, summary_lines
 from gcsim.analysis.validation.write import write
 from gcsim.cli_folder import check_writable
 from gcsim.cli_progress import watching
 from gcsim.cli_show import emit, emit_exactly, note, width
-from gcsim.errors import ExpectationError, InputError
+from gcsim.errors import ExpectationError, InputError, InternalError, Problem
 from gcsim.scenarios.progress import Progress
 
 
@@ -29,18 +30,22 @@ def validate(
     """Run the named suites (or all, or the live one alone). Raises `ExpectationError` when a bound
     is broken, once everything is shown and written; `InputError` where live is all that is asked
     for and cannot be had."""
-    folder = output or Path("runs") / "validation"
-    check_writable(folder)
+    if quick and not live:
+        message = "--quick makes the live suite shorter, and --live is not given"
+        raise InputError(Problem(place="--quick", message=message, hint="add --live"))
     suites = chosen(names) if names or not live else []
+    folder = output or _folder(names, live=live)
+    check_writable(folder)
     reports: list[Report] = []
     with watching(quiet) as progress:
         if live:
             reports += _live(folder, quick=quick, alone=not suites, progress=progress)
-        with progress.task("validate", len(suites)) as task:
-            for suite in suites:
-                task.advance(0, note=suite.name)
-                reports.append(run_suite(suite))
-                task.advance(note=suite.name)
+        if suites:
+            with progress.task("validate", len(suites)) as task:
+                for suite in suites:
+                    task.advance(0, note=suite.name)
+                    reports.append(_run(suite))
+                    task.advance()
     paths = write(reports, folder)
     if as_json:
         emit_exactly(to_json(reports))
@@ -56,6 +61,34 @@ def validate(
         names_of = "; ".join(kept.bound.name for kept in broken)
         count = sum(len(report.bounds) for report in reports)
         raise ExpectationError(f"{len(broken)} of {count} bounds are broken: {names_of}")
+
+
+def _folder(names: Sequence[str], *, live: bool) -> Path:
+    """What is run decides: figures of one suite do not stand beside another's tables."""
+    parts = [*(["live"] if live else []), *names]
+    words = [part.replace(":", "_").replace("/", "_") for part in parts]
+    return Path("runs") / "_".join(["validation", *words])
+
+
+def _run(suite: Suite) -> Report:
+    """As `run_suite`; what is wrong with a user's own suite is the user's to mend."""
+    try:
+        return run_suite(suite)
+    except InputError:
+        raise
+    except Exception as error:
+        if suite.find.__module__.startswith("gcsim."):
+            raise
+        message = (
+            str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+        )
+        raise InputError(
+            Problem(
+                place=f"suite {suite.name}",
+                message=message,
+                hint="docs/validation-method.md has a suite to start from",
+            )
+        ) from error
 
 
 def _live(folder: Path, *, quick: bool, alone: bool, progress: Progress) -> list[Report]:

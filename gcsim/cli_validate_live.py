@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
 
 
 def validate_live(*, output: Path, quick: bool, progress: Progress) -> Report:
-    """The live suite's report; predictions and measurements are left in the folder `live` of
-    `output`. Raises `InputError` where rights or tools are missing."""
+    """The live suite's report; predictions and measurements are left in a new folder in `output`,
+    named by the time (UTC). Raises `InputError` where rights or tools are missing."""
     from gcsim.analysis.live.live import run_live
 
-    return run_live(output / "live", quick=quick, progress=progress)
+    begun = datetime.now(UTC).strftime("live-%Y%m%dT%H%M%SZ")
+    return run_live(output / begun, quick=quick, progress=progress)

@@ -23,7 +23,15 @@ def suite(limit):
     return Suite(name="mine", title="My cluster", about="", fitted_on="", find=find,
                  bounds=(Bound(name="my runs", limit=limit),))
 
+def wrong(**changes):
+    from dataclasses import replace
+    return replace(suite(0.05), find=lambda: Findings(
+        points=tuple(replace(point, **changes) for point in find().points)))
+
 GOOD, BAD, NONE = suite(0.05), suite(0.02), 3
+FITTED, ZERO, UNIT = wrong(fitted=True), wrong(measured=0.0), wrong(unit="ms")
+LOST = Suite(name="lost", title="", about="", fitted_on="", bounds=(),
+             find=lambda: open("nowhere.csv"))
 """
 
 
@@ -52,9 +60,11 @@ def test_ones_own_suite_is_run_shown_and_written(folder: Path) -> None:
     ran = validate("mine:GOOD", folder=folder)
     # errors of 1, 2, 3, 4 and 5 %
     assert "kept   my runs: median 3.0 % of 5 points, at most 5 % asked" in ran.stdout
-    assert "Written to runs/validation" in ran.stderr
-    names = {path.name for path in (folder / "runs" / "validation").iterdir()}
-    assert names == {"validation.md", "validation.json", "points.csv", "scatter.png"}
+    assert "Written to runs/validation_mine_GOOD" in ran.stderr
+    names = {path.name for path in (folder / "runs" / "validation_mine_GOOD").iterdir()}
+    assert names == {
+        "validation.md", "validation.json", "points.csv", "errors.png", "scatter.png",
+    }  # fmt: skip
 
 
 def test_a_broken_bound_is_exit_code_1_and_nothing_is_lost(folder: Path) -> None:
@@ -94,3 +104,35 @@ def test_live_alone_without_its_commands_is_exit_code_2(folder: Path) -> None:
     ran = validate("--live", folder=folder, code=2, path=str(folder))
     assert "--live: " in ran.stderr
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("FITTED", "5 of the 5 points of 'my runs' serve the fit, more than a third"),
+        ("ZERO", "suite mine: "),
+        ("UNIT", "points in 'ms'; units are s, samples/s, bytes, x"),
+        ("LOST", "suite lost: error: FileNotFoundError: "),
+    ],
+)
+def test_what_is_wrong_with_ones_own_suite_is_not_called_a_bug(
+    folder: Path, name: str, said: str
+) -> None:
+    ran = validate(f"mine:{name}", folder=folder, code=2)
+    assert said in ran.stderr
+    assert "please report" not in ran.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_two_suites_of_one_name_and_quick_without_live_are_refused(folder: Path) -> None:
+    assert (
+        "two suites are called 'mine'"
+        in validate("mine:GOOD", "mine:BAD", folder=folder, code=2).stderr
+    )
+    assert "--live is not given" in validate("--quick", folder=folder, code=2).stderr
+
+
+def test_statements_alone_need_no_scatter(folder: Path) -> None:
+    ran = validate("papers", "-o", "out", folder=folder)
+    assert "kept   statements" in ran.stdout
+    assert not (folder / "out" / "scatter.png").exists()

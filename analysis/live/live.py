@@ -55,7 +55,7 @@ def run_live(
     progress: Progress | None = None,
     plan: Plan | None = None,
 ) -> Report:
-    """Calibrate, predict, measure and judge; both files are left in `folder`.
+    """Calibrate, predict, measure and judge; both files are left in `folder`, a new one.
 
     Raises `InputError` where rights or tools are missing, and where a rank fails.
     """
@@ -67,7 +67,6 @@ def run_live(
     with network(1, 10**9):  # what cannot be made is said before minutes are spent
         pass
     with stoppable():
-        (folder / MEASUREMENTS).unlink(missing_ok=True)  # of other predictions
         host, samples = _predict(chosen, folder / PREDICTIONS, watcher)
         predicted = read_predictions(folder / PREDICTIONS)
         others = busy_share()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from fractions import Fraction
@@ -70,7 +71,7 @@ def factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
 
 def live_suite(plan: Plan, findings: Findings, others: float | None) -> Suite:
     """The suite of these findings; `others`: see `machine.busy_share`."""
-    present = {point.series for point in findings.points}
+    present = Counter(point.series for point in findings.points)
     calibration = sum(len(one.tasks) for one in plan.calibration)
     busy = "" if others is None else f" Other programs took {others:.0%} of them just before."
     return Suite(

@@ -71,4 +71,8 @@ def _errors(errors: Errors | None) -> dict[str, Any] | None:
 def _decisions(found: Decisions | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {**asdict(found), "wrong": [point.name for point in found.wrong]}
+    return {
+        **asdict(found),
+        "commoner": found.commoner,
+        "wrong": [point.name for point in found.wrong],
+    }

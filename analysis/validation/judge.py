@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from gcsim.analysis.validation.decisions import Decisions, decisions
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
-from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite
+from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InternalError
 
 MOST_FITTED = 1 / 3
@@ -92,6 +93,10 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
         ]
         if not all(0 < value < math.inf for value in values):
             raise InternalError(f"{suite.name}: {point.name!r} has no error: {values}")
+    units = sorted({point.unit for point in points} - set(get_args(Unit)))
+    if units:
+        known = ", ".join(get_args(Unit))
+        raise InternalError(f"{suite.name}: points in {units[0]!r}; units are {known}")
     for name, own in series.items():
         fitted = len(own) - len(judged(own))
         if fitted > MOST_FITTED * len(own):

@@ -6,7 +6,6 @@ python -m gcsim.analysis.validation.page docs    # docs/validation.md, docs/imag
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,14 +17,15 @@ from gcsim.analysis.validation.suites import chosen
 from gcsim.analysis.validation.table import (
     bound_text,
     decisions_text,
+    fit_text,
     percent,
     signed,
     value,
 )
 
 COMMAND = "make validation"
-MOST_SOURCES = 40
-"""Of a suite, that are listed; all of them are in points.csv."""
+_SAME_WORK = 40
+"""Characters at the beginning of two citations of one publication or file."""
 
 
 def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
@@ -42,7 +42,14 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
     )
     yield ""
     yield from _overview(reports)
-    if any(report.findings.points for report in reports):
+    if any(point.unit != "x" for report in reports for point in report.findings.points):
+        yield f"![How large the errors are]({images}errors.png)"
+        yield ""
+        yield (
+            "Share of the points that are off by no more than that: with the fitted factors "
+            "(solid), with the catalogue alone (dashed)."
+        )
+        yield ""
         yield f"![Predicted against measured]({images}scatter.png)"
         yield ""
         yield "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
@@ -90,6 +97,8 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     yield from _statements(findings.statements)
     for kept in report.bounds:
         yield f"- {bound_text(kept)}"
+    if any(point.fitted for point in findings.points):
+        yield f"- {fit_text(findings).capitalize()}."
     if report.decisions is not None:
         yield f"- Decisions: {decisions_text(report.decisions)}."
     if report.overall is not None:
@@ -190,18 +199,29 @@ def _factors(factors: Sequence[Factor]) -> Iterator[str]:
 
 
 def _sources(report: Report) -> Iterator[str]:
-    counted = Counter(point.source for point in report.findings.points)
-    if not counted:
+    works: dict[str, list[str]] = {}
+    for point in report.findings.points:
+        works.setdefault(point.source[:_SAME_WORK], []).append(point.source)
+    if not works:
         return
-    yield "<details><summary>Sources</summary>"
+    yield "<details><summary>Sources (of each point: points.csv)</summary>"
     yield ""
-    for source, count in counted.most_common(MOST_SOURCES):
-        yield f"- {source} ({plural(count, 'point')})"
-    if len(counted) > MOST_SOURCES:
-        yield f"- and {len(counted) - MOST_SOURCES} more, in points.csv"
+    for cited in works.values():
+        yield f"- {_in_common(cited)} ({plural(len(cited), 'point')})"
     yield ""
     yield "</details>"
     yield ""
+
+
+def _in_common(sources: Sequence[str]) -> str:
+    """What citations of one work share, cut behind its last part."""
+    first, last = min(sources), max(sources)
+    same = [one == other for one, other in zip(first, last, strict=False)]
+    common = first[: same.index(False)] if False in same else first[: len(same)]
+    if set(sources) == {common}:
+        return common
+    end = max(common.rfind(separator) for separator in (", ", "; ", ": "))
+    return f"{common[:end] if end > 0 else common}, …"
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -7,9 +7,9 @@ at any size if nothing were lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, product
+from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -30,8 +30,8 @@ _LINEAR = 8
 @dataclass(frozen=True, slots=True)
 class _Look:
     colour: str
-    marker: str
     dashes: Any
+    marker: str
 
 
 def has_curves(report: Report) -> bool:
@@ -70,14 +70,17 @@ def curves_figure(report: Report) -> Figure:
 
 def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
     """Colour and dashes tell curves apart; the dense exchange is black."""
-    drawn = cycle(
-        _Look(colour, marker, dashes)
-        for (marker, dashes), colour in product(zip(MARKERS, cycle(DASHES)), COLOURS)
-    )
+    # neighbours differ in dashes, too: lines that lie on each other both show
+    drawn = zip(cycle(COLOURS), cycle(DASHES), _markers(), strict=False)
     return {
-        name: _Look(BLACK, "o", "solid") if name in {DENSE, "dense"} else next(drawn)
+        name: _Look(BLACK, "solid", "o") if name in {DENSE, "dense"} else _Look(*next(drawn))
         for name in names
     }
+
+
+def _markers() -> Iterator[str]:
+    """The next one with each round of colours."""
+    return cycle(marker for marker in MARKERS for _ in COLOURS)
 
 
 def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Look]) -> None:

@@ -19,6 +19,7 @@ from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.statistics import by_series
 from gcsim.analysis.validation.suite import Point
 from gcsim.analysis.validation.table import percent
+from gcsim.errors import InternalError
 
 BAND = 0.1
 """Relative error that the grey band reaches to."""
@@ -37,6 +38,8 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
         for unit, points in _by_unit(report.findings.points).items()
         if unit != "x"
     ]
+    if not groups:
+        raise InternalError("a scatter of nothing")
     groups.sort(key=lambda group: -_lines(group[2]))  # legends of a row are as long
     columns = min(3, len(groups))
     rows = math.ceil(len(groups) / columns)

@@ -18,8 +18,8 @@ DENSE_FAST = "dense and fp16, 1 Gbit/s"
 COMPRESSED = "Top-k, signs, PowerSGD, both rates"
 PHANTOM = "phantom compute, 1 Gbit/s"
 _SOURCE = (
-    "data/shaped_training.csv, run {run.number}: PyTorch 2.13 DDP, Gloo, network name spaces and "
-    "tc tbf; measured for this project, median of {run.repeats} steps"
+    "data/shaped_training.csv: PyTorch 2.13 DDP, Gloo, network name spaces and tc tbf; measured "
+    "for this project, median of {run.repeats} steps, run {run.number}"
 )
 _RATE = {100: "100 Mbit/s", 1000: "1 Gbit/s"}
 _HOOK = {

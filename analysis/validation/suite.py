@@ -134,7 +134,8 @@ class Bound:
     """Whose points; (): all of the suite."""
     statistic: Literal["median", "decisions", "statements"] = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
-    at least `limit` (broken where there is nothing to decide); statements: all exact, and all verdicts as stated."""
+    at least `limit` (broken where there is nothing to decide); statements: all exact, and all
+    verdicts as stated."""
     limit: float = 0.0
     target: float | None = None
     """What was aimed at, where that is not reached: shown, and `limit` is what must hold."""

@@ -26,10 +26,14 @@ SUITES: dict[str, str] = {
 def chosen(names: Sequence[str] = ()) -> list[Suite]:
     """The suites of these names, or all of the table.
 
-    Raises `InputError` for a name that no suite has, and a module of the user's that does not
-    import or holds no `Suite` under that name.
+    Raises `InputError` for a name that no suite has or two have, and a module of the user's that
+    does not import or holds no `Suite` under that name.
     """
-    return [_suite(name) for name in dict.fromkeys(names or SUITES)]
+    found = [_suite(name) for name in dict.fromkeys(names or SUITES)]
+    twice = {suite.name for suite in found if [one.name for one in found].count(suite.name) > 1}
+    if twice:
+        raise _wrong(f"two suites are called {min(twice)!r}", "give yours another name")
+    return found
 
 
 def _suite(name: str) -> Suite:
@@ -38,7 +42,8 @@ def _suite(name: str) -> Suite:
         own: Suite = getattr(import_module(module), attribute)
         return own
     if ":" not in name:
-        raise _wrong(f"no suite is called {name!r}", did_you_mean(name, SUITES))
+        hint = f"{did_you_mean(name, SUITES)} Your own is package.module:SUITE"
+        raise _wrong(f"no suite is called {name!r}", hint)
     module, _, attribute = name.partition(":")
     try:
         found = getattr(import_module(module), attribute)

@@ -18,7 +18,7 @@ from gcsim.analysis.numbers import plural, significant
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
 from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import Point, Statement
+from gcsim.analysis.validation.suite import Findings, Point, Statement
 
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, 90th: of "
@@ -75,6 +75,8 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
         yield _wrapped(f"worst: {worst}", width)
     if report.decisions is not None:
         yield _wrapped(f"decisions: {decisions_text(report.decisions)}", width)
+    if any(point.fitted for point in report.findings.points):
+        yield _wrapped(fit_text(report.findings), width)
     for left_out in report.findings.excluded:
         yield _wrapped(f"not compared: {left_out.count} {left_out.what}: {left_out.rule}", width)
     for kept in report.bounds:
@@ -115,6 +117,12 @@ def bound_text(kept: Kept) -> str:
     )
 
 
+def fit_text(findings: Findings) -> str:
+    """How much freedom the fit had, in a sentence."""
+    fitted = sum(point.fitted for point in findings.points)
+    return f"fitted: {plural(len(findings.factors), 'factor')} on {plural(fitted, 'point')}"
+
+
 def decisions_text(found: Decisions) -> str:
     """How many choices are right, in a sentence."""
     parts = []
@@ -124,6 +132,8 @@ def decisions_text(found: Decisions) -> str:
             text += f", {plural(found.ties, 'tie')} left out"
         if found.unfitted_decided:
             text += f"; without fit {found.unfitted_right} of {found.unfitted_decided}"
+        always = "yes" if 2 * found.faster > found.decided else "no"
+        text += f"; always saying {always}: {found.commoner}"
         if found.wrong:
             text += "; wrong: " + ", ".join(point.name for point in found.wrong[:4])
             text += f" and {len(found.wrong) - 4} more" if len(found.wrong) > 4 else ""

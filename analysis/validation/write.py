@@ -1,7 +1,8 @@
 """What does a validation leave behind? Tables and figures, all of them whole, or none.
 
 validation.md    the page; validation.json  everything; points.csv  a line a point, with its
-citation; scatter.png  predicted against measured; SUITE.png  scaling curves, where a suite has them
+citation; errors.png  how large errors are; scatter.png  predicted against measured; SUITE.png
+scaling curves, where a suite has them
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
 def figures(reports: Sequence[Report]) -> dict[str, Maker]:
     """By name of the file: what draws it."""
     from gcsim.analysis.validation.plot_curves import curves_figure, has_curves
+    from gcsim.analysis.validation.plot_errors import errors_figure
     from gcsim.analysis.validation.plot_scatter import scatter_figure
+
+    def draw_errors(own: Sequence[Report], path: Path) -> None:
+        save(errors_figure(own), path)
 
     def draw_scatter(own: Sequence[Report], path: Path) -> None:
         save(scatter_figure(own), path)
@@ -64,9 +69,12 @@ def figures(reports: Sequence[Report]) -> dict[str, Maker]:
     def draw_curves(own: Report, path: Path) -> None:
         save(curves_figure(own), path)
 
-    with_points = [report for report in reports if report.findings.points]
+    with_points = [
+        report for report in reports if any(point.unit != "x" for point in report.findings.points)
+    ]
     makers: dict[str, Maker] = {}
     if with_points:
+        makers["errors.png"] = partial(draw_errors, with_points)
         makers["scatter.png"] = partial(draw_scatter, with_points)
     for report in with_points:
         if has_curves(report):

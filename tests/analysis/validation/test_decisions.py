@@ -154,3 +154,23 @@ def test_choices_without_fit_are_those_of_the_unfitted_predictions(given: list[P
         assert (found.unfitted_right, found.unfitted_decided) == (found.right, found.decided)
     if bare is not None:
         assert (bare.unfitted_right, bare.unfitted_decided) == (0, 0)
+
+
+@given(settings())
+def test_always_giving_the_commoner_answer_is_what_predicting_it_would_be_right_in(
+    given: list[Point],
+) -> None:
+    found = decisions(given)
+    if found is not None and found.decided:
+        # a prediction by which every method is faster (or slower) than dense
+        for_all = [
+            [
+                replace(p, predicted=1.0 if p.method == DENSE else 2.0 if slower else 0.5)
+                if p.less_is_better
+                else replace(p, predicted=1.0 if p.method == DENSE else 0.5 if slower else 2.0)
+                for p in given
+            ]
+            for slower in (True, False)
+        ]
+        rights = [d.right for points in for_all if (d := decisions(points)) is not None]
+        assert found.commoner == max(rights)

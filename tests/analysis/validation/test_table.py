@@ -56,7 +56,9 @@ def test_a_target_that_is_missed_is_said() -> None:
 
 def test_wrong_choices_exclusions_and_papers_mistakes_are_shown() -> None:
     text = " ".join(" ".join(shown(100)).split())
-    assert "0 of 1 right (faster than dense, yes or no); without fit 0 of 1; wrong: top-k 6" in text
+    assert "0 of 1 right (faster than dense, yes or no); without fit 0 of 1; " in text
+    assert "; always saying yes: 1; wrong: top-k 6" in text
+    assert "fitted: 1 factor on 1 point" in text
     assert "not compared: 12 rows: they contradict themselves" in text
     assert "10.0 39.0 s WRONG" in text
     assert "244 MB at 50 Mbit/s: megabytes were counted as megabits" in text

@@ -17,7 +17,8 @@ from tests.analysis.validation.reports import SOURCE, report
 def test_everything_is_there(tmp_path: Path) -> None:
     paths = write([report()], tmp_path / "new")
     assert {path.name for path in paths} == {
-        "validation.md", "validation.json", "points.csv", "scatter.png", "example.png",
+        "validation.md", "validation.json", "points.csv", "errors.png", "scatter.png",
+        "example.png",
     }  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
         path.name for path in paths
