@@ -69,7 +69,7 @@ def test_a_step_hands_over_what_its_hook_counted() -> None:
 
 def test_every_point_is_cited_and_bounds_are_kept(report: Report) -> None:
     assert len(report.findings.points) == 39
-    assert all("shaped_training.csv, run " in point.source for point in report.findings.points)
+    assert all("shaped_training.csv: " in point.source for point in report.findings.points)
     reached = {kept.bound.series[0]: kept for kept in report.bounds}
     assert reached[DENSE_SLOW].kept
     assert reached[PHANTOM].kept
