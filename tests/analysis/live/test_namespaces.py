@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,18 @@ from gcsim.analysis.live.signals import stoppable
 from gcsim.errors import InputError
 
 RATE = 40 * 10**6
+
+
+@pytest.fixture(autouse=True)
+def signals_as_in_a_terminal() -> Iterator[None]:
+    """What runs in the background, or under nohup, ignores some, and so would all that it starts."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def _of(process: int) -> list[str]:
