@@ -28,7 +28,7 @@ RATE = 40 * 10**6
 
 @pytest.fixture(autouse=True)
 def signals_as_in_a_terminal() -> Iterator[None]:
-    """What runs in the background, or under nohup, ignores some, and so would all that it starts."""
+    """What runs in the background, or under nohup, ignores some; so would all that it starts."""
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
         signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
