@@ -129,12 +129,13 @@ def _gpus(key: str, title: str) -> Findings:
     )
     fitted = {run.id for run in (*near, *far)}
     points = tuple(
-        _point(
+        compared(
             run,
             series,
             float(one.get(run.id, time)),
             float(bare[run.id]) if run.id in bare else None,
             fitted=run.id in fitted,
+            place=_place(run, series),
         )
         for run, time in zip(own, predicted, strict=True)
     )
@@ -155,12 +156,13 @@ def _omnipath() -> Findings:
     found = fit([measurement(run, "mpich") for run in chosen], memory)
     model = Model([measurement(run, "mpich") for run in own], memory)
     points = tuple(
-        _point(
+        compared(
             run,
             series,
             float(time),
             None,
             fitted=run in chosen,
+            place=_place(run, series),
         )
         for run, time in zip(own, model.seconds(found.link), strict=True)
     )
@@ -169,8 +171,17 @@ def _omnipath() -> Findings:
     )
 
 
-def _point(run: Run, series: str, predicted: float, bare: float | None, *, fitted: bool) -> Point:
-    shown = series in SHOWN and run.nbytes in SHOWN_SIZES
+def compared(
+    run: Run,
+    series: str,
+    predicted: float,
+    bare: float | None,
+    *,
+    fitted: bool,
+    place: tuple[str, str] | None = None,
+) -> Point:
+    """A measured all-reduce; `place` is the panel and the curve that show it."""
+    panel, curve = place or ("", "")
     return Point(
         name=f"{size(run.nbytes)}, {run.gpus} ranks, {series.partition(', ')[2]}",
         series=series,
@@ -181,10 +192,15 @@ def _point(run: Run, series: str, predicted: float, bare: float | None, *, fitte
         fitted=fitted,
         source=run.source,
         workers=run.gpus,
-        panel=series if shown else "",
-        curve=size(run.nbytes) if shown else "",
-        x=run.gpus if shown else None,
+        panel=panel,
+        curve=curve,
+        x=run.gpus if place else None,
     )
+
+
+def _place(run: Run, series: str) -> tuple[str, str] | None:
+    shown = series in SHOWN and run.nbytes in SHOWN_SIZES
+    return (series, size(run.nbytes)) if shown else None
 
 
 def size(nbytes: int) -> str:

@@ -16,6 +16,7 @@ from fractions import Fraction
 from gcsim.analysis.link_measurements import Measurement
 from gcsim.analysis.link_model import Model
 from gcsim.analysis.validation.other_clusters_allreduce import (
+    compared,
     fit,
     link_factors,
     measurement,
@@ -91,12 +92,13 @@ def _cloud() -> Findings:
         bare = model.seconds(stated)
         for run, time, without in zip(own, model.seconds(found.link), bare, strict=True):
             points.append(
-                _point(
+                compared(
                     run,
                     series,
                     float(time),
                     float(without),
                     fitted=run.id in chosen,
+                    place=_place(run),
                 )
             )
         factors += link_factors(series, "between machines", found, stated)
@@ -148,19 +150,6 @@ def _table() -> Findings:
     return Findings(points=tuple(points))
 
 
-def _point(run: Run, series: str, predicted: float, bare: float, *, fitted: bool) -> Point:
+def _place(run: Run) -> tuple[str, str] | None:
     shown = run.nbytes == SHOWN and run.precision == "fp32"
-    return Point(
-        name=f"{size(run.nbytes)}, {run.gpus} ranks, {series.partition(', ')[2]}",
-        series=series,
-        unit="s",
-        measured=run.seconds,
-        predicted=predicted,
-        unfitted=bare,
-        fitted=fitted,
-        source=run.source,
-        workers=run.gpus,
-        panel=f"all-reduce, cloud, {size(SHOWN)}" if shown else "",
-        curve=LIBRARIES[run.method] if shown else "",
-        x=run.gpus if shown else None,
-    )
+    return (f"all-reduce, cloud, {size(SHOWN)}", LIBRARIES[run.method]) if shown else None
