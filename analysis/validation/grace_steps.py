@@ -35,7 +35,7 @@ from gcsim.simulator.training import Training
 from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
 
-LINKS = {1: "1gbe", 10: "10gbe", 25: "25gbe"}
+LINKS = {1: "1gbe", 10: "10gbe"}
 """The catalogue's, by Gbit/s."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -77,14 +78,9 @@ def judge(suite: Suite, findings: Findings, seconds: float = 0.0) -> Report:
 
 
 def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]) -> None:
-    names = [point.name for point in points]
-    twice = (
-        sorted({name for name in names if names.count(name) > 1})
-        if len(set(names)) < len(names)
-        else []
-    )
-    if twice:
-        raise InternalError(f"{suite.name}: two points are called {twice[0]!r}")
+    for name, count in Counter(point.name for point in points).items():
+        if count > 1:
+            raise InternalError(f"{suite.name}: two points are called {name!r}")
     for point in points:
         values = [
             point.measured,

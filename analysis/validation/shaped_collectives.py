@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
-
-from gcsim.analysis.validation.shaped_collectives_fit import CORES, fit, is_fitted
+from gcsim.analysis.validation.shaped_collectives_fit import CORES, fitted, is_fitted, unfitted_link
 from gcsim.analysis.validation.shaped_collectives_runs import UNSHAPED, Setting, settings
 from gcsim.analysis.validation.shaped_collectives_simulation import (
     Conditions,
@@ -13,7 +10,6 @@ from gcsim.analysis.validation.shaped_collectives_simulation import (
     predicted,
 )
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
-from gcsim.scenarios import catalog
 
 LARGE = 990_000
 """Bytes: 1 MB, cut to whole elements a rank."""
@@ -80,8 +76,7 @@ def _panel(setting: Setting) -> str:
 
 def _find() -> Findings:
     measured = settings()
-    link = replace(catalog.link("1gbe"), efficiency=Fraction(1448, 1538))
-    found = fit(measured, link)
+    link, found = unfitted_link(), fitted()
     points = []
     for setting in measured:
         cluster = cluster_of(setting, found.conditions)

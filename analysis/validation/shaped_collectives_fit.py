@@ -18,11 +18,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.analysis.validation.shaped_collectives_runs import Setting
+from gcsim.analysis.validation.shaped_collectives_runs import Setting, settings
 from gcsim.analysis.validation.shaped_collectives_simulation import (
     Conditions,
     cluster_of,
@@ -30,12 +31,13 @@ from gcsim.analysis.validation.shaped_collectives_simulation import (
     predicted,
     traffic,
 )
+from gcsim.scenarios import catalog
 from gcsim.simulator.host import Host
 from gcsim.simulator.links import Link
 
 CORES = 2
-PAYLOAD, FRAME = 1448, 1514
-"""Bytes that a frame carries, and that the shaper counts."""
+PAYLOAD, FRAME, WIRE = 1448, 1514, 1538
+"""Bytes that a frame carries, that the shaper counts, and that a real wire is busy for."""
 FITTED = ("allreduce", "allgather", "send_0_to_1")
 SIZES = (10_000, 4_000_000)
 """Bytes, about: vectors are whole elements a rank."""
@@ -62,9 +64,9 @@ class Fitted:
     host_points: int
 
 
-def fit(settings: Sequence[Setting], link: Link) -> Fitted:
+def fit(measured: Sequence[Setting], link: Link) -> Fitted:
     """On those of the settings that serve the fit; `link` is the catalogue's."""
-    own = [setting for setting in settings if is_fitted(setting)]
+    own = [setting for setting in measured if is_fitted(setting)]
     sends = [
         setting
         for setting in own
@@ -91,6 +93,17 @@ def fit(settings: Sequence[Setting], link: Link) -> Fitted:
         acknowledgement_points={rate: len(own) for rate, own in more.items()},
         host_points=len(own),
     )
+
+
+def unfitted_link() -> Link:
+    """Gigabit Ethernet of the catalogue, with the goodput of a real wire."""
+    return replace(catalog.link("1gbe"), efficiency=Fraction(PAYLOAD, WIRE))
+
+
+@cache
+def fitted() -> Fitted:
+    """On what was measured; more than one suite is on this machine."""
+    return fit(settings(), unfitted_link())
 
 
 def host_of(prices: Sequence[float]) -> Host:

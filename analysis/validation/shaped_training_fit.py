@@ -24,11 +24,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import get_args
 
-from gcsim.analysis.validation import shaped_collectives_fit, shaped_collectives_runs
+from gcsim.analysis.validation import shaped_collectives_fit
 from gcsim.analysis.validation.shaped_training_runs import GATHERS, Run
 from gcsim.analysis.validation.shaped_training_steps import LINKS, Machine, fitted_step
 from gcsim.analysis.validation.shaped_training_traffic import Stage, kernel, launches
-from gcsim.scenarios import catalog
 from gcsim.simulator.device import Curve
 
 ROUNDS = 2
@@ -45,8 +44,7 @@ def fit(runs: Sequence[Run]) -> Machine:
     """On those of the runs that serve it."""
     own = [run for run in runs if serves_fit(run)]
     real = [run for run in own if not run.phantom]
-    link = replace(catalog.link(LINKS[1000]), efficiency=Fraction(1448, 1538))
-    alone = shaped_collectives_fit.fit(shaped_collectives_runs.settings(), link)
+    alone = shaped_collectives_fit.fitted()
     cores = alone.host.cores
     found = Machine(
         links={
