@@ -25,7 +25,7 @@ from gcsim.analysis.link_measurements import Measurement
 from gcsim.analysis.link_model import Model, check_algorithm, message_bytes
 from gcsim.analysis.link_shape import SHORTEST, Figure, Shape, Step, Vector
 from gcsim.analysis.link_solver import EXACT, Problem, Solution, latency_and_goodput
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 STRONG = 10.0
 """By how much a figure must lower the criterion."""

@@ -29,9 +29,9 @@ from gcsim.simulator.cluster import (
     TransportName,
 )
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.collectives.gloo_ring_allreduce import segments
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.rings.gloo_ring_allreduce import segments
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
 
 TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
 _ALL_REDUCE = get_args(AllReduceAlgorithm)

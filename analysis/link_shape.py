@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.links import Link, SizeFactor
+from gcsim.simulator.network.links import Link, SizeFactor
 
 Vector = NDArray[np.float64]
 Figure = Literal["latency", "overhead", "goodput"]

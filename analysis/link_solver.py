@@ -17,7 +17,7 @@ import numpy as np
 from gcsim.analysis.link_measurements import Measurement
 from gcsim.analysis.link_model import Model
 from gcsim.analysis.link_shape import Shape, Vector, start
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 LARGE = 0.1
 """Relative error from which on a size pulls less than by its square."""

@@ -28,7 +28,7 @@ from gcsim.scenarios.catalog_rates import (
     boards,
     measurements,
 )
-from gcsim.simulator.training_rates import PRECISIONS, LayerCosts, Precision, layer_terms
+from gcsim.simulator.devices.training_rates import PRECISIONS, LayerCosts, Precision, layer_terms
 from gcsim.traces.models import MODELS
 from gcsim.traces.profile import ModelFacts
 
@@ -176,7 +176,7 @@ def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str
     lines = [
         "# Written by `python tests/benchmarks/device_table.py --fit`; tests/analysis/",
         "# test_training_fit.py fits again and compares. What the numbers mean:",
-        "# simulator/training_rates.py; how good they are: docs/devices.md.",
+        "# simulator/devices/training_rates.py; how good they are: docs/devices.md.",
         "costs:",
     ]
     for processor in ("gpu", "cpu"):

@@ -18,7 +18,7 @@ from math import exp, log
 
 from gcsim.analysis.training_fit import FAMILIES, Fit, Observation, facts_of, fit, observations
 from gcsim.scenarios.catalog_rates import Processor, boards
-from gcsim.simulator.training_rates import PRODUCTS, Precision
+from gcsim.simulator.devices.training_rates import PRODUCTS, Precision
 
 _OUTER = 0.05
 """Share of the errors that a range leaves out at each end."""

@@ -30,7 +30,7 @@ from gcsim.cli_outcome import (
 )
 
 if TYPE_CHECKING:
-    from gcsim.simulator.links import Link
+    from gcsim.simulator.network.links import Link
 
 app = typer.Typer(
     name="gcsim",

@@ -17,7 +17,7 @@ import typer
 from gcsim.cli_outcome import reported
 
 if TYPE_CHECKING:
-    from gcsim.simulator.device import Device
+    from gcsim.simulator.devices.device import Device
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _BATCH = 32

@@ -24,7 +24,7 @@ from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import algorithm_of
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.training import Noise, Training
 from gcsim.traces.passes import PassTimes
 

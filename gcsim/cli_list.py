@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gcsim.errors import InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
-    from gcsim.simulator.device import Device
+    from gcsim.simulator.devices.device import Device
 
 Entry = dict[str, Any]
 

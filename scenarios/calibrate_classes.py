@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
 from gcsim.compressors.recorder import TimedKernel
-from gcsim.simulator.device import KernelRate, Range
-from gcsim.simulator.kernel_fits import Coefficients, coefficients
+from gcsim.simulator.devices.device import KernelRate, Range
+from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients
 from gcsim.traces.device_clock import DeviceClock
 from gcsim.traces.kernel_cases import CASES, Case, cost_of
 

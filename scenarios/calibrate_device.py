@@ -21,8 +21,8 @@ from gcsim.scenarios.calibrate_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibrate_classes import class_rates, time_cases
 from gcsim.scenarios.calibrate_kernels import SIZES, time_compressors
 from gcsim.scenarios.progress import Progress
-from gcsim.simulator.device import Curve, Device, KernelRate, TrainingRate
-from gcsim.simulator.kernel_fits import curves
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
+from gcsim.simulator.devices.kernel_fits import curves
 from gcsim.traces.allocator import keep_freed_memory
 from gcsim.traces.device_clock import CpuClock, DeviceClock, clock_for
 from gcsim.traces.kernel_cases import CASES

@@ -23,8 +23,8 @@ from gcsim.scenarios.checking import Section, check
 from gcsim.scenarios.document import Document, read_file
 from gcsim.scenarios.link_fields import LinkFields, over
 from gcsim.scenarios.link_trace import read_traces
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
 
 FOLDER = Path(__file__).parent / "catalog"
 DEVICE_FILES = ("devices.yaml", "devices_ampere_hopper.yaml", "devices_edge.yaml")

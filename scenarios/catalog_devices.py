@@ -32,9 +32,9 @@ from gcsim.scenarios.checking import (
     refuse,
 )
 from gcsim.scenarios.schema_types import Factor
-from gcsim.simulator.device import Device, KernelRate, TrainingRate
-from gcsim.simulator.ranges import Range
-from gcsim.simulator.training_rates import MeasuredTimes, Precision
+from gcsim.simulator.devices.device import Device, KernelRate, TrainingRate
+from gcsim.simulator.devices.ranges import Range
+from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision
 
 _Text = Annotated[str, Field(min_length=1)]
 _TWO = Field(min_length=2, max_length=2)

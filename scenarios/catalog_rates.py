@@ -21,8 +21,8 @@ from pydantic import Field
 from gcsim.errors import InternalError
 from gcsim.scenarios.checking import Duration, Section, check
 from gcsim.scenarios.document import read_file
-from gcsim.simulator.ranges import Range
-from gcsim.simulator.training_rates import (
+from gcsim.simulator.devices.ranges import Range
+from gcsim.simulator.devices.training_rates import (
     PRECISIONS,
     LayerCosts,
     LayerTimes,

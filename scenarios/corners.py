@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
-from gcsim.simulator.device import Device, KernelRate
-from gcsim.simulator.ranges import End
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.ranges import End
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 
 Figure = tuple[KernelClass, str]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.files import write_text
-from gcsim.simulator.device import Device, KernelRate, Range, TrainingRate
+from gcsim.simulator.devices.device import Device, KernelRate, Range, TrainingRate
 from gcsim.units import Dimension, exact
 
 

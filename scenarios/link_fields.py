@@ -1,7 +1,7 @@
 """What may be said of a link, in a scenario and in the catalogue? Its keys, limits and defaults.
 
-The keys are the fields of `gcsim.simulator.links.Link`, with units. What a section says is checked
-here; what the figures mean is said there.
+The keys are the fields of `gcsim.simulator.network.links.Link`, with units. What a section says is
+checked here; what the figures mean is said there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gcsim.scenarios.link_parts import (
     given,
 )
 from gcsim.scenarios.link_trace import TraceSection
-from gcsim.simulator.links import Link, SizeFactor
+from gcsim.simulator.network.links import Link, SizeFactor
 
 TABLES = {"up", "loss"}
 """Keys of a link whose own keys are inherited one by one."""

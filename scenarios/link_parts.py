@@ -1,7 +1,8 @@
 """What may be said of a link's size factors, jitter, losses and uplink, and within what limits?
 
-The keys are the fields of the classes of `gcsim.simulator.links`, with units; a size factor's
-`from_bytes` is written `from`. What a section says is checked here; what it means is said there.
+The keys are the fields of the classes of `gcsim.simulator.network.links`, with units; a size
+factor's `from_bytes` is written `from`. What a section says is checked here; what it means is said
+there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from gcsim.scenarios.checking import (
     without_per_cent,
 )
 from gcsim.scenarios.link_trace import TraceSection
-from gcsim.simulator.links import Jitter, Loss, Uplink
+from gcsim.simulator.network.links import Jitter, Loss, Uplink
 
 LARGEST_FACTOR = 10**6
 """Of a size factor, and the largest exponent or sigma of a distribution."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gcsim import units
 from gcsim.scenarios import catalog
 from gcsim.scenarios.checking import exact_number
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 
 Calibration = Literal["measured", "estimate", "stated", "ideal"]
 

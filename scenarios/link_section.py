@@ -38,7 +38,7 @@ from gcsim.scenarios.checking import refuse
 from gcsim.scenarios.link_fields import TABLES, LinkFields, over
 from gcsim.scenarios.link_plain import link_facts, plain_link
 from gcsim.scenarios.link_trace import read_traces
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 __all__ = ["LinkSection", "build_link", "changed_link", "link_facts", "plain_link", "read_traces"]
 

@@ -27,7 +27,7 @@ from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.checking import Duration, PositiveDuration, Section, dotted, refuse
 from gcsim.scenarios.document import Document, Keys
 from gcsim.scenarios.link_csv import MOST_POINTS, Point, read_points, shown
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.network.rate_trace import RateTrace
 
 _AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rate for ever)"
 

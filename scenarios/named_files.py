@@ -31,8 +31,8 @@ from gcsim.scenarios.link_fields import over
 from gcsim.scenarios.link_plain import plain_link
 from gcsim.scenarios.link_section import LinkSection, changed_link
 from gcsim.scenarios.link_trace import read_traces
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.*))?", re.DOTALL)
 _LINKS: tuple[Keys, ...] = (

@@ -20,10 +20,10 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.topology import links_of, random_settings, timed_settings
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.device import KernelRate
-from gcsim.simulator.links import Link
-from gcsim.simulator.price_sources import price_sources
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.device import KernelRate
+from gcsim.simulator.devices.price_sources import price_sources
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Link
 from gcsim.traces.profile import TrafficProfile
 
 if TYPE_CHECKING:

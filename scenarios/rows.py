@@ -12,9 +12,9 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.simulate import Simulated
 from gcsim.scenarios.survivors import with_faults
 from gcsim.simulator.clock import seconds
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Noise
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
 

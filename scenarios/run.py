@@ -24,8 +24,8 @@ from gcsim.scenarios.result import Result
 from gcsim.scenarios.rows import make_rows, make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.simulate import simulate
-from gcsim.simulator.device import Device
-from gcsim.simulator.training_time import ComputeTimes, training_times
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.traces import cache as profile_cache
 from gcsim.traces.profile import TrafficProfile
 

@@ -31,7 +31,7 @@ from gcsim.scenarios.link_section import LinkSection
 from gcsim.scenarios.named_files import device_in
 from gcsim.scenarios.schema_types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, TransportName
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.device import Device
 
 PER_NODE = "per_node"
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from gcsim.scenarios.corners import Corner, Use, favouring, use
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.averages import Averager
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, rough_iteration, weighted_plans
-from gcsim.simulator.pricing import PriceList
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.steps.averages import Averager
 from gcsim.traces.profile import TrafficProfile
 
 

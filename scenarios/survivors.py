@@ -14,10 +14,10 @@ from functools import cache
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun, Missing, run_with_faults
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import TrafficProfile
 
 SERVED = "parameter server"

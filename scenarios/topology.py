@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gcsim.scenarios.document import Keys
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.training import Noise, Training
 
 

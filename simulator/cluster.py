@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
 AllReduceAlgorithm = Literal[

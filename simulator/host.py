@@ -50,7 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
-from gcsim.simulator.rate_trace import refuse
+from gcsim.simulator.network.rate_trace import refuse
 
 Count = NDArray[np.int64]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.pricing import PriceList
-from gcsim.simulator.step_plan import BucketWork, Job, Kind, Machines, StepPlan
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, Machines, StepPlan
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Exchange, Step
 
 

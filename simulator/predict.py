@@ -30,16 +30,16 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.errors import InternalError
-from gcsim.simulator.averages import Averager
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
-from gcsim.simulator.ledger import PARTS
-from gcsim.simulator.mean_iteration import Average
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner
-from gcsim.simulator.step_plan import Span, StepPlan
+from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.steps.ledger import PARTS
+from gcsim.simulator.steps.mean_iteration import Average
+from gcsim.simulator.steps.step_plan import Span, StepPlan
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Phase, TrafficProfile
 
 BATCHES = 10

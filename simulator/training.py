@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from gcsim.simulator.step_plan import Kind
-from gcsim.simulator.training_rates import Precision
+from gcsim.simulator.devices.training_rates import Precision
+from gcsim.simulator.steps.step_plan import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

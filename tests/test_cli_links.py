@@ -14,7 +14,7 @@ from gcsim.cli import app
 from gcsim.cli_links import link_details, link_tables
 from gcsim.cli_list import Entry, Kind, details, entries
 from gcsim.scenarios import catalog
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 
 
 def gcsim(*arguments: str) -> str:

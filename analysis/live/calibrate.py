@@ -53,7 +53,7 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
     from gcsim.scenarios.calibrate_classes import SIZES, class_rates, time_cases
     from gcsim.scenarios.calibrate_device import primitive_curves, processor
     from gcsim.scenarios.calibrate_kernels import time_compressors
-    from gcsim.simulator.device import Device
+    from gcsim.simulator.devices.device import Device
     from gcsim.traces.device_clock import CpuClock
     from gcsim.traces.kernel_cases import CASES
 

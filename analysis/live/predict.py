@@ -26,13 +26,13 @@ from gcsim.files import write_text
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.host import Host
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
-from gcsim.simulator.step_plan import Kind
+from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 

@@ -27,7 +27,7 @@ from gcsim.analysis.validation.ddl_benchmarks_rows import (
 )
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
 from gcsim.scenarios import catalog
-from gcsim.simulator.step_time import step_time
+from gcsim.simulator.devices.step_time import step_time
 
 
 def find() -> Findings:

@@ -21,10 +21,10 @@ from gcsim.analysis.validation.data_files import data_rows
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.device import Device
-from gcsim.simulator.pricing import PriceList
-from gcsim.simulator.step_time import step_time
-from gcsim.simulator.training_time import training_times
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_time import training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Compute, Layer, ModelFacts
 

@@ -42,11 +42,11 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.staging import copy_time
-from gcsim.simulator.device import Curve, Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Curve, Device
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
 
 DEVICES = 4

@@ -24,15 +24,15 @@ from gcsim.analysis.validation.grace_models import Network
 from gcsim.analysis.validation.grace_payloads import Method
 from gcsim.analysis.validation.grace_traffic import exchange, grouped, sparse, traffic
 from gcsim.scenarios import catalog
-from gcsim.simulator.averages import Averager
 from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
 from gcsim.simulator.predict import predict
-from gcsim.simulator.step_time import step_time
+from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
 
 LINKS = {1: "1gbe", 10: "10gbe"}

@@ -25,7 +25,7 @@ from gcsim.analysis.link_solver import Problem
 from gcsim.analysis.validation.other_clusters_runs import Run, runs
 from gcsim.analysis.validation.suite import Factor, Findings, Point
 from gcsim.scenarios import catalog
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 INSIDE_RANKS, BETWEEN_RANKS = 4, 16
 OMNIPATH_RANKS = 8

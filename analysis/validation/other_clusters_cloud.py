@@ -26,7 +26,7 @@ from gcsim.analysis.validation.other_clusters_allreduce import (
 from gcsim.analysis.validation.other_clusters_runs import Run, runs
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.scenarios import catalog
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 CLOUD_RANKS = 4
 CLOUD_RATE = Fraction(75 * 10**8, 8)

@@ -29,7 +29,7 @@ from gcsim.analysis.validation.other_clusters_runs import Run, all_reduced, buck
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from gcsim.traces.buckets import CAP_BYTES, FIRST_BYTES
 
 GPU = "v100"

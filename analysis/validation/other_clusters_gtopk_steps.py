@@ -18,10 +18,10 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.device import Device, KernelRate
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.training_time import training_times
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
-from gcsim.simulator.training_time import training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Compute, Exchange
 

@@ -22,7 +22,7 @@ from gcsim.analysis.validation.other_clusters_runs import (
 )
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.training import InputLoading, Training
 
 VARIABLES = 4 * 1024 * 1024

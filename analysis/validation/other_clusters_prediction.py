@@ -16,12 +16,12 @@ from gcsim.analysis.validation.other_clusters_runs import facts
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_time import training_times
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
-from gcsim.simulator.step_time import step_time
 from gcsim.simulator.training import Training
-from gcsim.simulator.training_time import training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 

@@ -20,8 +20,8 @@ from gcsim.analysis.validation.papers_ring import FLOAT32, hop, ideal_link, para
 from gcsim.analysis.validation.suite import Statement
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.collectives.parameter_server import parameter_server
-from gcsim.simulator.links import Uplink
+from gcsim.simulator.collectives.servers.parameter_server import parameter_server
+from gcsim.simulator.network.links import Uplink
 from gcsim.units import parse, parse_bytes
 
 _PAPER = "Tao, Xia, Li and Cheng, CE-SGD"

@@ -13,9 +13,9 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.network.links import Link
 from gcsim.traces.models import shipped_model
 from gcsim.units import parse
 

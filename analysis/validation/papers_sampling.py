@@ -30,9 +30,9 @@ from gcsim.analysis.validation.suite import Factor, Findings, Point, Statement
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import InputLoading, Training
-from gcsim.simulator.training_time import ComputeTimes, training_times
 
 MEASURED = 2.5
 """Times as fast as dense training, on 64 GPUs."""

@@ -33,8 +33,8 @@ from gcsim.scenarios.catalog import device
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.links import Link
-from gcsim.simulator.step_time import step_time
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.network.links import Link
 from gcsim.traces.profile import ModelFacts
 
 _PAPER = "Tsuzuku, Imachi and Akiba, arXiv:1802.06058"

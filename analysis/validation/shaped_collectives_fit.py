@@ -33,7 +33,7 @@ from gcsim.analysis.validation.shaped_collectives_simulation import (
 )
 from gcsim.scenarios import catalog
 from gcsim.simulator.host import Host
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 CORES = 2
 PAYLOAD, FRAME, WIRE = 1448, 1514, 1538

@@ -35,7 +35,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, traffic_of
-from gcsim.simulator.collectives.gloo_rooted import (
+from gcsim.simulator.collectives.servers.gloo_rooted import (
     Message,
     broadcast_messages,
     carry_messages,
@@ -43,10 +43,10 @@ from gcsim.simulator.collectives.gloo_rooted import (
     messages_traffic,
     scatter_messages,
 )
-from gcsim.simulator.collectives.parameter_server import parameter_server
-from gcsim.simulator.device import Device
+from gcsim.simulator.collectives.servers.parameter_server import parameter_server
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host, Traffic
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 _DEVICE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 RINGS = frozenset(

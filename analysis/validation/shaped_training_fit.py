@@ -28,7 +28,7 @@ from gcsim.analysis.validation import shaped_collectives_fit
 from gcsim.analysis.validation.shaped_training_runs import GATHERS, Run
 from gcsim.analysis.validation.shaped_training_steps import LINKS, Machine, fitted_step
 from gcsim.analysis.validation.shaped_training_traffic import Stage, kernel, launches
-from gcsim.simulator.device import Curve
+from gcsim.simulator.devices.device import Curve
 
 ROUNDS = 2
 

@@ -20,13 +20,13 @@ from gcsim.analysis.validation.shaped_training_traffic import bytes_by_exchange,
 from gcsim.scenarios import catalog
 from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.device import Curve, Device
+from gcsim.simulator.devices.device import Curve, Device
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction, predict
-from gcsim.simulator.step_plan import Kind
+from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Noise, Training
-from gcsim.simulator.training_time import ComputeTimes
 
 DEVICE = "cpu_2core"
 LINKS = {100: "100mbit_ethernet", 1000: "1gbe"}

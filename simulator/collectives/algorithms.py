@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from functools import partial
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives import (
-    alltoall_allgather_allreduce,
-    binomial_tree_allreduce,
-    bruck_allgather,
-    double_tree_allreduce,
-    gather_broadcast_allgather,
+from gcsim.simulator.collectives import hierarchical, nccl_allreduce
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings import (
     gloo_ring_allgather,
     gloo_ring_allreduce,
-    halving_doubling_allreduce,
-    hierarchical,
-    nccl_allreduce,
-    pairwise_alltoall,
-    parameter_server,
     pipelined_allgatherv,
-    ps_traffic,
-    recursive_doubling_allgather,
-    recursive_doubling_allreduce,
     ring_allgather,
     ring_allreduce,
     synchronous_allgatherv,
+)
+from gcsim.simulator.collectives.rounds import (
+    alltoall_allgather_allreduce,
+    binomial_tree_allreduce,
+    bruck_allgather,
+    gather_broadcast_allgather,
+    halving_doubling_allreduce,
+    pairwise_alltoall,
+    recursive_doubling_allgather,
+    recursive_doubling_allreduce,
     tree_merge,
 )
-from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.servers import parameter_server, ps_traffic
+from gcsim.simulator.collectives.trees import double_tree_allreduce
 from gcsim.simulator.host import Traffic
 
 

@@ -8,7 +8,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

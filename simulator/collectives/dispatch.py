@@ -16,12 +16,12 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives import ring_allgather, ring_allreduce
 from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.ring import PreparedRing
+from gcsim.simulator.collectives.rings import ring_allgather, ring_allreduce
+from gcsim.simulator.collectives.rings.ring import PreparedRing
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.host import Traffic, Work
 

@@ -24,9 +24,9 @@ from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.hops import Hops
 from gcsim.simulator.collectives.link_table import Bytes, Ranks, scaled
-from gcsim.simulator.collectives.ring import NO_COST
+from gcsim.simulator.collectives.rings.ring import NO_COST
 from gcsim.simulator.collectives.round_paths import Framing, RoundPaths
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64
 _KEPT_BYTES = 2**28

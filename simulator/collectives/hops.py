@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.link_table import Bytes, Kinds, LinkTable, Ranks
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

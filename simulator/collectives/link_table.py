@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.collectives.ring import check_range
-from gcsim.simulator.delays import RandomDelays
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.rings.ring import check_range
+from gcsim.simulator.network.delays import RandomDelays
+from gcsim.simulator.network.links import Link
 
 Kinds = NDArray[np.int64]
 """Numbers of links in a table."""

@@ -34,15 +34,15 @@ from typing import Literal
 from gcsim.simulator.clock import Times, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.double_tree_allreduce import (
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
+from gcsim.simulator.collectives.rings.ring_allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.rings.ring_traffic import ring_traffic
+from gcsim.simulator.collectives.round_paths import Framing
+from gcsim.simulator.collectives.trees.double_tree_allreduce import (
     double_tree_allreduce,
     tree_traffic,
 )
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.ring_allreduce import chunks, ring_allreduce
-from gcsim.simulator.collectives.ring_traffic import ring_traffic
-from gcsim.simulator.collectives.round_paths import Framing
 from gcsim.simulator.host import Traffic
 
 Shape = Literal["tree", "ring"]

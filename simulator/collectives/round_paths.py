@@ -39,8 +39,8 @@ from gcsim.simulator.clock import PS_PER_SECOND, picoseconds
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.hops import Hops
 from gcsim.simulator.collectives.link_table import Kinds, LinkTable, Ranks
-from gcsim.simulator.links import Link
-from gcsim.simulator.paths import path, slowed, through
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.paths import path, slowed, through
 
 _MANY = 64
 """Different paths in a round."""

@@ -27,8 +27,8 @@ import numpy as np
 
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.links import Link
-from gcsim.simulator.paths import slowed
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.paths import slowed
 
 
 def copy_link(cluster: Cluster) -> Link:

@@ -25,7 +25,7 @@ from gcsim.analysis.link_model import Model
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.named_files import read_link
-from gcsim.simulator.links import Link, SizeFactor
+from gcsim.simulator.network.links import Link, SizeFactor
 
 DATA = Path(__file__).parent / "data"
 INSIDE = Link(name="inside", bandwidth=Fraction(12 * 10**9), latency=Fraction(1, 10**5))

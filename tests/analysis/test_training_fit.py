@@ -11,7 +11,7 @@ import yaml
 from gcsim.analysis import training_validation as validation
 from gcsim.analysis.training_fit import FAMILIES, Observation, fit, observations
 from gcsim.scenarios.catalog_rates import FOLDER, Processor, boards
-from gcsim.simulator.training_rates import Precision
+from gcsim.simulator.devices.training_rates import Precision
 from tests.benchmarks.device_table import fitted, page
 
 ROOT = Path(__file__).parents[2]

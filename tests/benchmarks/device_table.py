@@ -25,8 +25,8 @@ from gcsim.analysis.training_validation import (
 )
 from gcsim.files import write_text
 from gcsim.scenarios.catalog_rates import FOLDER, boards, measurements, sources
-from gcsim.simulator.ranges import Range
-from gcsim.simulator.training_rates import PRECISIONS, curve
+from gcsim.simulator.devices.ranges import Range
+from gcsim.simulator.devices.training_rates import PRECISIONS, curve
 
 COMMAND = "python tests/benchmarks/device_table.py > docs/devices.md"
 PARTS = {"known": known, "single": single, "unknown": unknown, "flops": flops}
@@ -86,7 +86,7 @@ def _validation() -> Iterator[str]:
         "with the shape of the layer model.\n"
         "4. The layer model: 3 x 3 convolutions of stride 1, other products, outputs and tensors "
         "each with a coefficient shared by all devices, and a factor of the device "
-        "(`simulator/training_rates.py`).\n"
+        "(`simulator/devices/training_rates.py`).\n"
         "5. Three times the forward FLOPs at the device's effective rate, where nothing but FLOPs "
         "is known."
     )

@@ -19,7 +19,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter, stopwatch
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.simulator.pricing import PriceList
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.kernel_timing import matrix_bucket, steps_of
 from gcsim.traces.metered import metered_exchange
 from gcsim.traces.profile import Exchange

@@ -20,11 +20,11 @@ import numpy as np
 
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.noise import paces
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import predict
+from gcsim.simulator.steps.noise import paces
+from gcsim.simulator.steps.vector_step import simulate
 from gcsim.simulator.training import Noise, Training
-from gcsim.simulator.vector_step import simulate
 from tests.benchmarks.kernel_curve import KERNELS, curve
 from tests.benchmarks.synthetic_traffic import (
     ELEVEN,

@@ -18,7 +18,7 @@ from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios import catalog
-from gcsim.simulator.pricing import PriceList
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.building import build_model, trainable
 from gcsim.traces.kernel_timing import gradient
 from gcsim.traces.metered import metered_exchange

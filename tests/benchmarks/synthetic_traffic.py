@@ -13,9 +13,9 @@ from fractions import Fraction
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.device import Device, KernelRate
-from gcsim.simulator.links import Jitter, Link
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Jitter, Link
 from gcsim.traces.profile import (
     Compute,
     Exchange,

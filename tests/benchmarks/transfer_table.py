@@ -22,7 +22,7 @@ import torch
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.calibrate_device import Calibration, calibrate_device
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.simulator.pricing import PriceList
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.allocator import give_back_freed_memory, keep_freed_memory
 from gcsim.traces.device_clock import CpuClock
 from gcsim.traces.kernel_timing import gradient

@@ -16,16 +16,18 @@ import pytest
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.fair_sharing import Transfer, concurrent_transfers
-from gcsim.simulator.collectives.halving_doubling_allreduce import halving_doubling_allreduce
-from gcsim.simulator.collectives.recursive_doubling_allreduce import recursive_doubling_allreduce
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.collectives.synchronous_allgatherv import (
+from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     PIPELINE,
     block_size,
     synchronous_ring_allgatherv,
 )
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
+from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
+    recursive_doubling_allreduce,
+)
+from gcsim.simulator.collectives.servers.fair_sharing import Transfer, concurrent_transfers
+from gcsim.simulator.network.links import Link
 from tests.crosscheck import simgrid
 
 pytestmark = pytest.mark.skipif(not simgrid.installed(), reason=simgrid.MISSING)

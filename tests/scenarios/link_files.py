@@ -16,7 +16,7 @@ from gcsim.scenarios.link_section import (
     build_link,
     read_traces,
 )
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 
 class File(Section):

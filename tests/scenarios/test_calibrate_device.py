@@ -17,8 +17,8 @@ from gcsim.scenarios.calibrate_kernels import time_compressors
 from gcsim.scenarios.catalog import read_devices
 from gcsim.scenarios.device_file import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.simulator.curves import ExactCurve
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.curves import ExactCurve
+from gcsim.simulator.devices.device import Device
 from gcsim.traces import device_clock
 from gcsim.traces.device_clock import CpuClock, Spread
 from gcsim.traces.kernel_cases import CASES, Case, cost_of

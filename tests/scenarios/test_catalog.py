@@ -13,7 +13,7 @@ import pytest
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 
 LISTS = {"factors", "jitter"}
 

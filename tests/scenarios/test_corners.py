@@ -22,9 +22,9 @@ from gcsim.scenarios.corners import Corner, corners, favouring, use
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.device import Device, KernelRate
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict
-from gcsim.simulator.training_time import ComputeTimes, training_times
 from gcsim.traces.profile import (
     Compute,
     Exchange,

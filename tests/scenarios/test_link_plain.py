@@ -22,7 +22,7 @@ from gcsim.scenarios.link_section import (
     link_facts,
     plain_link,
 )
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load
 
 MS = Fraction(1, 1000)

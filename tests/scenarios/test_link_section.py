@@ -20,7 +20,7 @@ from gcsim.scenarios.link_parts import (
 from gcsim.scenarios.link_section import (
     LinkSection,
 )
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import link, load, problem, problems
 
 MS = Fraction(1, 1000)

@@ -16,7 +16,7 @@ from gcsim.scenarios.link_section import (
     read_traces,
 )
 from gcsim.scenarios.link_trace import TraceSection
-from gcsim.simulator.links import RateTrace
+from gcsim.simulator.network.links import RateTrace
 from tests.scenarios.link_files import TRACED, File, built, csv, link, problem
 
 MS = Fraction(1, 1000)

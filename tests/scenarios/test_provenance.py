@@ -15,7 +15,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.passes import measured_passes
 from gcsim.scenarios.provenance import provenance
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.training_time import training_times
+from gcsim.simulator.devices.training_time import training_times
 from gcsim.traces.profile import Layer, ModelFacts, Quality, TrafficProfile
 
 TEXT = """\

@@ -18,8 +18,8 @@ from gcsim.scenarios import run as module
 from gcsim.scenarios import simulate as simulate_module
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result
+from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import Prediction
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import (
     Compute,
     Exchange,

@@ -17,7 +17,7 @@ from gcsim.scenarios.catalog_rates import (
 )
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.training_rates import PRECISIONS
+from gcsim.simulator.devices.training_rates import PRECISIONS
 from gcsim.traces.models import MODELS
 
 

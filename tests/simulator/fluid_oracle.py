@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.delays import delays
-from gcsim.simulator.links import Link, RateTrace
-from gcsim.simulator.paths import inward, outward, path, through
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Link, RateTrace
+from gcsim.simulator.network.paths import inward, outward, path, through
 
 Rate = Fraction | RateTrace
 

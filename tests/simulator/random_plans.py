@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
-from gcsim.simulator.step_plan import BucketWork, Job, Run, StepPlan
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.step_plan import BucketWork, Job, Run, StepPlan
 from tests.simulator.tick import PARTS, Tick
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import simpy
 from hypothesis import strategies as st
 
-from gcsim.simulator.delays import delays
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor
 
 PS = Fraction(1, 10**12)
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
-from gcsim.simulator.delays import collective_key
-from gcsim.simulator.step_plan import BucketWork, CarryOut, Job, Run, StepPlan, stretched
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan, stretched
 
 Thread = Generator[tuple[Any, ...], None, None]
 PARTS = (

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import Times, seconds
-from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
+from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
 
 Wait = Generator[simpy.Event, Any, None]
@@ -233,7 +233,7 @@ def test_delays_drawn_in_portions_are_those_drawn_at_once(
     entry, sizes = times([r * 5 for r in range(7)]), [r * r for r in range(7)]
     links = [RANDOM[r % 5] for r in range(7)]
     whole = pipelined_ring_allgatherv(entry, sizes, links, 8, key=3)
-    module = "gcsim.simulator.collectives.pipelined_allgatherv"
+    module = "gcsim.simulator.collectives.rings.pipelined_allgatherv"
     monkeypatch.setattr(f"{module}.DRAWN_AT_A_TIME", together)
     assert (pipelined_ring_allgatherv(entry, sizes, links, 8, key=3) == whole).all()
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times, seconds
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
-from gcsim.simulator.collectives.ring_allreduce import chunks, ring_allreduce
-from gcsim.simulator.links import Link
+from gcsim.simulator.collectives.rings.ring_allreduce import chunks, ring_allreduce
+from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, Wire, entries_of, rows_of
 
 Wait = Generator[simpy.Event, Any, None]

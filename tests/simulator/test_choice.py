@@ -14,11 +14,11 @@ from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, Collectives, TransportName
 from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.dispatch import algorithm_of, carry_out
-from gcsim.simulator.collectives.gloo_ring_allgather import gloo_ring_allgather
-from gcsim.simulator.collectives.gloo_ring_allreduce import gloo_ring_allreduce
+from gcsim.simulator.collectives.rings.gloo_ring_allgather import gloo_ring_allgather
+from gcsim.simulator.collectives.rings.gloo_ring_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.staging import copy_times
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
 
 NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
 BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))

@@ -24,15 +24,15 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.concurrent import Rings, TwoSlots
-from gcsim.simulator.delays import collective_key
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Jitter, Link, RateTrace, SizeFactor
-from gcsim.simulator.message_ring import NOTHING, RingProgram
-from gcsim.simulator.ring_programs import RingPrograms, gloo_allgather, gloo_allreduce
-from gcsim.simulator.step import simulate
-from gcsim.simulator.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.network.links import Jitter, Link, RateTrace, SizeFactor
+from gcsim.simulator.steps.concurrent import Rings, TwoSlots
+from gcsim.simulator.steps.message_ring import NOTHING, RingProgram
+from gcsim.simulator.steps.ring_programs import RingPrograms, gloo_allgather, gloo_allreduce
+from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 
 DEVICE = Device(name="d", title="D", kernels={}, effective_flop_rate=1e12, source="test")
 Program = Iterator[Callable[[], bool]]

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
-from gcsim.simulator import vector_step
-from gcsim.simulator.step import simulate
-from gcsim.simulator.step_plan import CarryOut, Kind, Machines, StepPlan
+from gcsim.simulator.steps import vector_step
+from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, StepPlan
 from tests.simulator.random_plans import (
     all_paces,
     bucket,

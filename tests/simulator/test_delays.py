@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gcsim.errors import InternalError
-from gcsim.simulator import delay_draws
-from gcsim.simulator.delays import RandomDelays, collective_key, delays
-from gcsim.simulator.links import Jitter, Link, Loss
+from gcsim.simulator.network import delay_draws
+from gcsim.simulator.network.delays import RandomDelays, collective_key, delays
+from gcsim.simulator.network.links import Jitter, Link, Loss
 
 MS = Fraction(1, 1000)
 PLAIN = Link(name="plain", bandwidth=Fraction(10**9), latency=50 * MS)

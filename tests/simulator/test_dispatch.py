@@ -26,14 +26,14 @@ from gcsim.simulator.collectives.dispatch import (
     carry_out,
 )
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
-from gcsim.simulator.collectives.parameter_server import parameter_server
-from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.collectives.ring_allreduce import traffic as allreduce_traffic
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
+from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.ring_allreduce import traffic as allreduce_traffic
+from gcsim.simulator.collectives.servers.parameter_server import parameter_server
 from gcsim.simulator.collectives.staging import copy_times
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Link
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
 
 NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
 BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives import double_tree_allreduce as double_tree_allreduce_module
-from gcsim.simulator.collectives.double_tree import Tree, double_tree
-from gcsim.simulator.collectives.double_tree_allreduce import double_tree_allreduce
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.delays import delays
-from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor
-from gcsim.simulator.paths import path, slowed
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.collectives.trees import double_tree_allreduce as double_tree_allreduce_module
+from gcsim.simulator.collectives.trees.double_tree import Tree, double_tree
+from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.paths import path, slowed
+from gcsim.simulator.network.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 

@@ -17,8 +17,8 @@ from gcsim.simulator.collectives import round_paths
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.link_table import LinkTable, scaled
 from gcsim.simulator.collectives.round_paths import Framing
-from gcsim.simulator.links import Link, SizeFactor, Uplink
-from gcsim.simulator.paths import path, slowed, through
+from gcsim.simulator.network.links import Link, SizeFactor, Uplink
+from gcsim.simulator.network.paths import path, slowed, through
 
 PS = Fraction(1, 10**12)
 FAST = Link(name="fast", bandwidth=Fraction(10**10), latency=3 * PS)

@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
-from gcsim.simulator.collectives import fluid_flows, fluid_levels, incast
-from gcsim.simulator.collectives.fair_sharing import (
+from gcsim.simulator.collectives.servers import fluid_flows, fluid_levels, incast
+from gcsim.simulator.collectives.servers.fair_sharing import (
     Transfer,
     concurrent_transfers,
     max_min_rates,
     share_fairly,
 )
-from gcsim.simulator.collectives.fluid_levels import Crossings
-from gcsim.simulator.collectives.fluid_model import Capacity, FlowClass, Supply
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.collectives.servers.fluid_levels import Crossings
+from gcsim.simulator.collectives.servers.fluid_model import Capacity, FlowClass, Supply
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.fluid_oracle import Flow, rates_of, simulate
 
 PS = Fraction(1, 10**12)

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, Racks
-from gcsim.simulator.collectives.gloo_rooted import (
+from gcsim.simulator.collectives.servers.gloo_rooted import (
     broadcast_messages,
     carry_messages,
     gather_messages,
     messages_traffic,
     scatter_messages,
 )
-from gcsim.simulator.device import Device
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 RATE, LATENCY = 125 * 10**6, 50 * 10**6
 """Bytes per second, picoseconds."""

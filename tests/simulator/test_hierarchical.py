@@ -22,12 +22,12 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives, Racks
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
-from gcsim.simulator.collectives.rounds import phase_key
-from gcsim.simulator.delays import delays
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor
-from gcsim.simulator.paths import path, through
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.collectives.rounds.rounds import phase_key
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.paths import path, through
+from gcsim.simulator.network.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 PS = Fraction(1, 10**12)

@@ -24,28 +24,35 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives import rounds
-from gcsim.simulator.collectives.binomial_tree_allreduce import (
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rounds import rounds
+from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
     binomial_broadcast,
     binomial_reduce,
     binomial_tree_allreduce,
 )
-from gcsim.simulator.collectives.bruck_allgather import bruck_allgather
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.gather_broadcast_allgather import gather_broadcast_allgather
-from gcsim.simulator.collectives.halving_doubling_allreduce import halving_doubling_allreduce
-from gcsim.simulator.collectives.recursive_doubling_allgather import recursive_doubling_allgather
-from gcsim.simulator.collectives.recursive_doubling_allreduce import recursive_doubling_allreduce
-from gcsim.simulator.collectives.reduce_scatter import halving_reduce_scatter, ring_reduce_scatter
-from gcsim.simulator.collectives.rounds import phase_key
-from gcsim.simulator.collectives.scatter_allgather_broadcast import (
+from gcsim.simulator.collectives.rounds.bruck_allgather import bruck_allgather
+from gcsim.simulator.collectives.rounds.gather_broadcast_allgather import gather_broadcast_allgather
+from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
+from gcsim.simulator.collectives.rounds.recursive_doubling_allgather import (
+    recursive_doubling_allgather,
+)
+from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
+    recursive_doubling_allreduce,
+)
+from gcsim.simulator.collectives.rounds.reduce_scatter import (
+    halving_reduce_scatter,
+    ring_reduce_scatter,
+)
+from gcsim.simulator.collectives.rounds.rounds import phase_key
+from gcsim.simulator.collectives.rounds.scatter_allgather_broadcast import (
     binomial_scatter,
     scatter_allgather_broadcast,
 )
-from gcsim.simulator.delays import delays
-from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor, Uplink
-from gcsim.simulator.paths import path, slowed, through
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 Held = dict[int, frozenset[int]]

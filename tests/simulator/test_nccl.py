@@ -19,7 +19,6 @@ import simpy
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.double_tree_allreduce import double_tree_allreduce
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.nccl_allreduce import (
     MODES,
@@ -32,10 +31,11 @@ from gcsim.simulator.collectives.nccl_allreduce import (
     predicted,
     tree_piece,
 )
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Jitter, Link
-from gcsim.simulator.paths import path, slowed, through
+from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.paths import path, slowed, through
 
 Wait = Generator[simpy.Event, Any, None]
 TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from gcsim.simulator.noise import paces
+from gcsim.simulator.steps.noise import paces
 from gcsim.simulator.training import Noise
 
 RANKS = 200_000

@@ -21,17 +21,19 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Racks
-from gcsim.simulator.collectives import direct_exchange
-from gcsim.simulator.collectives.alltoall_allgather_allreduce import alltoall_allgather_allreduce
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.pairwise_alltoall import pairwise_alltoall
-from gcsim.simulator.collectives.tree_merge import tree_merge
-from gcsim.simulator.delays import delays
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Jitter, Link, Loss, SizeFactor
-from gcsim.simulator.paths import path, slowed, through
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.collectives.rounds import direct_exchange
+from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
+    alltoall_allgather_allreduce,
+)
+from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
+from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.rate_trace import RateTrace
 
 Wait = Generator[simpy.Event, Any, None]
 

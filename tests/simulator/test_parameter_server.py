@@ -20,14 +20,14 @@ from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives, Racks
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.parameter_server import (
+from gcsim.simulator.collectives.servers.parameter_server import (
     carry_out,
     carry_out_allgather,
     carry_out_allreduce,
     parameter_server,
 )
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.simulator.fluid_oracle import exchange
 
 DEVICE = Device(name="test", title="test", kernels={}, effective_flop_rate=1e12, source="test")

@@ -13,20 +13,20 @@ import pytest
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.simulator import averages
-from gcsim.simulator.averages import Averager
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.device import Device, KernelRate
-from gcsim.simulator.links import Jitter, Link
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, rough_iteration, weighted_plans
-from gcsim.simulator.rate_trace import RateTrace
-from gcsim.simulator.step import simulate
-from gcsim.simulator.step_plan import BucketWork, Job, StepPlan
+from gcsim.simulator.steps import averages
+from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan
 from gcsim.simulator.training import InputLoading, Noise, Training
-from gcsim.simulator.training_time import ComputeTimes
 from gcsim.traces.profile import (
     Compute,
     Exchange,

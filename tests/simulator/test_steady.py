@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
-from gcsim.simulator.message_ring import RingProgram
-from gcsim.simulator.steady import TooManyClassesError, simulate_steady
-from gcsim.simulator.step import simulate
-from gcsim.simulator.step_plan import CarryOut, StepPlan
+from gcsim.simulator.steps.message_ring import RingProgram
+from gcsim.simulator.steps.steady import TooManyClassesError, simulate_steady
+from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
 from tests.simulator.random_plans import (
     bucket,
     compute,

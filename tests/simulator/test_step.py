@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.communicator import Communicator
-from gcsim.simulator.input_loader import Loader
-from gcsim.simulator.step import simulate
-from gcsim.simulator.step_plan import BucketWork, CarryOut, Run, StepPlan
-from gcsim.simulator.training_time import ComputeTimes
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.communicator import Communicator
+from gcsim.simulator.steps.input_loader import Loader
+from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Run, StepPlan
 from tests.simulator.random_plans import (
     all_paces,
     bucket,

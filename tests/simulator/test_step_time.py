@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.device import Device, TrainingRate
-from gcsim.simulator.step_time import step_time
-from gcsim.simulator.training_rates import (
+from gcsim.simulator.devices.device import Device, TrainingRate
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_rates import (
     LayerCosts,
     LayerTimes,
     MeasuredTimes,

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times, seconds
-from gcsim.simulator.collectives.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.synchronous_allgatherv import (
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
+from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     block_size,
     synchronous_ring_allgatherv,
 )
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, RANDOM, TIMED, Wire, entries_of, plain, rows_of
 
 Wait = Generator[simpy.Event, Any, None]

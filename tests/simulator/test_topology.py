@@ -22,12 +22,12 @@ from gcsim.simulator.cluster import (
     Racks,
 )
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
-from gcsim.simulator.collectives.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.ring_allreduce import ring_allreduce
-from gcsim.simulator.device import Device
-from gcsim.simulator.links import Jitter, Link
-from gcsim.simulator.paths import path, slowed, through
-from gcsim.simulator.rate_trace import RateTrace
+from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
+from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.rate_trace import RateTrace
 
 TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
 NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))

@@ -12,9 +12,9 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import picoseconds, seconds
-from gcsim.simulator.device import Device, KernelRate, TrainingRate
-from gcsim.simulator.pricing import PriceList
-from gcsim.simulator.training_time import training_times
+from gcsim.simulator.devices.device import Device, KernelRate, TrainingRate
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.training_time import training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Compute, Layer, ModelFacts
 

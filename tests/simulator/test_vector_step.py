@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.simulator import (
+from gcsim.simulator.clock import Times
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps import (
     steady,
     step,
     vector_ends,
@@ -27,11 +29,9 @@ from gcsim.simulator import (
     vector_ranks,
     vector_steady,
 )
-from gcsim.simulator.clock import Times
-from gcsim.simulator.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.training_time import ComputeTimes
-from gcsim.simulator.vector_ranks import PARTS
-from gcsim.simulator.vector_step import simulate
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
+from gcsim.simulator.steps.vector_ranks import PARTS
+from gcsim.simulator.steps.vector_step import simulate
 from tests.simulator.step_oracle import (
     Oracle,
     at_random,

@@ -1,8 +1,8 @@
 """The oracle of the step: everything that all ranks do, one picosecond at a time.
 
-Written from the rules of `simulator/step_plan.py`; no SimPy, no classes of ranks, no formulas.
-Scripts of what happens in order are generators that yield what they wait for, and are asked at
-every picosecond whether that is so.
+Written from the rules of `simulator/steps/step_plan.py`; no SimPy, no classes of ranks, no
+formulas. Scripts of what happens in order are generators that yield what they wait for, and are
+asked at every picosecond whether that is so.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.delays import collective_key
-from gcsim.simulator.step_plan import CarryOut, Job, StepPlan
+from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.steps.step_plan import CarryOut, Job, StepPlan
 
 PARTS = (
     "forward",

@@ -45,7 +45,7 @@ from gcsim.analysis.validation.suite import Point
 from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 ROWS = 912
 """Of the data file: 207 TensorFlow, 168 DLPerf, 168 DeepBench, 162 mlbench, 79 gTop-k, 44 DDP,

@@ -22,8 +22,8 @@ from gcsim.analysis.validation.papers_profiles import alexnet, buckets, dense, d
 from gcsim.analysis.validation.papers_ring import gather, ideal_link, parameters_of, ring
 from gcsim.analysis.validation.suite import Statement
 from gcsim.scenarios.load import load_scenario
+from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.training import InputLoading, Training
-from gcsim.simulator.training_time import training_times
 
 LINK = ideal_link("10 Gbit/s")
 PS = 10**12

@@ -25,7 +25,7 @@ from gcsim.analysis.validation.shaped_collectives_simulation import (
     traffic,
 )
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.links import Link
+from gcsim.simulator.network.links import Link
 
 LINK = Link(
     name="100 Mbit/s",

@@ -1,0 +1,1 @@
+"""Collectives that go around a ring, and the recurrence under them."""

@@ -1,0 +1,190 @@
+"""How long does the pipelined ring all-gatherv take, blocks forwarded as they arrive?
+
+Every rank's data is cut into pieces of `piece` bytes (the last may be shorter). A rank sends its
+own pieces, then forwards each piece that arrives, first come first served, except to the rank
+that it came from first; one unequal contribution no longer holds up a whole step:
+
+    T <= (sum n_i + (p - 1) piece) beta, when latency is zero
+
+With F the end of a rank's send and A the arrival of a piece at it, `entry` for its own:
+
+    F = max(F of the piece before, A) + serialisation    A of r + 1 = max(F + latency + delay,
+                                                                    A of the piece before)
+
+Assumptions: those of `ring.py`, per piece. This is forwarding on arrival; MPICH's rounds, in which
+a rank waits for a piece's arrival before it sends the next, take up to 9 times as long where
+latency counts (`synchronous_allgatherv.py`). A rank with nothing to send sends one empty piece.
+
+Source: Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008 (EuroPVM/MPI, LNCS 5205), "A simple,
+pipelined algorithm for large, irregular all-gather problems"; the bound as in Tsuzuku, Imachi
+and Akiba 2018 (arXiv:1802.06058), sec. 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.ring_cache import Prepared
+from gcsim.simulator.collectives.rings.ring_messages import (
+    DRAWN_AT_A_TIME,
+    check_range,
+)
+from gcsim.simulator.collectives.rings.ring_pieces import Pieces, PreparedPieces
+from gcsim.simulator.collectives.rings.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def pipelined_ring_allgatherv(
+    entry: Times, sizes: Sequence[int], links: Sequence[Link], piece: int, *, key: int = 0
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r, `links[r]` leads from rank r to rank r + 1 (mod p),
+    `piece` is the bytes of a full piece, `key` the collective's. p = 1 costs nothing. A message's
+    number is its place among those of its sender. Raises `InputError` when the clock cannot hold
+    the times.
+    """
+    if len(entry) == 1:
+        return entry.copy()
+    return prepared(tuple(sizes), links, piece)(entry, key)
+
+
+class PreparedPipeline(PreparedPieces):
+    """The gather of known contributions over known links, of p > 1 ranks.
+
+    A call takes O(p) operations and one number a piece.
+    """
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as above."""
+        messages, ranks = self._messages, self.ranks
+        period, pieces = self._repeating(entry)
+        free = np.array(entry[:period], dtype=np.int64)
+        heard = free.copy()
+        there = np.repeat(free[::-1], pieces.count[::-1])  # the highest block's pieces come first
+        forward = messages.run(_forward)
+        check_range(entry, (ranks - 1) * int(pieces.count.max()) * messages.slowest)
+        for first, last, late in self._turns(period, key):
+            rounds = last // period - first // period + 1
+            per_round = int(pieces.count.max())
+            messages.check_delays(
+                int(max(free.max(), heard.max())) + (per_round - 1) * rounds * messages.slowest,
+                rounds,
+                late,
+            )
+            forward(
+                free,
+                heard,
+                there,
+                pieces.row,
+                pieces.first,
+                pieces.count,
+                messages.kinds,
+                self._busy,
+                self._latency,
+                len(messages.links),
+                late,
+                first,
+                last,
+            )
+        return np.tile(np.maximum(free, heard), ranks // period)
+
+    def _turns(self, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
+        """Portions of the turns, with the random delays of their messages.
+
+        A turn is a rank's step, in which it sends all pieces of one block; those of a step come by
+        rank.
+        """
+        turns = (self.ranks - 1) * period
+        if not self._messages.late.any:
+            yield 0, turns, _NONE
+            return
+        pieces = self._pieces[self.ranks]
+        together = DRAWN_AT_A_TIME // len(pieces.row) * self.ranks
+        together = together or max(1, DRAWN_AT_A_TIME // int(pieces.count.max()))
+        for first in range(0, turns, together):
+            last = min(turns, first + together)
+            yield first, last, self._late(pieces, first, last, key)
+
+    def _late(self, pieces: Pieces, first: int, last: int, key: int) -> Times:
+        step, rank = np.divmod(np.arange(first, last, dtype=np.int64), self.ranks)
+        block = (rank - step) % self.ranks
+        count = pieces.count[block]
+        number = np.arange(int(count.sum()), dtype=np.int64)
+        begins = np.cumsum(count) - count
+        sent_before = (pieces.first[block] - pieces.first[rank]) % len(pieces.row)
+        return self._messages.delays(
+            pieces.row[number + np.repeat(pieces.first[block] - begins, count)],
+            key=key,
+            message=number + np.repeat(sent_before - begins, count),
+            rank=np.repeat(rank, count),
+        )
+
+
+@loop
+def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    free: Times,
+    heard: Times,
+    there: Times,
+    row: NDArray[np.int64],
+    first: NDArray[np.int64],
+    count: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    busy: Times,
+    latency: Times,
+    width: int,
+    late: Times,
+    begin: int,
+    end: int,
+) -> None:
+    """The turns from `begin` to before `end` of q ranks that stand for all.
+
+    `free` `[q]` is when a rank's sends have left, `heard` `[q]` when the last piece has reached it,
+    `there` (a number a piece) when a piece has reached the rank that sends it next. `busy` and
+    `latency` are flat, by size class and link class, of which there are `width`.
+    """
+    q, drawn = free.size, 0
+    for turn in range(begin, end):
+        r = turn % q
+        to, block, kind = (r + 1) % q, (r - turn // q) % q, kinds[r]
+        left, last = free[r], heard[to]
+        for x in range(first[block], first[block] + count[block]):
+            at = row[x] * width + kind
+            left = max(left, there[x]) + busy[at]
+            arrives = left + latency[at]
+            if late.size > 0:
+                arrives += late[drawn]
+                drawn += 1
+            last = max(last, arrives)
+            there[x] = last
+        free[r], heard[to] = left, last
+
+
+_GATHERS: Prepared[PreparedPipeline] = Prepared()
+
+
+def prepared(sizes: tuple[int, ...], links: Sequence[Link], piece: int) -> PreparedPipeline:
+    """The gather of p > 1 ranks, to be called with entry times and key."""
+    return _GATHERS((sizes, piece), links, lambda: PreparedPipeline(sizes, links, piece))
+
+
+def carry_out(call: Call) -> Times:
+    """The ring over all devices, node by node."""
+    piece = call.cluster.collectives.pipeline_block
+    links = call.ring_links()
+    return pipelined_ring_allgatherv(call.entry, call.sent, links, piece, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    pieces = Pieces.of(call.sent, call.cluster.collectives.pipeline_block).count
+    return ring_traffic(pieces, call.sent, devices=call.fabric.devices)

@@ -1,0 +1,247 @@
+"""For how long does each message of a ring occupy its sender, and when does it arrive?
+
+Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
+tables by size class and link class instead of being computed a message at a time. On links whose
+rate changes over time, the link is asked; `Departures` takes the place of the table then, and the
+same loop runs, uncompiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.errors import InputError, Problem
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
+from gcsim.simulator.network.delays import RandomDelays
+from gcsim.simulator.network.links import Link
+
+NO_COST = Fraction(0)
+_LIMIT = 2**60
+"""Picoseconds, 13 days: sums of a few such times still fit 64 bits."""
+DRAWN_AT_A_TIME = 1 << 18
+"""Random numbers."""
+Classes = NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks:
+    """The blocks of p ranks, by size."""
+
+    sizes: tuple[int, ...]
+    """Distinct, bytes."""
+    classes: Classes
+    """`[p]`: the place of each block's size among the distinct ones."""
+
+    @staticmethod
+    def of(blocks: Sequence[int]) -> Blocks:
+        """Of the bytes of each block."""
+        sizes, places = classes(blocks)
+        return Blocks(sizes=tuple(sizes), classes=places)
+
+    @staticmethod
+    def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
+        """A vector split evenly between its elements; the larger parts come first.
+
+        A last element that is not whole counts as one of its own, and is last. O(1) Python
+        operations, however many parts there are.
+        """
+        elements, rest = divmod(nbytes, element)
+        share, longer = divmod(elements, parts)
+        sizes = [(share + 1) * element, share * element, share * element + rest]
+        places = np.ones(parts, dtype=np.int64)
+        places[:longer] = 0
+        if rest:
+            places[-1] = 2
+        kept = np.unique(places)
+        return Blocks(
+            sizes=tuple(sizes[place] for place in kept.tolist()),
+            classes=np.searchsorted(kept, places).astype(np.int64),
+        )
+
+    def tolist(self) -> list[int]:
+        """The bytes of each block."""
+        return [self.sizes[place] for place in self.classes.tolist()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Messages:
+    """Times of messages of few distinct sizes on links of few distinct kinds."""
+
+    nbytes: NDArray[np.int64]
+    """By size class."""
+    links: tuple[Link, ...]
+    """By link class."""
+    kinds: Classes
+    """Link class of the link that leaves each rank, `[p]`."""
+    serialisation: NDArray[np.int64]
+    """By size class and link class; zeros where a link is timed."""
+    latency: NDArray[np.int64]
+    """By size class and link class."""
+    reductions: NDArray[np.int64]
+    """By size class."""
+    slowest: Picoseconds
+    """No message takes longer, its reduction included, but for random delays."""
+    late: RandomDelays
+    """The random delays of messages on `links`."""
+    timed: bool
+    """On some links it depends on the absolute time when a message has left."""
+
+    @staticmethod
+    def of(sizes: Sequence[int], links: Sequence[Link], *, gamma: Fraction = NO_COST) -> Messages:
+        """Of distinct sizes, on the links by sender; `gamma` seconds a byte for a reduction."""
+        named = {id(link): link for link in links}
+        names, kinds = classes([id(link) for link in links])
+        distinct = tuple(named[name] for name in names)
+        timed = any(link.timed for link in distinct)
+        shape = len(sizes), len(distinct)
+        try:
+            serialisation, latency = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+            for row, size in enumerate(sizes):
+                if not timed:
+                    serialisation[row] = [link.serialization(size) for link in distinct]
+                latency[row] = [link.latency_for(size) for link in distinct]
+            reductions = np.array(
+                [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes], np.int64
+            )
+        except OverflowError:
+            raise _beyond(_LIMIT) from None
+        largest = map(int, (serialisation.max(), latency.max(), reductions.max()))
+        slowest = sum(largest)
+        check_range(np.zeros(1, dtype=np.int64), slowest)
+        return Messages(
+            nbytes=np.array(sizes, dtype=np.int64),
+            links=distinct,
+            kinds=kinds,
+            serialisation=serialisation,
+            latency=latency,
+            reductions=reductions,
+            slowest=slowest,
+            late=RandomDelays(distinct),
+            timed=timed,
+        )
+
+    def busy(self) -> NDArray[np.int64]:
+        """What is added to a message's start to get when it has left: by size and link, flat."""
+        if self.timed:
+            return cast("NDArray[np.int64]", Departures(self))
+        return self.serialisation.reshape(-1)
+
+    def run(self, compiled: F) -> F:
+        """The loop to which `busy` may be given."""
+        return cast("F", getattr(compiled, "py_func", compiled)) if self.timed else compiled
+
+    @property
+    def constant(self) -> bool:
+        """Every message takes as long whenever it is sent."""
+        return not (self.late.any or self.timed)
+
+    def delays(
+        self,
+        sizes: Classes,
+        *,
+        key: int,
+        message: NDArray[np.int64],
+        rank: NDArray[np.int64],
+    ) -> Times:
+        """Random delays of messages, of the shape of `sizes` (size classes); int64.
+
+        `message` (numbers) and `rank` (senders) may be broadcast to it.
+        """
+        kinds, message, rank = (
+            np.array(np.broadcast_to(values, sizes.shape), dtype=np.int64)
+            for values in (self.kinds[rank], message, rank)
+        )
+        return self.late(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
+
+    def check_delays(self, now: Picoseconds, rounds: int, drawn: Times) -> None:
+        """Raise `InputError` when the clock cannot hold what `rounds` rounds after `now` take.
+
+        Nobody waits for more than one message of each round, one after the other.
+        """
+        if drawn.size == 0:
+            return
+        worst = int(drawn.max()) * rounds
+        if now + worst >= _LIMIT // 2:  # seldom; not all of them are as late as the latest
+            latest = np.partition(drawn.reshape(-1), -min(rounds, drawn.size))
+            worst = sum(latest[-rounds:].tolist())
+        check_time(now + rounds * self.slowest + worst)
+
+
+class Departures:
+    """`start + departures[place]` is when a message has left that may start at `start`.
+
+    `place` counts size classes and, within one, link classes.
+    """
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    def __getitem__(self, place: int) -> Departure:
+        size, kind = divmod(int(place), len(self._messages.links))
+        return Departure(self._messages.links[kind], int(self._messages.nbytes[size]))
+
+
+class Departure:
+    """That of a message of some size from some link."""
+
+    __array_ufunc__ = None  # numpy's numbers leave the addition to it
+
+    def __init__(self, link: Link, nbytes: int) -> None:
+        self._link, self._nbytes = link, nbytes
+
+    def __radd__(self, start: Picoseconds) -> Picoseconds:
+        left = self._link.left(int(start), self._nbytes)
+        check_time(left)
+        return left
+
+
+def classes(values: Sequence[int]) -> tuple[list[int], Classes]:
+    """The distinct values in order of appearance, and each value's place among them."""
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    return list(places), np.array([places[value] for value in values], dtype=np.int64)
+
+
+def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
+    """The smallest divisor q of p such that every pattern `[p]` repeats after q entries.
+
+    Ranks r and r + q of such a ring do the same at the same time, so q ranks stand for all. Only
+    multiples of `multiple_of`, itself a divisor of p, are tried.
+    """
+    ranks = len(patterns[0])
+    for period in range(multiple_of, ranks // 2 + 1, multiple_of):
+        if ranks % period == 0 and all(
+            pattern[period] == pattern[0]
+            and (pattern.reshape(-1, period) == pattern[:period]).all()
+            for pattern in patterns
+        ):
+            return period
+    return ranks
+
+
+def check_range(entry: Times, duration: Picoseconds) -> None:
+    """Raise `InputError` when `duration` after the last entry is beyond the 64-bit clock."""
+    if int(entry.max()) + duration >= _LIMIT:
+        raise _beyond(duration)
+
+
+def check_time(time: Picoseconds) -> None:
+    """Raise `InputError` when a time is beyond the 64-bit clock."""
+    if time >= _LIMIT:
+        raise _beyond(time)
+
+
+def _beyond(duration: Picoseconds) -> InputError:
+    return InputError(
+        Problem(
+            message=f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, more than "
+            "the 13 days that the clock has room for",
+            hint="check the link's bandwidth and latency",
+        )
+    )

@@ -1,0 +1,186 @@
+"""How long does MPICH's ring all-gatherv take, pipelined in synchronous rounds?
+
+Contributions are cut into blocks of m = max(min n_i, 32 KiB); rank r sends the blocks of rank r,
+then those of r - 1, r - 2, ..., r + 2, and receives those of r - 1, ..., r + 1 (all mod p). In each
+round it sends the next of the ones and receives the next of the others, which is what its
+predecessor sends in that round, and the round is over when its own block has left and the other one
+has arrived:
+
+    T[k+1] = max(T[k] + serialisation, T[k] of r - 1 + serialisation + latency + delay)
+
+A contribution of n_i bytes takes ceil(n_i / m) rounds, and an empty one takes a round in which
+nobody sends it; a rank with nothing left to send only receives, and one with nothing left to
+receive only sends. With equal links and blocks, every round costs serialisation and latency;
+without latency
+
+    T <= (sum n_i + (p - 1) m) beta
+
+Assumptions: as in `ring.py`, sends are buffered; a message's number is its place among those of its
+sender; a collective is not over before all have entered (MPICH: a rank that is to receive from
+nobody but its neighbours leaves earlier).
+
+Source: MPICH, src/mpi/coll/allgatherv/allgatherv_intra_ring.c and
+MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE; Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008
+(EuroPVM/MPI, LNCS 5205), "A simple, pipelined algorithm for large, irregular all-gather problems".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.ring_cache import Prepared
+from gcsim.simulator.collectives.rings.ring_messages import (
+    DRAWN_AT_A_TIME,
+    check_range,
+)
+from gcsim.simulator.collectives.rings.ring_pieces import PreparedPieces
+from gcsim.simulator.collectives.rings.ring_traffic import ring_traffic
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+
+PIPELINE = 32 * 1024
+"""Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
+_NOTHING = -(2**62)
+"""When a message arrives that is none: earlier than any time."""
+
+
+def block_size(sizes: Sequence[int], pipeline: int = PIPELINE) -> int:
+    """The bytes of a block: the smallest contribution, at least `pipeline`, at least 1."""
+    return max(min(sizes), pipeline, 1)
+
+
+def synchronous_ring_allgatherv(
+    entry: Times, sizes: Sequence[int], links: Sequence[Link], block: int, *, key: int = 0
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r, `links[r]` leads from rank r to rank r + 1 (mod p),
+    `block` is the bytes of a full block (`block_size`), `key` the collective's. p = 1 costs
+    nothing. Raises `InputError` when the clock cannot hold the times.
+    """
+    if len(entry) == 1:
+        return entry.copy()
+    return prepared(tuple(sizes), links, block)(entry, key)
+
+
+class PreparedRounds(PreparedPieces):
+    """The gather of known contributions over known links, of p > 1 ranks.
+
+    A call takes O(p) operations a round, on O(p) memory beside the row of blocks.
+    """
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as above."""
+        messages, ranks = self._messages, self.ranks
+        period, pieces = self._repeating(entry)
+        # a rank sends all blocks but its successor's
+        sends = ranks // period * len(pieces.row) - np.roll(pieces.count, -1)
+        rounds = int(sends.max())
+        ready = np.array(entry[:period], dtype=np.int64)
+        check_range(entry, rounds * messages.slowest)
+        place, exchange = pieces.first.copy(), messages.run(_exchange)
+        for first, last, late in self._rounds(rounds, period, key):
+            messages.check_delays(int(ready.max()), last - first, late)
+            exchange(
+                ready,
+                place,
+                pieces.row,
+                sends,
+                messages.kinds,
+                messages.nbytes,
+                self._busy,
+                self._latency,
+                len(messages.links),
+                late,
+                first,
+                last,
+            )
+        exits: Times = np.maximum(np.tile(ready, ranks // period), entry.max())
+        return exits
+
+    def _rounds(self, rounds: int, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
+        """Portions of the rounds, with the random delays `[rounds, p]` of their messages."""
+        if not self._messages.late.any:
+            yield 0, rounds, np.zeros((0, period), dtype=np.int64)
+            return
+        pieces, rank = self._pieces[self.ranks], np.arange(self.ranks, dtype=np.int64)
+        twice = np.concatenate((pieces.row, pieces.row))
+        real = self._messages.nbytes[twice] > 0
+        sent_before: NDArray[np.int64] = np.cumsum(real) - real
+        together = max(1, DRAWN_AT_A_TIME // self.ranks)
+        for first in range(0, rounds, together):
+            last = min(rounds, first + together)
+            at = pieces.first + np.arange(first, last, dtype=np.int64)[:, None]
+            number: NDArray[np.int64] = sent_before[at] - sent_before[pieces.first]
+            yield first, last, self._messages.delays(twice[at], key=key, message=number, rank=rank)
+
+
+@loop
+def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    ready: Times,
+    place: NDArray[np.int64],
+    row: NDArray[np.int64],
+    sends: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    nbytes: NDArray[np.int64],
+    busy: Times,
+    latency: Times,
+    width: int,
+    late: NDArray[np.int64],
+    begin: int,
+    end: int,
+) -> None:
+    """Take `ready` `[q]` from before round `begin` to before round `end`.
+
+    `place` `[q]` is where in the row of blocks a rank is, and moves on; rank r sends in its first
+    `sends[r]` rounds. `busy` and `latency` are flat, by size class and link class, of which there
+    are `width`; `late` is `[end - begin, q]`, or `[0, q]` where there are no random delays.
+    """
+    q = ready.size
+    arrived = np.empty(q, dtype=np.int64)
+    for number in range(begin, end):
+        for r in range(q):
+            size = row[place[r]]
+            place[r] += 1
+            if place[r] == row.size:
+                place[r] = 0
+            arrived[r] = _NOTHING
+            if number < sends[r] and nbytes[size] > 0:
+                at = size * width + kinds[r]
+                left = ready[r] + busy[at]
+                ready[r] = left
+                arrived[r] = left + latency[at]
+                if late.shape[0] > 0:
+                    arrived[r] += late[number - begin, r]
+        ready[0] = max(ready[0], arrived[q - 1])
+        for r in range(1, q):
+            ready[r] = max(ready[r], arrived[r - 1])
+
+
+_GATHERS: Prepared[PreparedRounds] = Prepared()
+
+
+def prepared(sizes: tuple[int, ...], links: Sequence[Link], block: int) -> PreparedRounds:
+    """The gather of p > 1 ranks, to be called with entry times and key."""
+    return _GATHERS((sizes, block), links, lambda: PreparedRounds(sizes, links, block))
+
+
+def carry_out(call: Call) -> Times:
+    """The ring over all devices, node by node; `pipeline_block` is the least size of a block."""
+    block = block_size(call.sent, call.cluster.collectives.pipeline_block)
+    return synchronous_ring_allgatherv(
+        call.entry, call.sent, call.ring_links(), block, key=call.key
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    block = block_size(call.sent, call.cluster.collectives.pipeline_block)
+    blocks = [-(-size // block) for size in call.sent]
+    return ring_traffic(blocks, call.sent, devices=call.fabric.devices)

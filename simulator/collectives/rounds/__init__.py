@@ -1,0 +1,1 @@
+"""Collectives of few rounds, in each of which a rank talks to one partner."""

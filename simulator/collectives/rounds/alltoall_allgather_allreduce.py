@@ -1,0 +1,80 @@
+"""How long does an all-reduce take that sends every chunk straight to the rank that sums it?
+
+The vector is split between elements into p chunks (`ring_allreduce.chunks`). Every rank sends chunk
+q to rank q, one partner at a time (`direct_exchange.py`), and adds to its own chunk what arrives;
+then it sends its sum to every other rank the same way.
+
+With one device a node and equal links, chunks and entries:
+2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as much as a ring; but every chunk is summed in
+one place, so that compressed chunks need not be compressed again at every step.
+
+Assumptions: those of `fabric.py`; an empty chunk still costs a message's latency. The messages of
+the second part are numbers p - 1 to 2 p - 3 of their senders.
+
+Source: the all-reduce of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
+19), sec. 4.3 and 4.5, with pairwise exchanges for the reduce-scatter and for the all-gather; for
+compressed chunks in H. Tang et al. 2021 (ICML), "1-bit Adam".
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rings.ring import NO_COST
+from gcsim.simulator.collectives.rings.ring_allreduce import chunks
+from gcsim.simulator.collectives.rounds.direct_exchange import (
+    Parts,
+    direct_traffic,
+    exchange_directly,
+)
+from gcsim.simulator.host import Traffic
+
+
+def alltoall_allgather_allreduce(
+    entry: Times,
+    nbytes: int,
+    fabric: Fabric,
+    *,
+    element: int = 1,
+    gamma: Fraction = NO_COST,
+    key: int = 0,
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
+    byte; `key` is that of the random delays. O(p^2); p = 1 costs nothing.
+    """
+    steps = len(entry) - 1
+    summed = exchange_directly(entry, fabric, _to_owners, nbytes, element, gamma=gamma, key=key)
+    return exchange_directly(summed, fabric, _to_all, nbytes, element, key=key, first=steps)
+
+
+def _to_owners(ranks: int, nbytes: int, element: int) -> Parts:
+    share, longer = divmod(nbytes // element, ranks)
+    last = chunks(nbytes, ranks, element)[-1]
+    sizes = longer, (share + 1) * element, share * element, last
+    longest, long, short, rest = (np.full(ranks, size, dtype=np.int64) for size in sizes)
+    return Parts(longer=longest, long=long, short=short, last=rest)
+
+
+def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
+    split = np.array(chunks(nbytes, ranks, element), dtype=np.int64)
+    return Parts(longer=np.zeros_like(split), long=split, short=split, last=split)
+
+
+def carry_out(call: Call) -> Times:
+    """Over all devices, ranks counted node by node."""
+    return alltoall_allgather_allreduce(
+        call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    of = call.nbytes, call.element
+    return direct_traffic(call.fabric, _to_owners, *of) + direct_traffic(call.fabric, _to_all, *of)

@@ -1,0 +1,59 @@
+"""How long does Bruck's all-gather take, blocks equal or not, for any number of ranks?
+
+In round j, with d = 2^j < p, rank r sends the first min(d, p - d) of the blocks r, r + 1, ... that
+it holds to rank r - d (mod p), and so receives as many from rank r + d: ceil(log2 p) rounds.
+
+With equal links, blocks and entries: ceil(log2 p) alpha + (p - 1)/p n beta for n bytes in all.
+
+    ready[j+1] = max(ready[j] + serialisation, arrival from rank r + d)
+
+Assumptions: those of `fabric.py`; sizes are known; a rank sends and receives at the same time and
+starts the next round when both are done; an empty block still costs a message's latency; putting
+the blocks in order, a copy inside each rank, is free.
+
+Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8), sec.
+3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.host import Traffic
+
+
+def bruck_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
+    """
+    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+    ranks, rank = fabric.ranks, fabric.everyone
+    blocks = np.array(sizes, dtype=np.int64)
+    ends = np.cumsum(np.concatenate(([0], blocks, blocks)))
+    rounds, distance = Rounds(fabric), 1
+    while distance < ranks:
+        count = min(distance, ranks - distance)
+        nbytes = ends[count : count + ranks] - ends[:ranks]
+        rounds.exchange(rank, (rank - distance) % ranks, nbytes)
+        distance *= 2
+    return rounds
+
+
+def carry_out(call: Call) -> Times:
+    """Over all devices, ranks counted node by node."""
+    return bruck_allgather(call.entry, call.sent, call.fabric, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, tuple(call.sent)).traffic(call.fabric.devices)

@@ -1,0 +1,65 @@
+"""How long does an all-gather take that gathers at rank 0 and broadcasts from there?
+
+Gather, round j: each rank r with r mod 2^(j+1) = 2^j sends the blocks of its subtree, those of
+ranks r to r + 2^j - 1, to rank r - 2^j. Then all blocks are broadcast along the same tree
+(`binomial_tree_allreduce.py`). What a library without an all-gather of its own does; the root's
+card carries all n bytes log2 p times.
+
+With p = 2^k, equal links, blocks and entries the last rank leaves after
+2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.
+
+Assumptions: those of `fabric.py`; sizes are known; blocks are not cut into pieces; an empty block
+still costs a message's latency.
+
+Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2;
+Open MPI's coll_basic_allgather.c has the two parts, the gather there linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
+    broadcast_rounds,
+    children,
+    tree_distances,
+)
+from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.host import Traffic
+
+
+def gather_broadcast_allgather(
+    entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
+    """
+    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+    ranks = fabric.ranks
+    ends = np.cumsum([0, *sizes], dtype=np.int64)
+    rounds = Rounds(fabric)
+    for distance in tree_distances(ranks):
+        senders = children(ranks, distance)
+        subtree = ends[np.minimum(senders + distance, ranks)] - ends[senders]
+        rounds.exchange(senders, senders - distance, subtree)
+    broadcast_rounds(rounds, ranks, sum(sizes))
+    return rounds
+
+
+def carry_out(call: Call) -> Times:
+    """Over all devices, ranks counted node by node."""
+    return gather_broadcast_allgather(call.entry, call.sent, call.fabric, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, tuple(call.sent)).traffic(call.fabric.devices)

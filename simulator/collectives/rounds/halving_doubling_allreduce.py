@@ -1,0 +1,90 @@
+"""How long does the all-reduce by recursive halving and doubling take?
+
+The vector is split into 2^k chunks for the 2^k ranks of the core (`folding.py`). Reduce-scatter:
+in round j, partners whose numbers differ in bit j exchange halves of the chunks that they still
+reduce; the rank with a zero bit keeps the lower half. All-gather: the rounds backwards, each rank
+sending all that it holds. Nearest partners exchange most, so that with 2^i devices a node the
+largest messages stay inside the nodes.
+
+With p = 2^k, equal links, chunks and entries: 2 k alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma.
+Otherwise at most two messages of the whole vector more, the first with its reduction.
+
+    ready[j+1] = max(ready[j] + serialisation, arrival of the partner's half) + reduction
+
+Assumptions: those of `fabric.py`; a rank sends and receives at the same time, reduces when both are
+done, and starts the next round then; an empty chunk still costs a message's latency (MPICH takes
+recursive doubling for vectors of fewer elements than ranks).
+
+Source: Rabenseifner 2004 (ICCS, LNCS 3036, "Optimization of collective reduction operations"); the
+order of rounds and the folding as in MPICH, allreduce_intra_reduce_scatter_allgather.c.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.collectives.rings.ring import NO_COST
+from gcsim.simulator.collectives.rings.ring_allreduce import chunks
+from gcsim.simulator.collectives.rounds.folding import Fold
+from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.host import Traffic
+
+
+def halving_doubling_allreduce(
+    entry: Times,
+    nbytes: int,
+    fabric: Fabric,
+    *,
+    element: int = 1,
+    gamma: Fraction = NO_COST,
+    key: int = 0,
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
+    byte; `key` is that of the random delays. p = 1 costs nothing.
+    """
+    return fabric.prepared(_rounds, nbytes, element, gamma).carry_out(entry, key)
+
+
+def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Rounds:
+    fold = Fold.of(fabric.ranks)
+    core, size = fold.core, len(fold.core)
+    halves = [size >> (bit + 1) for bit in range(size.bit_length() - 1)]
+    ends = np.cumsum([0, *chunks(nbytes, size, element)], dtype=np.int64)
+    number = np.arange(size, dtype=np.int64)
+    lowest = np.zeros(size, dtype=np.int64)  # of the chunks that a rank still reduces
+
+    rounds = Rounds(fabric)
+    rounds.exchange(fold.givers, fold.takers, nbytes, gamma)
+    kept = []
+    for bit, half in enumerate(halves):
+        upper = half * ((number >> bit) & 1)
+        given = lowest + half - upper
+        lowest = lowest + upper
+        partner = core[number ^ (1 << bit)]
+        rounds.exchange(core, partner, ends[given + half] - ends[given], gamma)
+        kept.append((partner, ends[lowest + half] - ends[lowest]))
+    for partner, held in reversed(kept):
+        rounds.exchange(core, partner, held)
+    rounds.exchange(fold.takers, fold.givers, nbytes)
+    return rounds
+
+
+def carry_out(call: Call) -> Times:
+    """Over all devices, ranks counted node by node."""
+    return halving_doubling_allreduce(
+        call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    return call.fabric.prepared(_rounds, call.nbytes, call.element, NO_COST).traffic(
+        call.fabric.devices
+    )

@@ -1,0 +1,184 @@
+"""When is a collective of few rounds done? All its messages, prepared once for any entry times.
+
+In a round each rank sends and receives at most one message. It starts its send when it is ready,
+and is ready for the next round when its message has left, the other has arrived and, where it is
+to be reduced, has been reduced:
+
+    ready' = max(ready + serialisation, arrival of the other message) + reduction
+
+Which rank sends what to whom in which round does not depend on when the ranks enter, so all of it
+is found beforehand, and one loop over the messages is left to do. Messages between two ranks never
+overtake each other: each is taken up in its round.
+
+Message m of a rank is its m-th, counted from 0 (`first`, where messages went before).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.collectives.fabric import Fabric, reduction
+from gcsim.simulator.collectives.hops import Hops
+from gcsim.simulator.collectives.link_table import Bytes, Ranks
+from gcsim.simulator.collectives.rings.ring import NO_COST, check_range
+from gcsim.simulator.host import Traffic
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Round:
+    hops: Hops
+    nbytes: Bytes | int
+    adding: Times | Picoseconds
+    message: Numbers
+    """Number of each message among those of its sender."""
+
+
+class Rounds:
+    """The rounds of one collective on one fabric."""
+
+    def __init__(self, fabric: Fabric, *, first: int = 0) -> None:
+        """Each rank's first message is number `first`."""
+        self._fabric = fabric
+        self._rounds: list[_Round] = []
+        self._sent = np.full(fabric.ranks, first, dtype=np.int64)
+
+    def exchange(
+        self,
+        senders: Ranks,
+        receivers: Ranks,
+        nbytes: Bytes | int,
+        gamma: Fraction = NO_COST,
+        *,
+        adding: Picoseconds = 0,
+    ) -> None:
+        """One more round.
+
+        `nbytes` is one size for all messages or one each. A receiver spends `gamma` seconds a byte,
+        or `adding`, on what it receives.
+        """
+        if len(senders):
+            found = _Round(
+                hops=self._fabric.hops(senders, receivers),
+                nbytes=nbytes,
+                adding=reduction(nbytes, gamma) if gamma else adding,
+                message=self._sent[senders],
+            )
+            self._rounds.append(found)
+            self._sent[senders] += 1
+
+    def carry_out(self, entry: Times, key: int = 0) -> Times:
+        """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+        `key` is that of the collective's random delays. Times are absolute where links change
+        over time. Raises `InputError` when the clock cannot hold them.
+        """
+        ready = entry.copy()
+        if any(round_.hops.timed for round_ in self._rounds):
+            for round_ in self._rounds:
+                _at_its_time(round_, ready, key)
+        elif self._rounds:
+            messages = self._messages
+            check_range(entry, messages.longest)
+            flight = messages.latency
+            if messages.draws is not None:
+                flight = flight + messages.draws(key)
+            _exchange(*messages.ends_and_busy, flight, messages.adding, ready, ready.copy())
+        check_range(ready, 0)
+        return ready
+
+    def traffic(self, devices: int) -> Traffic:
+        """What the ranks handle, `devices` a node."""
+        ends, nbytes = np.zeros((2, self._fabric.ranks), dtype=np.int64)
+        for round_ in self._rounds:
+            for ranks in (round_.hops.senders, round_.hops.receivers):
+                ends[ranks] += 1
+                nbytes[ranks] += round_.nbytes
+        return Traffic.of_ranks(ends, nbytes, devices)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the messages take, about."""
+        return sum(64 * len(round_.message) for round_ in self._rounds)
+
+    @cached_property
+    def _messages(self) -> _Messages:
+        return _Messages(self._rounds)
+
+
+class _Messages:
+    """Those of all rounds, one behind the other."""
+
+    def __init__(self, rounds: list[_Round]) -> None:
+        hops = [round_.hops for round_ in rounds]
+        ends = np.cumsum([len(each.senders) for each in hops], dtype=np.int64)
+        senders = np.concatenate([each.senders for each in hops])
+        receivers = np.concatenate([each.receivers for each in hops])
+        busy = [round_.hops.busy(round_.nbytes) for round_ in rounds]
+        latency = [round_.hops.latency(round_.nbytes) for round_ in rounds]
+        adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
+        self.longest = sum(int(each.max()) for times in (busy, latency, adding) for each in times)
+        self.ends_and_busy = ends, senders, receivers, np.concatenate(busy)
+        self.latency = np.concatenate(latency)
+        self.adding = np.concatenate(adding)
+        self.draws: Callable[[int], Times] | None = None
+        if any(each.random for each in hops):
+            self.draws = self._draws(rounds, senders)
+
+    @staticmethod
+    def _draws(rounds: list[_Round], senders: Ranks) -> Callable[[int], Times]:
+        """The random delays of all messages, given the collective's key."""
+        kinds = np.concatenate([round_.hops.kinds[0] for round_ in rounds])
+        numbers = np.concatenate([round_.message for round_ in rounds])
+        nbytes = np.concatenate(
+            [np.broadcast_to(round_.nbytes, round_.message.shape) for round_ in rounds]
+        )
+        table = rounds[0].hops.table  # the fabric's only one
+        return lambda key: table.delays(kinds, nbytes, key=key, message=numbers, rank=senders)
+
+
+def _at_its_time(round_: _Round, ready: Times, key: int) -> None:
+    """One round where links change over time."""
+    hops, nbytes = round_.hops, round_.nbytes
+    left = hops.left(ready[hops.senders], nbytes)
+    ready[hops.senders] = left
+    flight = hops.latency(nbytes) + hops.delays(nbytes, key=key, message=round_.message)
+    ready[hops.receivers] = np.maximum(ready[hops.receivers], left + flight) + round_.adding
+
+
+@loop
+def _exchange(  # noqa: PLR0917 - compiled: arrays by position
+    ends: Numbers,
+    senders: Ranks,
+    receivers: Ranks,
+    busy: Times,
+    flight: Times,
+    adding: Times,
+    ready: Times,
+    left: Times,
+) -> None:
+    """`ready` becomes what it is after all rounds; `ends[j]` is the end of round j's messages."""
+    begin = 0
+    for end in ends:
+        for i in range(begin, end):
+            left[i - begin] = ready[senders[i]] + busy[i]
+        for i in range(begin, end):
+            ready[senders[i]] = left[i - begin]
+        for i in range(begin, end):
+            to = receivers[i]
+            ready[to] = max(ready[to], left[i - begin] + flight[i]) + adding[i]
+        begin = end
+
+
+def phase_key(key: int, phase: int) -> int:
+    """The key of the delays in one part of a collective that is made of several."""
+    return key ^ (phase * 0xD1B54A32D192ED03) % 2**64

@@ -1,0 +1,1 @@
+"""Exchanges with servers or roots: many flows that share links max-min fairly."""

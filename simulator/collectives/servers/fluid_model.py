@@ -1,0 +1,106 @@
+"""What flows through what? The data of the fluid picture: classes of flows, and capacities.
+
+A capacity is a rate that holds for ever, or a `RateTrace`: piecewise constant over absolute time,
+with changes at the nearest whole picosecond. It is known by what it delivers from 0 to t:
+
+    D(t) = integral from 0 to t of C(u) du
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import lcm
+from typing import Any
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
+from gcsim.simulator.network.rate_trace import RateTrace
+
+Capacity = Fraction | RateTrace
+"""Bytes per second."""
+Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
+"""Told of each end `(place, time)`; the start times of further flows by place, none before."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClass:
+    """Flows that are alike in everything: same size, same start, same kinds of links."""
+
+    nbytes: int | Fraction
+    """Of one flow; a fraction where a payload is cut into equal stripes."""
+    loads: Mapping[Any, int]
+    """Name of a class of links to the number of these flows on one such link. A flow that crosses
+    a link twice counts twice."""
+
+
+def never_less(capacity: Capacity, other: Capacity) -> bool:
+    """Whether it is known that one capacity is at least the other at all times."""
+    if isinstance(capacity, RateTrace) or isinstance(other, RateTrace):
+        return capacity == other
+    return capacity >= other
+
+
+@lru_cache(maxsize=1 << 12)
+def supply(capacity: Capacity) -> Supply:
+    """The same object for equal capacities."""
+    return Supply(capacity)
+
+
+class Supply:
+    """What a capacity delivers: time in picoseconds, amounts in units of 1 / `scale` bytes."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._times, self._end, self._period = [0], 0, 0
+        rates = [capacity] if isinstance(capacity, Fraction) else [*capacity.rates]
+        if isinstance(capacity, RateTrace):
+            self._times = [picoseconds(time) for time in capacity.times]
+            self._end = picoseconds(capacity.duration)
+            if capacity.after == "repeat":
+                self._period = self._end - picoseconds(capacity.back_to)
+        rates = [rate / PS_PER_SECOND for rate in rates]
+        self.scale = lcm(*(rate.denominator for rate in rates))
+        self._rates = [int(rate * self.scale) for rate in rates]
+        spans = zip(self._rates[:-1], pairwise(self._times), strict=True)
+        self._sums = [0, *accumulate(rate * (end - start) for rate, (start, end) in spans)]
+        self._total = self._inside(self._end)
+        self._lap = self._total - self._inside(self._end - self._period)
+        if min(self._rates) < 0 or (not self._lap if self._period else not self._rates[-1]):
+            raise InternalError(f"a capacity of nothing, for ever: {capacity}")
+
+    def delivered(self, time: Picoseconds) -> int:
+        """D(time)."""
+        laps = self._laps(time)
+        return laps * self._lap + self._inside(time - laps * self._period)
+
+    def reached(self, amount: int) -> Picoseconds:
+        """The first whole picosecond t >= 0 with D(t) >= amount."""
+        if amount <= 0:
+            return 0
+        laps = 0
+        if self._period and amount > self._total:
+            laps = -((self._total - amount) // self._lap)
+            amount -= laps * self._lap
+        piece = bisect_left(self._sums, amount) - 1
+        within = -((self._sums[piece] - amount) // self._rates[piece])
+        return laps * self._period + self._times[piece] + within
+
+    def rate(self, time: Picoseconds) -> tuple[int, Picoseconds | None]:
+        """The rate from `time` on, and until when it holds; None: for ever."""
+        gone = self._laps(time) * self._period
+        piece = bisect_right(self._times, time - gone) - 1
+        if piece + 1 < len(self._times):
+            return self._rates[piece], gone + self._times[piece + 1]
+        return self._rates[piece], gone + self._end if self._period else None
+
+    def _laps(self, time: Picoseconds) -> int:
+        """How often to go back a period to be inside the trace."""
+        return (time - self._end) // self._period + 1 if self._period and time >= self._end else 0
+
+    def _inside(self, time: Picoseconds) -> int:
+        piece = bisect_right(self._times, time) - 1
+        return self._sums[piece] + self._rates[piece] * (time - self._times[piece])

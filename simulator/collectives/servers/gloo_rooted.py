@@ -1,0 +1,155 @@
+"""How long do Gloo's broadcast, gather and scatter take?
+
+- Broadcast: rank v receives from v - 2^i, 2^i its highest bit, and then sends to v + 2^j for all
+  j > i, all at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's card, and
+  with p = 2^k, equal links and entries the last rank leaves after
+
+      k (k + 1)/2 n beta + (k + 1) alpha      (not k n beta, as from one copy after the other)
+
+- Gather and scatter: every rank sends its part straight to the root, or gets it from there, all at
+  once: the root's card carries (p - 1)/p of the whole.
+
+Data leave when the sender has them and has heard that the receiver has announced itself. Messages
+that are under way together share cards max-min fairly, from their starts to their ends
+(`fair_sharing.py`); an announcement and the last byte take a latency. A rank leaves when it has
+received everything and all that it sends has left.
+
+Assumptions: a switch that holds nothing up (no racks, no shared medium); messages between devices
+of a node share nothing; TCP's flows are fair, which flows that have just started are not yet: real
+broadcasts are up to a tenth faster, since the copies that get ahead let their receivers send.
+
+Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.servers.fair_sharing import share_fairly
+from gcsim.simulator.collectives.servers.fluid_model import Capacity, FlowClass
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.paths import path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Of one rank to another."""
+
+    sender: int
+    receiver: int
+    nbytes: int
+
+
+def broadcast_messages(nbytes: int, ranks: int) -> list[Message]:
+    """From rank 0 to all."""
+    return [
+        Message(sender=rank, receiver=rank + distance, nbytes=nbytes)
+        for rank in range(ranks)
+        for distance in (1 << bit for bit in range(rank.bit_length(), ranks.bit_length()))
+        if rank + distance < ranks
+    ]
+
+
+def gather_messages(sizes: Sequence[int]) -> list[Message]:
+    """`sizes[r]` bytes from rank r to rank 0, which keeps its own."""
+    return [
+        Message(sender=rank, receiver=0, nbytes=size) for rank, size in enumerate(sizes) if rank > 0
+    ]
+
+
+def scatter_messages(sizes: Sequence[int]) -> list[Message]:
+    """`sizes[r]` bytes from rank 0 to rank r."""
+    return [
+        Message(sender=0, receiver=rank, nbytes=size) for rank, size in enumerate(sizes) if rank > 0
+    ]
+
+
+def messages_traffic(messages: Sequence[Message], cluster: Cluster) -> Traffic:
+    """What the ranks handle."""
+    ends, nbytes = np.zeros((2, cluster.workers), dtype=np.int64)
+    for message in messages:
+        for rank in (message.sender, message.receiver):
+            ends[rank] += 1
+            nbytes[rank] += message.nbytes
+    return Traffic.of_ranks(ends, nbytes, cluster.devices_per_node)
+
+
+def carry_messages(entry: Times, messages: Sequence[Message], cluster: Cluster) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds, the hosts' work included.
+
+    A rank sends when it has received all that is sent to it. Raises `InternalError` on clusters
+    with racks or a shared medium.
+    """
+    if cluster.racks is not None or any(link.shared for link in cluster.links()):
+        raise InternalError("rooted collectives know neither racks nor shared media")
+    exits = _Exchange(entry, messages, cluster).run()
+    if cluster.host is None or len(entry) == 1:
+        return exits
+    work = cluster.host.work(messages_traffic(messages, cluster))
+    return cluster.host.exits(entry, exits, work)
+
+
+class _Exchange:
+    def __init__(self, entry: Times, messages: Sequence[Message], cluster: Cluster) -> None:
+        self._entry, self._messages, self._cluster = entry.tolist(), messages, cluster
+        self._exits: list[Picoseconds] = entry.tolist()
+        self._missing = [0] * len(self._exits)
+        """Messages that a rank has not received yet."""
+        self._outgoing: list[list[int]] = [[] for _ in self._exits]
+        for place, message in enumerate(messages):
+            self._missing[message.receiver] += 1
+            self._outgoing[message.sender].append(place)
+        self._links = [self._link(message) for message in messages]
+        self._capacities: dict[Hashable, Capacity] = {}
+        self._flows = [self._flow(place) for place in range(len(messages))]
+
+    def run(self) -> Times:
+        """Exit times of all ranks."""
+        starts: dict[int, Picoseconds] = {}
+        for rank, missing in enumerate(self._missing):
+            if not missing:
+                starts |= self._begin(rank, self._entry[rank])
+        share_fairly(starts, self._flows, self._capacities, self._ended)
+        return np.array(self._exits, dtype=np.int64)
+
+    def _begin(self, rank: int, ready: Picoseconds) -> dict[int, Picoseconds]:
+        """When the messages of a rank leave that has what it sends."""
+        return {
+            place: max(
+                ready,
+                self._entry[self._messages[place].receiver] + self._links[place].latency_for(0),
+            )
+            for place in self._outgoing[rank]
+        }
+
+    def _ended(self, place: int, time: Picoseconds) -> Mapping[int, Picoseconds]:
+        message = self._messages[place]
+        arrival = time + self._links[place].latency_for(message.nbytes)
+        receiver = message.receiver
+        self._exits[message.sender] = max(self._exits[message.sender], time)
+        self._exits[receiver] = max(self._exits[receiver], arrival)
+        self._missing[receiver] -= 1
+        return {} if self._missing[receiver] else self._begin(receiver, self._exits[receiver])
+
+    def _link(self, message: Message) -> Link:
+        nodes = [self._cluster.node_of(rank) for rank in (message.sender, message.receiver)]
+        if nodes[0] == nodes[1]:
+            return self._cluster.intra_node
+        return path(*(self._cluster.card(node) for node in nodes))
+
+    def _flow(self, place: int) -> FlowClass:
+        message, cluster = self._messages[place], self._cluster
+        sender, receiver = cluster.node_of(message.sender), cluster.node_of(message.receiver)
+        if sender == receiver:
+            self._capacities["inside", place] = cluster.intra_node.line_goodput
+            return FlowClass(message.nbytes, {("inside", place): 1})
+        for way, node in (("out", sender), ("in", receiver)):
+            self._capacities[way, node] = cluster.card(node).line_goodput
+        return FlowClass(message.nbytes, {("out", sender): 1, ("in", receiver): 1})

@@ -1,0 +1,240 @@
+"""How long do push, aggregation and pull through parameter servers take?
+
+Each of p workers cuts its payload into as many equal stripes as there are S servers (a fraction of
+a byte in the fluid picture; n / S rounded up where a message's size decides about its latency) and
+sends stripe s to server s. A server that has every worker's stripe computes for `server_time`,
+then sends its stripe of the answer to every worker.
+
+Server s is a process on node s mod nodes: it shares that node's network card with the node's
+workers, in both directions, so that pushes meet at the servers' cards (incast) and pulls leave
+through them. Or servers are dedicated machines at the switch, or behind an access point. What a
+flow crosses is said in `ps_topology.py`; all flows share links max-min fairly (`fair_sharing.py`):
+
+    start = next grant + overhead      arrival = end of the flow + latency + random delay
+
+of the path between the two (`paths.py`). A worker's push to server s is its message s; server s's
+pull to worker r is message r of sender p + s.
+
+Assumptions: those of `fair_sharing.py`; the switch is not a bottleneck; latency and overhead pass
+once a flow. With n workers on as many cards, one server elsewhere and sorted sizes s, pushes that
+start together end at t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C.
+
+Source: Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter server".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, picoseconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.ring import check_range
+from gcsim.simulator.collectives.servers.fair_sharing import share_fairly
+from gcsim.simulator.collectives.servers.ps_flows import Ends, Flows
+from gcsim.simulator.collectives.servers.ps_places import ABSENT, Places, alike, server_card
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Link
+
+NOBODY: frozenset[int] = frozenset()
+
+
+def parameter_server(
+    entry: Times,
+    pushed: Sequence[int],
+    pulled: int,
+    cluster: Cluster,
+    *,
+    server_time: Picoseconds = 0,
+    key: int = 0,
+    absent: frozenset[int] = NOBODY,
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, int64 picoseconds, on the cluster's p workers.
+
+    `pushed[r]` is the bytes of rank r, `pulled` what each rank receives; `server_time` is each
+    server's computation on its stripes; `key` that of the random delays. Ranks in `absent`, which
+    neither push nor pull, leave when they enter. Entries are absolute where a link's rate changes
+    over time. p = 1 costs nothing. Raises `InputError` when a time is beyond the clock.
+    """
+    if len(entry) != cluster.workers or len(pushed) != len(entry):
+        raise InternalError(f"{len(entry)} entries and {len(pushed)} payloads in {cluster}")
+    present = [rank for rank in range(len(entry)) if rank not in absent]
+    if len(entry) == 1 or not present:
+        return entry.copy()
+    apart = _random(cluster)
+    workers = list(zip(entry.tolist(), pushed, strict=True))
+    numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
+    kinds = [
+        ABSENT if rank in absent else rank if apart else numbers[worker]
+        for rank, worker in enumerate(workers)
+    ]
+    places = alike(cluster, kinds, apart=apart)
+    exits = _Exchange(entry, pushed, pulled, cluster, places, server_time, key, apart).run()
+    if absent:
+        exits[sorted(absent)] = entry[sorted(absent)]
+    return exits
+
+
+class _Exchange:
+    """Push and pull between classes of workers and classes of servers."""
+
+    def __init__(  # noqa: PLR0917 - handed through
+        self,
+        entry: Times,
+        pushed: Sequence[int],
+        pulled: int,
+        cluster: Cluster,
+        places: Places,
+        server_time: Picoseconds,
+        key: int,
+        apart: bool,
+    ) -> None:
+        self._entry, self._server_time, self._places = entry, server_time, places
+        of = {kind: rank for rank, kind in enumerate(places.worker_class)}
+        of.pop(ABSENT, None)
+        self._ranks = [of[worker] for worker in range(len(of))]
+        """One of each class."""
+        self._flows = Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
+        ends = self._flows.ends
+        self._after = self._latencies(key if apart else None)
+        self._exits: Times = np.zeros(len(self._ranks), dtype=np.int64)
+        """When the workers of each class have their whole answer."""
+        self._ready: Times = np.zeros(places.servers, dtype=np.int64)
+        """When the servers of each class have all that has arrived."""
+        self._missing: NDArray[np.int64] = np.zeros(places.servers, dtype=np.int64)
+        """Classes of pushes that a server has not received yet."""
+        self._pulls: list[list[int]] = [[] for _ in range(places.servers)]
+        """Flows of each class of servers."""
+        for place, end in enumerate(ends):
+            if end.push:
+                self._missing[end.targets] += 1
+            else:
+                self._pulls[end.source].append(place)
+
+    def run(self) -> Times:
+        """Exit times of all ranks."""
+        pushes = {
+            place: begins(end.link, int(self._entry[self._ranks[end.source]]))
+            for place, end in enumerate(self._flows.ends)
+            if end.push
+        }
+        share_fairly(pushes, self._flows.flows, self._flows.capacities, self._ended)
+        if self._missing.any():
+            raise InternalError(f"servers still wait for pushes: {self._missing}")
+        self._check(int(self._exits.max()))
+        return self._exits[self._places.worker_class]
+
+    def _latencies(self, key: int | None) -> list[Picoseconds | Times]:
+        """From the end of each flow to its arrival, or to its arrivals at all of its targets."""
+        ends = self._flows.ends
+        fixed = [end.link.latency_for(end.nbytes) for end in ends]
+        if key is None:
+            return list(fixed)
+        lengths = [np.size(end.targets) for end in ends]
+        links = {id(end.link): end.link for end in ends}
+        numbers = {name: number for number, name in enumerate(links)}
+        sender = [self._sender(end) for end in ends]
+        receivers = [np.atleast_1d(self._receivers(end)) for end in ends]
+        late = delays(
+            list(links.values()),
+            np.repeat([numbers[id(end.link)] for end in ends], lengths),
+            np.repeat(np.array([end.nbytes for end in ends], dtype=np.int64), lengths),
+            key=key,
+            message=np.concatenate(receivers),
+            rank=np.repeat(sender, lengths),
+        )
+        stops = np.cumsum(lengths).tolist()
+        return [
+            latency + (late[stop - 1] if isinstance(end.targets, int) else late[stop - n : stop])
+            for latency, end, n, stop in zip(fixed, ends, lengths, stops, strict=True)
+        ]
+
+    def _sender(self, end: Ends) -> int:
+        return self._ranks[end.source] if end.push else len(self._entry) + end.source
+
+    def _receivers(self, end: Ends) -> NDArray[np.int64] | int:
+        if end.push:
+            return end.targets
+        if isinstance(end.targets, int):
+            return self._ranks[end.targets]
+        return np.array(self._ranks, dtype=np.int64)[end.targets]
+
+    def _ended(self, place: int, time: Picoseconds) -> Mapping[int, Picoseconds]:
+        """Book the end of a class of flows; the pulls that it lets start."""
+        self._check(time)
+        end = self._flows.ends[place]
+        to = end.targets
+        arrived = time + self._after[place]
+        if not end.push:
+            self._exits[to] = np.maximum(self._exits[to], arrived)
+            return {}
+        self._ready[to] = np.maximum(self._ready[to], arrived)
+        self._missing[to] -= 1
+        complete = np.atleast_1d(to)[np.atleast_1d(self._missing[to]) == 0]
+        return {
+            pull: begins(self._flows.ends[pull].link, int(self._ready[server]) + self._server_time)
+            for server in complete.tolist()
+            for pull in self._pulls[server]
+        }
+
+    def _check(self, time: Picoseconds) -> None:
+        check_range(self._entry, time - int(self._entry.max()))
+
+
+def begins(link: Link, time: Picoseconds) -> Picoseconds:
+    """When a message's bytes begin to flow: at the next grant, after its overhead."""
+    if link.grant:
+        grant: Fraction = link.grant * PS_PER_SECOND
+        time = ceil(ceil(time / grant) * grant)
+    return time + picoseconds(link.overhead)
+
+
+def _random(cluster: Cluster) -> bool:
+    links = {cluster.network, cluster.intra_node, *cluster.cards.values()}
+    if cluster.racks is not None:
+        links.add(cluster.racks.uplink)
+    if cluster.collectives.server_hosts == "dedicated":
+        links.add(server_card(cluster) or cluster.network)
+    return any(link.random for link in links)
+
+
+def carry_out(call: Call) -> Times:
+    """`Collectives.servers` servers on the cluster's nodes, or on machines of their own."""
+    return parameter_server(
+        call.entry,
+        call.sent,
+        call.pulled,
+        call.cluster,
+        server_time=call.server_time,
+        key=call.key,
+    )
+
+
+def carry_out_allgather(call: Call) -> Times:
+    """An all-gather by parameter servers: push one's own, pull what all have pushed."""
+    return parameter_server(
+        call.entry,
+        call.sent,
+        sum(call.sent),
+        call.cluster,
+        server_time=call.server_time,
+        key=call.key,
+    )
+
+
+def carry_out_allreduce(call: Call) -> Times:
+    """A dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes."""
+    return parameter_server(
+        call.entry,
+        call.sent,
+        call.nbytes,
+        call.cluster,
+        server_time=call.server_time,
+        key=call.key,
+    )

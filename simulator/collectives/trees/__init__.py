@@ -1,0 +1,1 @@
+"""Collectives along trees, in pieces that follow each other."""

@@ -1,0 +1,137 @@
+"""What a device needs for a kernel and for a training step; every number with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, overload
+
+from gcsim.compressors.kernels import KernelClass
+from gcsim.simulator.devices.ranges import End, Range, time_at
+from gcsim.simulator.devices.training_rates import PRECISIONS, LayerTimes, MeasuredTimes, Precision
+
+__all__ = ["Curve", "Device", "End", "KernelRate", "Range", "TrainingRate"]
+
+Curve = tuple[tuple[int, float], ...]
+"""Bytes of one launch and its seconds, ascending in both: a measured kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRate:
+    """Coefficients of one kernel class: T = launches * launch + nbytes / bandwidth + flops / rate.
+
+    A coefficient that does not apply is None. A range of None: as good as exact.
+    """
+
+    launch: float
+    """Seconds a launch."""
+    bandwidth: float | None = None
+    """Bytes per second, read plus written."""
+    flop_rate: float | None = None
+    """FLOP per second."""
+    source: str
+    estimate: bool = False
+    """True when the figure was not measured on this device."""
+    launch_range: Range | None = None
+    bandwidth_range: Range | None = None
+    flop_rate_range: Range | None = None
+
+    def at(self, end: End) -> KernelRate:
+        """The same class at one end of its ranges."""
+        best = end == "fastest"
+        return replace(
+            self,
+            launch=_end(self.launch, self.launch_range, largest=not best),
+            bandwidth=_end(self.bandwidth, self.bandwidth_range, largest=best),
+            flop_rate=_end(self.flop_rate, self.flop_rate_range, largest=best),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRate:
+    """Forward, backward and optimiser of one model in float32, as a catalogue's entry states it:
+    T(batch) = fixed + per_sample * batch."""
+
+    model: str
+    fixed: float
+    """Seconds."""
+    per_sample: float
+    """Seconds a sample."""
+    source: str
+    estimate: bool = False
+    time_range: Range | None = None
+    """How many times as long it may really take."""
+
+    def at(self, end: End) -> TrainingRate:
+        """The same model at one end of the range."""
+        factor = time_at(self.time_range, end)
+        return replace(self, fixed=self.fixed * factor, per_sample=self.per_sample * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device profile of the catalogue."""
+
+    name: str
+    title: str
+    kernels: Mapping[KernelClass, KernelRate]
+    processor: Literal["gpu", "cpu"] | None = None
+    """What kind of device it is, where that is known."""
+    primitives: Mapping[str, Curve] = field(default_factory=dict)
+    """By the name of a metered kernel: its own measurement, which wins over its class."""
+    training: Mapping[str, TrainingRate] = field(default_factory=dict)
+    """By model name: the entry's own word, which comes before `measured`."""
+    measured: Mapping[tuple[str, Precision, int], MeasuredTimes] = field(default_factory=dict)
+    """By model name, precision and length of a sample (0 where it is no sequence of tokens)."""
+    layer_times: Mapping[Precision, LayerTimes] = field(default_factory=dict)
+    """For models and batches that were not measured, where the kinds of layers are known."""
+    effective_flop_rate: float
+    """FLOP per second of whole training steps, for models of which FLOPs alone are known."""
+    effective_flop_rate_range: Range | None = None
+    backward_over_forward: float = 2.033
+    """Ratio of the two passes' times (median of 37 measurements, jcjohnson/cnn-benchmarks)."""
+    source: str
+    training_end: End | None = None
+    """Which end of their ranges measured times are taken at; None: as measured."""
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """At which it has times of training; fp32 always, by its effective rate."""
+        found = {"fp32", *self.layer_times, *(key[1] for key in self.measured)}
+        return tuple(precision for precision in PRECISIONS if precision in found)
+
+    def knows(self, model: object) -> bool:
+        """Whether it has times of whole steps of the model of that name."""
+        return model in self.training or any(model == key[0] for key in self.measured)
+
+    def primitive(self, name: str) -> Curve | None:
+        """The curve of a metered kernel; of its measured variants together when this one
+        ("file.function:variant:reach") was not measured; None when no curve is known."""
+        while name and name not in self.primitives:
+            name = name.rpartition(":")[0]
+        return self.primitives.get(name)
+
+    def at(self, *, kernels: End, training: End) -> Device:
+        """What the device may be: its kernels and its training steps at an end of their ranges."""
+        return replace(
+            self,
+            kernels={kind: rate.at(kernels) for kind, rate in self.kernels.items()},
+            training={model: rate.at(training) for model, rate in self.training.items()},
+            layer_times={name: times.at(training) for name, times in self.layer_times.items()},
+            training_end=training,
+            effective_flop_rate=_end(
+                self.effective_flop_rate,
+                self.effective_flop_rate_range,
+                largest=training == "fastest",
+            ),
+        )
+
+
+@overload
+def _end(value: float, range_: Range | None, *, largest: bool) -> float: ...
+@overload
+def _end(value: float | None, range_: Range | None, *, largest: bool) -> float | None: ...
+def _end(value: float | None, range_: Range | None, *, largest: bool) -> float | None:
+    if value is None or range_ is None:
+        return value
+    return range_[1] if largest else range_[0]

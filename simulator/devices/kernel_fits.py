@@ -1,0 +1,185 @@
+"""What do timed kernels say about a device? A curve for each kernel, coefficients for a class.
+
+A curve goes through the means of what was timed in each half octave of sizes: geometric means,
+because what counts is how far off a price is as a factor. Where noise makes a larger launch
+shorter than a smaller one, the two become one point (pool adjacent violators: Ayer, Brunk, Ewing,
+Reid and Silverman 1955, Ann. Math. Statist. 26(4)).
+
+The coefficients of a class are those whose errors as factors are least, in squares of logarithms:
+relative errors would favour short times, which cannot be wrong by more than themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.kernels import worked
+from gcsim.compressors.recorder import TimedKernel
+from gcsim.errors import InternalError
+from gcsim.simulator.devices.device import Curve
+
+_BINS_AN_OCTAVE = 2
+_WORTH_A_TERM = 0.999
+"""A further coefficient must lower the error by this factor at least."""
+_ROUNDING = 1e-12
+_NEAR = 0.03
+"""A point is left out where the line without it is as near, relative to its time."""
+
+
+def curves(timed: Iterable[TimedKernel]) -> dict[str, Curve]:
+    """A curve for each name, in order of the names; launches without bytes are left out.
+
+    Under the parts of a name in front of its colons there is one for all variants together.
+    """
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    for one in timed:
+        nbytes = worked(one.cost)
+        if nbytes > 0 and one.seconds > 0 and one.cost.name:
+            name = one.cost.name
+            while name:
+                by_name.setdefault(name, []).append((nbytes, one.seconds))
+                name = name.rpartition(":")[0]
+    return {
+        name: thinned(curve(points))
+        for name, points in sorted(by_name.items())
+        if by_name.get(name.rpartition(":")[0]) != points  # the only variant: its name is enough
+    }
+
+
+def curve(points: Sequence[tuple[int, float]]) -> Curve:
+    """The curve of one kernel through bytes and seconds of single launches."""
+    bins: dict[int, list[tuple[int, float]]] = {}
+    for nbytes, seconds in points:
+        bins.setdefault(math.floor(_BINS_AN_OCTAVE * math.log2(nbytes)), []).append(
+            (nbytes, seconds)
+        )
+    blocks = [_Block.of(bins[place]) for place in sorted(bins)]
+    pooled: list[_Block] = []
+    for block in blocks:
+        pooled.append(block)
+        while len(pooled) > 1 and (
+            pooled[-2].seconds >= pooled[-1].seconds or pooled[-2].nbytes >= pooled[-1].nbytes
+        ):
+            last = pooled.pop()
+            pooled[-1] = pooled[-1].with_(last)
+    return tuple((block.nbytes, block.seconds) for block in pooled)
+
+
+def thinned(points: Curve) -> Curve:
+    """The curve with fewer points, within 3 % of all of them; both ends and the last slope stay."""
+    if len(points) <= 3:
+        return points
+    kept = [0, *_needed(points, 0, len(points) - 2), len(points) - 2, len(points) - 1]
+    return tuple(points[place] for place in kept)
+
+
+def _needed(points: Curve, first: int, last: int) -> list[int]:
+    """Points strictly between two that a line between them is not near to (Douglas-Peucker)."""
+    (left, begin), (right, end) = points[first], points[last]
+    worst, place = _NEAR, 0
+    for at in range(first + 1, last):
+        nbytes, seconds = points[at]
+        line = begin + (end - begin) * (nbytes - left) / (right - left)
+        if abs(line / seconds - 1) > worst:
+            worst, place = abs(line / seconds - 1), at
+    if not place:
+        return []
+    return [*_needed(points, first, place), place, *_needed(points, place, last)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The geometric mean of some launches."""
+
+    count: int
+    log_bytes: float
+    log_seconds: float
+
+    @staticmethod
+    def of(points: Sequence[tuple[int, float]]) -> _Block:
+        return _Block(
+            len(points),
+            sum(math.log(nbytes) for nbytes, _ in points),
+            sum(math.log(seconds) for _, seconds in points),
+        )
+
+    def with_(self, other: _Block) -> _Block:
+        return _Block(
+            self.count + other.count,
+            self.log_bytes + other.log_bytes,
+            self.log_seconds + other.log_seconds,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return round(math.exp(self.log_bytes / self.count))
+
+    @property
+    def seconds(self) -> float:
+        return math.exp(self.log_seconds / self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """T = launch + nbytes / bandwidth + flops / flop_rate; None where nothing was seen of it."""
+
+    launch: float
+    bandwidth: float | None
+    flop_rate: float | None
+
+    def seconds(self, nbytes: int, flops: int) -> float:
+        """Of one launch."""
+        bytes_time = nbytes / self.bandwidth if self.bandwidth else 0.0
+        return self.launch + bytes_time + (flops / self.flop_rate if self.flop_rate else 0.0)
+
+
+def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
+    """The coefficients whose times are off by the least factors: squared logarithms, summed.
+
+    A coefficient without which the times are as near is left out. Raises `InternalError` without
+    any launch that took time.
+    """
+    used = [one for one in timed if one.seconds > 0]
+    if not used:
+        raise InternalError("no launch took any time")
+    seconds = np.array([one.seconds for one in used])
+    work = np.array([[1.0, one.cost.nbytes, one.cost.flops] for one in used])
+    best, error = np.zeros(3), math.inf
+    present = [column for column in range(3) if work[:, column].any()]
+    for count in range(1, len(present) + 1):
+        for columns in combinations(present, count):
+            if not work[:, columns].any(axis=1).all():
+                continue  # a launch that would cost nothing
+            found = _positive(work[:, columns], seconds)
+            off = float(np.square(np.log(work[:, columns] @ found / seconds)).sum())
+            if off < error * _WORTH_A_TERM - _ROUNDING:
+                best, error = np.zeros(3), off
+                best[list(columns)] = found
+    launch, byte, flop = (float(value) for value in best)
+    return Coefficients(
+        launch=launch, bandwidth=1 / byte if byte else None, flop_rate=1 / flop if flop else None
+    )
+
+
+def _positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Positive c with the least sum of squares of log(work c / seconds)."""
+    from scipy.optimize import least_squares
+
+    with np.errstate(divide="ignore"):
+        start = np.log((seconds[:, None] / work).min(axis=0))  # no term takes more than the whole
+
+    def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.log(work @ np.exp(logs) / seconds))
+
+    def jacobian(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        terms = work * np.exp(logs)
+        return np.asarray(terms / terms.sum(axis=1, keepdims=True))
+
+    solved = least_squares(residuals, start, jac=jacobian, xtol=1e-12, ftol=1e-12, gtol=1e-12)
+    return np.asarray(np.exp(solved.x))

@@ -1,0 +1,151 @@
+"""What does a compressor's arithmetic cost on a device? Kernel counts to picoseconds.
+
+    T = launches * f(nbytes / launches)                        for a kernel measured on the device
+    T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
+
+f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
+inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
+Patterson 2009, Commun. ACM 52(4)), with a launch overhead. Prices are exact rationals and are
+rounded to the picosecond once for each stretch of computation. A coefficient that a device does
+not state costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from gcsim.compressors.kernels import KernelClass, KernelCost, worked
+from gcsim.errors import InputError, Problem
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
+from gcsim.simulator.devices.curves import ExactCurve
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.traces.profile import Compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rate:
+    """Picoseconds a launch, a byte and a FLOP, exact."""
+
+    launch: Fraction
+    byte: Fraction
+    flop: Fraction
+
+    @staticmethod
+    def of(rate: KernelRate) -> _Rate:
+        return _Rate(
+            launch=Fraction(rate.launch) * PS_PER_SECOND,
+            byte=PS_PER_SECOND / Fraction(rate.bandwidth) if rate.bandwidth else Fraction(0),
+            flop=PS_PER_SECOND / Fraction(rate.flop_rate) if rate.flop_rate else Fraction(0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PricedBy:
+    """Picoseconds of a price by what they were priced with."""
+
+    primitives: Fraction = Fraction(0)
+    """Curves of the kernels themselves."""
+    classes: Fraction = Fraction(0)
+    """Rates of their classes, measured on the device."""
+    estimates: Fraction = Fraction(0)
+    """Rates of their classes that were not measured on the device."""
+
+    def __add__(self, other: PricedBy) -> PricedBy:
+        return PricedBy(
+            self.primitives + other.primitives,
+            self.classes + other.classes,
+            self.estimates + other.estimates,
+        )
+
+    def times(self, factor: Fraction | int) -> PricedBy:
+        """Each of the three, `factor` times."""
+        return PricedBy(factor * self.primitives, factor * self.classes, factor * self.estimates)
+
+    @property
+    def total(self) -> Fraction:
+        """Of all three."""
+        return self.primitives + self.classes + self.estimates
+
+
+class PriceList:
+    """The kernel prices of one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device.name
+        self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
+        self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
+        self._primitive = device.primitive
+        self._curves: dict[str, ExactCurve | None] = {}
+        self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
+        """By the identity of a stretch (hashing its kernels takes as long as pricing them) and the
+        servers: the stretch itself, so that it lives on, its fixed part, and that of a payload."""
+        self._times: dict[tuple[int, int, int], Picoseconds] = {}
+        """By stretch, as above, payloads and servers."""
+
+    def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
+        """Time of a stretch of computation that handles `payloads` payloads.
+
+        With `servers` parameter servers each does that part of the bytes and FLOPs, and all of
+        the launches. Raises `InputError` when the device has no rate for a class of kernels.
+        """
+        key = (id(compute), payloads, servers)
+        if key not in self._times:
+            self._times[key] = round(self.priced_by(compute, payloads, servers).total)
+        return self._times[key]
+
+    def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
+        """`compute_time` before it is rounded, by where the prices come from."""
+        key = (id(compute), servers)
+        if key not in self._known:
+            fixed = self._exact(compute.fixed, servers)
+            self._known[key] = compute, fixed, self._exact(compute.per_payload, servers)
+        _, fixed, per_payload = self._known[key]
+        parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
+        return fixed + per_payload.times(payloads) + self._exact(parts, servers)
+
+    def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
+        measured, rated, estimated = Fraction(0), Fraction(0), Fraction(0)
+        for cost in costs:
+            curve = self._curve(cost.name)
+            if curve is not None:
+                measured += _on_curve(curve, cost, servers)
+                continue
+            rate = self._rate(cost.kind)
+            price = cost.launches * rate.launch
+            price += (cost.nbytes * rate.byte + cost.flops * rate.flop) / servers
+            if cost.kind in self._estimated:
+                estimated += price
+            else:
+                rated += price
+        return PricedBy(measured, rated, estimated)
+
+    def _curve(self, name: str) -> ExactCurve | None:
+        if name not in self._curves:
+            points = self._primitive(name)
+            self._curves[name] = None if points is None else ExactCurve(points)
+        return self._curves[name]
+
+    def _rate(self, kind: KernelClass) -> _Rate:
+        rate = self._rates.get(kind)
+        if rate is None:
+            raise InputError(
+                Problem(
+                    message=f"device {self._device!r} has no rate for kernels of class {kind!r}",
+                    place="cluster.device",
+                    hint="choose a device whose profile states it, or measure this one",
+                )
+            )
+        return rate
+
+
+def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
+    """Picoseconds of a kernel whose time was measured."""
+    if cost.part:
+        return Fraction(0)  # inside the launches, and in their time
+    # A mean over workers of which few ran the kernel may have bytes and no whole launch.
+    launches = cost.launches or (1 if worked(cost) else 0)
+    if not launches:
+        return Fraction(0)
+    return launches * curve.seconds(Fraction(worked(cost), launches * servers)) * PS_PER_SECOND

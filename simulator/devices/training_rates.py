@@ -1,0 +1,198 @@
+"""How long is a training step? From measurements of the model, or from the kinds of its layers.
+
+`MeasuredTimes` are one model's measured steps on one device: exact at a measured batch, on a line
+between two, and beyond them with the shape that the layer model gives.
+
+`LayerTimes` is that layer model, for models and batches that nobody measured:
+
+    T(n) = factor * (launch * tensors + n * (conv3x3 * 3 F33 / R + other * 3 F / R
+                                             + outputs * 4 A / B))
+
+with the forward FLOPs of a sample in 3 x 3 convolutions of stride 1 (F33, which Winograd's
+algorithm speeds up) and in all other layers (F), three products for each forward one (the
+backward pass has two), the rate R of large matrix products and the bandwidth B of a copy, the
+elements A that the layers put out (which norms, activations and the backward pass read again),
+and the number of parameter tensors. Coefficients are shared by all devices of a processor family;
+`factor` is the device's own. `gcsim.analysis.training_fit` fits them, `docs/devices.md` has their
+errors.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from gcsim.simulator.devices.ranges import End, Range, time_at
+from gcsim.traces.profile import ModelFacts
+
+Precision = Literal["fp32", "tf32", "fp16"]
+"""fp16: mixed, products in half precision or bfloat16 with float32 weights."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+PRODUCTS = 3
+"""Products of a training step for one of the forward pass."""
+_WIDTH = 4
+"""Bytes of an output, whatever the precision: the coefficient holds the rest."""
+_WINOGRAD = "conv3x3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """Coefficients of the layer model, shared by the devices of a family."""
+
+    launch: float
+    """Seconds for each parameter tensor: the host's part, all kernels and the optimiser's too."""
+    conv3x3: float
+    """Times the time of their products at the rate of large matrix products."""
+    other: float
+    outputs: float
+    """Times the time in which the outputs, as float32, are copied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """The layer model of one device at one precision."""
+
+    costs: LayerCosts
+    flop_rate: float
+    """FLOP per second of large matrix products at this precision."""
+    bandwidth: float
+    """Bytes per second of a copy, read plus written."""
+    factor: float = 1.0
+    """Measured over predicted, median over the models measured on this device; 1 without any."""
+    models: int = 0
+    """How many these are."""
+    time_range: Range | None = None
+    """How many times as long it may really take, by cross-validation."""
+    source: str
+
+    def seconds(self, model: ModelFacts, batch: int) -> float:
+        """Of a step with `batch` samples."""
+        terms = layer_terms(model, batch, flop_rate=self.flop_rate, bandwidth=self.bandwidth)
+        costs = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
+        return self.factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
+
+    def at(self, end: End) -> LayerTimes:
+        """The same at one end of its range, which is then known."""
+        factor = self.factor * time_at(self.time_range, end)
+        return replace(self, factor=factor, time_range=None)
+
+
+def layer_terms(
+    model: ModelFacts, batch: int, *, flop_rate: float, bandwidth: float
+) -> tuple[float, float, float, float]:
+    """What the coefficients multiply: tensors, then seconds of 3 x 3 products, of other products,
+    and of copying the outputs."""
+    tensors = sum(len(layer.parameters) for layer in model.layers)
+    winograd = sum(layer.forward_flops for layer in model.layers if layer.kind == _WINOGRAD)
+    outputs = sum(layer.outputs for layer in model.layers)
+    product = PRODUCTS * batch / flop_rate
+    return (
+        float(tensors),
+        product * winograd,
+        product * (model.forward_flops - winograd),
+        _WIDTH * batch * outputs / bandwidth,
+    )
+
+
+def has_kinds(model: ModelFacts) -> bool:
+    """Whether enough is known of the layers for the layer model."""
+    return model.forward_flops > 0 and any(layer.outputs for layer in model.layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One batch size of a curve."""
+
+    batch: int
+    seconds: float
+    """Median of the measurements."""
+    spread: Range | None = None
+    """Fastest and slowest of them over the median; None where there is one."""
+    sources: tuple[str, ...] = ()
+    """Citations of the measurements at this batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTimes:
+    """Measured steps of one model on one device at one precision, ascending in batch and time."""
+
+    model: str
+    precision: Precision
+    steps: tuple[MeasuredStep, ...]
+    source: str
+    estimate: bool = False
+    """True where the steps are another device's, scaled."""
+    time_range: Range | None = None
+    """How many times as long a measured batch may take, beside its own spread."""
+    between: Range | None = None
+    """The same for a batch between two measured ones, by cross-validation."""
+    beyond: Range | None = None
+    """The same for a batch smaller or larger than all."""
+
+    def place(self, batch: int) -> Literal["measured", "between", "beyond"]:
+        """Where a batch lies among the measured ones."""
+        if any(step.batch == batch for step in self.steps):
+            return "measured"
+        return "between" if self.steps[0].batch < batch < self.steps[-1].batch else "beyond"
+
+    def nearest(self, batch: int) -> tuple[MeasuredStep, ...]:
+        """The measured batch itself, its two neighbours, or the one at the edge."""
+        batches = [step.batch for step in self.steps]
+        right = bisect_left(batches, batch)
+        if right < len(batches) and (right == 0 or batches[right] == batch):
+            return (self.steps[right],)
+        return self.steps[right - 1 : right + 1]
+
+    def seconds(self, batch: int, shape: LayerTimes | None, model: ModelFacts) -> float:
+        """Of a step with `batch` samples; beyond the measured ones as `shape` has it, or in
+        proportion to the batch without one."""
+        edge, *above = self.nearest(batch)
+        if edge.batch == batch:
+            return edge.seconds
+        if above:
+            share = (batch - edge.batch) / (above[0].batch - edge.batch)
+            return edge.seconds + (above[0].seconds - edge.seconds) * share
+        if shape is None:
+            return edge.seconds * batch / edge.batch
+        return edge.seconds * shape.seconds(model, batch) / shape.seconds(model, edge.batch)
+
+    def at(self, end: End, batch: int) -> float:
+        """How many times as long a step of `batch` samples takes at one end of its range."""
+        factor = time_at(self.time_range, end)
+        place = self.place(batch)
+        if place == "measured":
+            spread = next(step.spread for step in self.steps if step.batch == batch)
+            return factor * time_at(spread, end)
+        return factor * time_at(self.between if place == "between" else self.beyond, end)
+
+
+def curve(
+    measured: Sequence[tuple[int, float, str]],
+) -> tuple[tuple[MeasuredStep, ...], list[int]]:
+    """One step for each batch: the median over its measurements, ascending in batch and time.
+
+    `measured` has batches, seconds and citations in any order. A batch that took longer than a
+    larger one did is left out (frameworks fall back to slow kernels where memory runs out); such
+    batches are returned too.
+    """
+    by_batch: dict[int, list[float]] = {}
+    cited: dict[int, dict[str, None]] = {}
+    for batch, seconds, citation in measured:
+        by_batch.setdefault(batch, []).append(seconds)
+        cited.setdefault(batch, {})[citation] = None
+    steps: list[MeasuredStep] = []
+    left_out = []
+    for batch in sorted(by_batch, reverse=True):
+        times = sorted(by_batch[batch])
+        middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
+        if steps and middle >= steps[-1].seconds:
+            left_out.append(batch)
+            continue
+        spread = (times[0] / middle, times[-1] / middle) if len(times) > 1 else None
+        steps.append(
+            MeasuredStep(batch=batch, seconds=middle, spread=spread, sources=tuple(cited[batch]))
+        )
+    return tuple(reversed(steps)), left_out

@@ -1,0 +1,123 @@
+"""How long do forward and backward take, and when is each bucket's gradient ready?
+
+The user's own measurement comes before the catalogue's (`step_time.py`), which is split forward :
+backward by the device's measured ratio. The optimiser counts as backward.
+
+Where the measurement says when each gradient was ready, so is a bucket with the last of its own.
+Else the backward pass visits the layers in reverse order and spends on each in proportion to its
+FLOPs; a bucket is ready when all its layers are done. Where no FLOPs are known, parameters stand
+in for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds, picoseconds
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_rates import Precision
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import ModelFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeTimes:
+    """One worker's forward and backward pass."""
+
+    forward: Picoseconds
+    backward: Picoseconds
+    """All of it, the optimiser included."""
+    parts: tuple[Picoseconds, ...]
+    """By bucket: from the bucket before (or the end of forward) until this one is ready."""
+    provenance: str
+    """Where the times come from, for people."""
+    estimate: bool = False
+    """True when this model was measured on this device neither by the user nor by the source."""
+    figures: tuple[tuple[str, float], ...] = ()
+    """The catalogue's coefficients that made them, by name with unit."""
+
+    @property
+    def total(self) -> Picoseconds:
+        """Forward and backward: an iteration of one device on its own."""
+        return self.forward + self.backward
+
+    @property
+    def rest(self) -> Picoseconds:
+        """Backward work after the last bucket is ready."""
+        return self.backward - sum(self.parts)
+
+
+def training_times(
+    model: ModelFacts,
+    buckets: Sequence[BucketLayout],
+    device: Device,
+    measured: PassTimes | None = None,
+    precision: Precision = "fp32",
+) -> ComputeTimes:
+    """Forward and backward times of `model.samples_per_worker` samples, split over the buckets.
+
+    `precision` chooses among the catalogue's times; a user's own `measured` are as they are.
+
+    Raises `InputError` when nothing tells the time (`step_time`).
+    """
+    figures: tuple[tuple[str, float], ...] = ()
+    if measured is not None:
+        forward, backward = picoseconds(measured.forward), picoseconds(measured.backward)
+        provenance, estimate = f"measured: {measured.source}", False
+    else:
+        step = step_time(model, device, precision)
+        total = picoseconds(step.seconds)
+        provenance, estimate, figures = step.provenance, step.estimate, step.figures
+        forward = round(total / (1 + Fraction(device.backward_over_forward)))
+        backward = total - forward
+    # Buckets leave in order, so that none is ready before the one in front of it.
+    if measured is not None and measured.ready is not None:
+        times = _measured_ready(buckets, measured.ready, backward)
+    else:
+        times = _ready(model, buckets, backward)
+    ready = [0, *accumulate(times, max)]
+    return ComputeTimes(
+        forward=forward,
+        backward=backward,
+        parts=tuple(after - before for before, after in pairwise(ready)),
+        provenance=provenance,
+        estimate=estimate,
+        figures=figures,
+    )
+
+
+def _measured_ready(
+    buckets: Sequence[BucketLayout], ready: Sequence[float], backward: Picoseconds
+) -> list[Picoseconds]:
+    """When the last gradient of each bucket was there."""
+    return [
+        min(backward, max((picoseconds(ready[piece.index]) for piece in layout.slices), default=0))
+        for layout in buckets
+    ]
+
+
+def _ready(
+    model: ModelFacts, buckets: Sequence[BucketLayout], backward: Picoseconds
+) -> list[Picoseconds]:
+    """When each bucket's last layer is done, counted from the start of the backward pass."""
+    elements = {piece.index: piece.numel for layout in buckets for piece in layout.slices}
+    weights = [layer.forward_flops for layer in model.layers]
+    if not any(weights):
+        weights = [sum(elements.get(p, 0) for p in layer.parameters) for layer in model.layers]
+    total = sum(weights)
+    done: dict[int, Picoseconds] = {}
+    spent = 0
+    for layer, weight in zip(reversed(model.layers), reversed(weights), strict=True):
+        spent += weight
+        time = round(Fraction(backward * spent, total)) if total else backward
+        done.update(dict.fromkeys(layer.parameters, time))  # a shared tensor: its last layer
+    orphans = sorted(set(elements) - set(done))
+    if orphans:
+        raise InternalError(f"parameters {orphans} of {model.name!r} belong to no layer")
+    return [max((done[piece.index] for piece in layout.slices), default=0) for layout in buckets]

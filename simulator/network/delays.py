@@ -1,0 +1,172 @@
+"""How late are messages, at random? Draws that depend on nothing but what is drawn for.
+
+The numbers that message m of rank r in collective k gets are a function of (key of k, m, r) alone
+(counter-based generator), so that no draw depends on the order of events, an oracle and a
+recurrence draw the same, and equal seeds give equal bits, whatever the shape of the arrays:
+
+    u = fraction number m of the SplitMix64 sequence from key',
+    key' = number 2^16 r + purpose of the sequence from the collective's key
+
+with purpose 2 i or 2 i + 1 for the i-th source of delay of a link, losses last.
+
+A message's delay is the sum over `Link.jitter`, of the messages that each delays (`probability`),
+by inversion of the distribution function, with v = 1 - u in (0, 1]:
+
+| distribution | delay                                                                            |
+|--------------|----------------------------------------------------------------------------------|
+| exponential  | -mean ln v                                                                       |
+| uniform      | 2 mean u                                                                         |
+| lognormal    | exp(ln mean - shape^2/2 + shape z), z the normal quantile of u (Wichura 1988)    |
+| pareto       | mean (1 - 1/shape) v^(-1/shape), never less than mean (1 - 1/shape)              |
+
+and, with sampled loss, of TCP's time-outs. Assumptions: packets, ceil(n / segment) but one at
+least, are lost independently; however many packets of a message are lost at first, the message
+waits for one time-out, in which all of them are sent again; each time the retransmission is lost
+with probability `rate` again, after twice the time (RFC 6298, sec. 5.5):
+
+    delay = timeout (2^k - 1),   P(k >= 1) = 1 - (1 - rate)^packets,   P(k >= j + 1 | k >= j) = rate
+
+with k at most 10. Fast retransmit, which spares long messages many time-outs, is left out.
+
+No message is later than a day, so that sums of delays fit the clock.
+
+Source: SplitMix64 as in `gcsim.compressors.random`; the loop is `delay_draws.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.network.delay_draws import EXPONENTIAL, LOGNORMAL, LOSS, PARETO, UNIFORM, draw
+from gcsim.simulator.network.links import Jitter, Link, Loss
+
+_CODES = {"exponential": EXPONENTIAL, "uniform": UNIFORM}
+_Row = tuple[int, float, float, float, float]
+"""Of one source of delay: its code, and as floats what `draw` says."""
+
+
+def collective_key(seed: int, iteration: int, bucket: int, index: int) -> int:
+    """The key of collective `index` of a bucket in an iteration, below 2^64."""
+    words = f"{seed}/{iteration}/{bucket}/{index}/delays"
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
+
+
+def delays(
+    links: Sequence[Link],
+    kinds: NDArray[np.int64],
+    nbytes: NDArray[np.int64] | int,
+    *,
+    key: int,
+    message: NDArray[np.int64] | int,
+    rank: NDArray[np.int64] | int,
+) -> Times:
+    """Extra latencies, picoseconds >= 0, int64, of the common shape of the arguments.
+
+    `links[kinds]` are the links of the messages, `nbytes` their sizes, `rank` their senders and
+    `message` their numbers among the sender's messages of this collective, `key` that of the
+    collective. Zero on links that are not `random`.
+    """
+    return RandomDelays(links)(kinds, nbytes, key=key, message=message, rank=rank)
+
+
+class RandomDelays:
+    """`delays` on links that are looked at once, for a kernel that draws round by round."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self.kinds = [link.random for link in links]
+        """Which of the links are random."""
+        self.any = any(self.kinds)
+        """Whether one is: without, every delay is zero."""
+        if self.any:
+            self._tables = _tables(tuple(links))
+
+    def __call__(
+        self,
+        kinds: NDArray[np.int64] | int,
+        nbytes: NDArray[np.int64] | int,
+        *,
+        key: int,
+        message: NDArray[np.int64] | int,
+        rank: NDArray[np.int64] | int,
+    ) -> Times:
+        """As `delays`, of the links that this was made with."""
+        arrays = [np.asarray(values, dtype=np.int64) for values in (kinds, nbytes, message, rank)]
+        shapes = {values.shape for values in arrays if values.ndim}
+        if len(shapes) > 1:
+            arrays = list(np.broadcast_arrays(*arrays))
+        out = np.zeros(shapes.pop() if len(shapes) == 1 else arrays[0].shape, dtype=np.int64)
+        if self.any and out.size:
+            of_link, sizes, numbers, senders = [_plain(values) for values in arrays]
+            first, codes, parameters = self._tables
+            known = draw(
+                np.uint64(key),
+                of_link,
+                sizes,
+                numbers,
+                senders,
+                first,
+                codes,
+                parameters,
+                out.reshape(-1),
+            )
+            if not known:
+                raise InternalError(f"link kinds {of_link} of {len(self.kinds)} links")
+        return out
+
+
+def _plain(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One type of array, for which the loop is compiled once: contiguous, writable."""
+    flags = values.flags
+    if not (flags.c_contiguous and flags.writeable):
+        values = np.array(values, order="C")
+    return values.reshape(-1)
+
+
+@lru_cache(maxsize=256)
+def _tables(
+    links: tuple[Link, ...],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Rows of the sources of all links, and at which row each link's begin, `[links + 1]`."""
+    rows = [_rows(link) for link in links]
+    first = np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64)
+    flat = [row for of_link in rows for row in of_link]
+    codes = np.array([row[0] for row in flat], dtype=np.int64)
+    return first, codes, np.array([row[1:] for row in flat], dtype=np.float64)
+
+
+def _rows(link: Link) -> list[_Row]:
+    rows = [_jitter_row(jitter) for jitter in link.jitter if jitter.random]
+    if link.loss is not None and link.loss.random:
+        rows.append(_loss_row(link.loss))
+    return rows
+
+
+def _jitter_row(jitter: Jitter) -> _Row:
+    mean, shape = jitter.mean * PS_PER_SECOND, jitter.shape
+    chance = float(jitter.probability)
+    if jitter.distribution == "lognormal":
+        return LOGNORMAL, chance, _ln_exact(mean) - float(shape * shape / 2), float(shape), 0.0
+    if jitter.distribution == "pareto":
+        return PARETO, chance, float(mean * (1 - 1 / shape)), float(1 / shape), 0.0
+    return _CODES[jitter.distribution], chance, float(mean), 0.0, 0.0
+
+
+def _loss_row(loss: Loss) -> _Row:
+    hazard = -_ln_exact(1 - loss.rate)
+    return LOSS, float(loss.rate), hazard, float(loss.timeout * PS_PER_SECOND), loss.segment
+
+
+def _ln_exact(value: Fraction) -> float:
+    """Correctly rounded, so the same everywhere."""
+    with localcontext(prec=40):
+        return float((Decimal(value.numerator) / Decimal(value.denominator)).ln())

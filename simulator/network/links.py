@@ -1,0 +1,248 @@
+"""A point-to-point link: how long a message occupies the sender, and when it arrives.
+
+    left = start + overhead + nbytes / rate        arrival = left + latency + random delay
+
+The alpha-beta model (Hockney 1994) with LogGP's overhead a message (Alexandrov et al. 1997). The
+rate is the goodput that the transport reaches: line rate times `efficiency` (goodput over line
+rate, 1448/1538 = 0.9415 for TCP over Ethernet with an MTU of 1500 bytes), without what background
+traffic takes, and no more than what losses leave (`impairments.py`). Measured links often reach
+less with short messages: `factors`. Where the rate changes over time (`rate_trace.py`), or an
+uplink must wait for a grant, when a message has left depends on when it started (`left`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
+from gcsim.simulator.network.impairments import Jitter, Loss, SizeFactor
+from gcsim.simulator.network.rate_trace import RateTrace, refuse, slower
+
+__all__ = ["Jitter", "Link", "Loss", "RateTrace", "SizeFactor", "Uplink"]
+
+_KEPT_SIZES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """The direction away from a node, where it differs: cellular links."""
+
+    bandwidth: Fraction
+    latency: Fraction
+    trace: RateTrace | None = None
+    grant: Fraction = Fraction(0)
+    """Seconds between the instants at which a message may start (TDD uplink grants); 0: any."""
+
+    def __post_init__(self) -> None:
+        _check_line("the uplink", self.bandwidth, self.latency)
+        _check_grant("the uplink", self.grant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One direction of a full-duplex link.
+
+    An access link (`up`) stands for its direction towards the node; `paths.path` gives the others.
+    """
+
+    name: str
+    bandwidth: Fraction
+    """Line rate, bytes per second."""
+    latency: Fraction
+    """One way, seconds, including the software on both ends."""
+    efficiency: Fraction = Fraction(1)
+    overhead: Fraction = Fraction(0)
+    """Seconds for which a message occupies its sender beside its bytes."""
+    factors: tuple[SizeFactor, ...] = ()
+    """By ascending size; smaller messages than the first's see the link as it is."""
+    jitter: tuple[Jitter, ...] = ()
+    """Their delays add up."""
+    loss: Loss | None = None
+    background: Fraction = Fraction(0)
+    """Share of the rate that other traffic takes all the time, in [0, 1)."""
+    trace: RateTrace | None = None
+    """In the place of bandwidth times efficiency, where the rate changes over time."""
+    up: Uplink | None = None
+    """Set: an access link with two different directions; `bandwidth`, `latency` and `trace` are
+    those towards the node, and a path between two nodes takes one's up and the other's down."""
+    grant: Fraction = Fraction(0)
+    """Seconds between the instants at which a message may start on this direction; 0: any."""
+    shared: bool = False
+    """One half-duplex medium for all nodes (Wi-Fi): a message between two nodes crosses it twice,
+    by way of the access point."""
+    source: str = ""
+    """Where the figures come from; shown in every report."""
+    estimate: bool = False
+    """True when a figure was neither measured on this link nor stated by the user."""
+
+    def __post_init__(self) -> None:
+        _check_line(self.name, self.bandwidth, self.latency)
+        _check_grant(self.name, self.grant)
+        sizes = [factor.from_bytes for factor in self.factors]
+        refuse(
+            (
+                self.efficiency <= 0,
+                f"{self.name}: an efficiency of {float(self.efficiency):g}",
+                "it is the goodput over the line rate, more than 0",
+            ),
+            (
+                self.overhead < 0,
+                f"{self.name}: an overhead of {float(self.overhead):g} s",
+                "it is at least 0",
+            ),
+            (
+                any(a >= b for a, b in pairwise(sizes)),
+                f"{self.name}: the sizes of its factors do not ascend: {sizes}",
+                "one factor a size, by ascending size",
+            ),
+            (
+                not 0 <= self.background < 1,
+                f"{self.name}: background traffic takes {float(self.background):g} of the rate",
+                "it takes at least 0 and less than 1",
+            ),
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def line_goodput(self) -> RateTrace | Fraction:
+        """Goodput, bytes per second, of all connections together; over time with a trace."""
+        free = 1 - self.background
+        if self.trace is not None:
+            return self.trace.times_factor(free)
+        return self.bandwidth * self.efficiency * free
+
+    @cached_property
+    def goodput(self) -> RateTrace | Fraction:
+        """Goodput, bytes per second, of one connection; over time with a trace."""
+        most = self.loss.goodput(self.latency) if self.loss is not None else None
+        return self.line_goodput if most is None else slower(self.line_goodput, most)
+
+    @cached_property
+    def rate(self) -> Fraction:
+        """Goodput, bytes per second, of a long message that has the link for itself.
+
+        With a trace: in the long run.
+        """
+        goodput = self.goodput
+        return goodput.long_run if isinstance(goodput, RateTrace) else goodput
+
+    def serialization(self, nbytes: int) -> Picoseconds:
+        """Time for which `nbytes` occupy the link, when that does not depend on the start.
+
+        `InternalError` where it does (`timed`).
+        """
+        known = self._busy.get(nbytes)
+        if known is None:
+            if self.timed:
+                raise InternalError(f"{self.name}: how long {nbytes} bytes take depends on when")
+            if len(self._busy) >= _KEPT_SIZES:
+                self._busy.clear()
+            self._busy[int(nbytes)] = known = self._duration(int(nbytes))
+        return known
+
+    def latency_for(self, nbytes: int) -> Picoseconds:
+        """The latency of a message of `nbytes`, on the engine's clock."""
+        if not self.factors:
+            return self.latency_ps
+        return self._latencies[bisect_right(self._sizes, nbytes)]
+
+    def left(self, start: Picoseconds, nbytes: int) -> Picoseconds:
+        """When a message that may start at `start`, absolute time, has left its sender.
+
+        It waits for the next grant, then its overhead passes, then its bytes flow at the rate of
+        the moment. Monotone in `start`.
+        """
+        if not self.timed:
+            return start + self.serialization(nbytes)
+        start, nbytes = int(start), int(nbytes)
+        if self.grant:
+            period = self._grant  # the first multiple, in whole picoseconds, that is not before
+            start = math.ceil(((start - 1) // period + 1) * period)
+        goodput = self.goodput
+        if not isinstance(goodput, RateTrace):
+            return start + self._duration(nbytes)
+        share = self._rate_factor(nbytes)
+        return goodput.through(start + self._overhead, nbytes if share == 1 else nbytes / share)
+
+    @cached_property
+    def random(self) -> bool:
+        """Messages have random delays."""
+        lost = self.loss is not None and self.loss.random
+        return lost or any(jitter.random for jitter in self.jitter)
+
+    @cached_property
+    def timed(self) -> bool:
+        """When a message has left depends on the absolute time: only `left` tells."""
+        up = self.up
+        return (
+            self.trace is not None
+            or self.grant > 0
+            or (up is not None and (up.trace is not None or up.grant > 0))
+        )
+
+    @cached_property
+    def latency_ps(self) -> Picoseconds:
+        """The latency on the engine's clock, of a message that no size factor applies to."""
+        return round(self.latency * PS_PER_SECOND)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @cached_property
+    def _busy(self) -> dict[int, Picoseconds]:
+        return {}
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [factor.from_bytes for factor in self.factors]
+
+    @cached_property
+    def _latencies(self) -> list[Picoseconds]:
+        factors = (Fraction(1), *(factor.latency for factor in self.factors))
+        return [round(self.latency * factor * PS_PER_SECOND) for factor in factors]
+
+    @cached_property
+    def _grant(self) -> Fraction:
+        return self.grant * PS_PER_SECOND
+
+    @cached_property
+    def _overhead(self) -> Picoseconds:
+        return round(self.overhead * PS_PER_SECOND)
+
+    def _rate_factor(self, nbytes: int) -> Fraction:
+        place = bisect_right(self._sizes, nbytes)
+        return self.factors[place - 1].bandwidth if place else Fraction(1)
+
+    def _duration(self, nbytes: int) -> Picoseconds:
+        if nbytes < 0:
+            raise InternalError(f"{self.name}: a message of {nbytes} bytes")
+        seconds = self.overhead + nbytes / (self.rate * self._rate_factor(nbytes))
+        return round(seconds * PS_PER_SECOND)
+
+
+def _check_line(name: str, bandwidth: Fraction, latency: Fraction) -> None:
+    refuse(
+        (
+            bandwidth <= 0,
+            f"{name}: a bandwidth of {float(bandwidth):g} B/s",
+            "it is more than 0; an outage is a trace with a rate of 0",
+        ),
+        (latency < 0, f"{name}: a latency of {float(latency):g} s", "it is at least 0"),
+    )
+
+
+def _check_grant(name: str, grant: Fraction) -> None:
+    refuse((grant < 0, f"{name}: a grant each {float(grant):g} s", "0 means at any time"))

@@ -1,0 +1,204 @@
+"""From the links of two ends to the path between them.
+
+| property    | of a path from a to b                                                             |
+|-------------|-----------------------------------------------------------------------------------|
+| rate        | the smaller of a's outward and b's inward rate; at each instant, with a trace      |
+| latency     | half of each end's; an access link (`Link.up`) counts with its whole leg           |
+| overhead    | half of each end's                                                                 |
+| grants      | of a's outward leg                                                                 |
+| factors     | the sender's                                                                       |
+| delays      | both ends' jitter (what both ends have, once); the larger loss                     |
+
+Between two ends with the same symmetric link the path is that link: a network link's figures are
+those of a whole path, half of which each end stands for. Equal arguments give the identical path,
+so that links may be told apart by identity.
+
+What losses leave ("capped") is found for the latency of the whole path there and back, and holds
+for each connection: sharing a link (`slowed`, `through`) divides what the line carries, and a
+connection that losses keep below its share loses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+from gcsim.errors import InputError, InternalError, Problem
+from gcsim.simulator.network.links import Jitter, Link, Loss
+from gcsim.simulator.network.rate_trace import RateTrace, slower
+
+_KEPT = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leg:
+    """One direction of what an end contributes to a path."""
+
+    name: str
+    goodput: RateTrace | Fraction
+    latency: Fraction
+    grant: Fraction
+
+
+@lru_cache(maxsize=_KEPT)
+def path(out: Link, into: Link) -> Link:
+    """The link that a message sees which leaves through `out` and arrives through `into`.
+
+    Raises `InputError` when nothing would ever get through, or when two traces repeat together
+    only after very many changes.
+    """
+    if out == into and out.up is None:
+        return out
+    first, last = _outward_leg(out), _inward_leg(into)
+    return _with_goodput(
+        replace(
+            out,
+            name=f"{first.name} to {last.name}",
+            latency=first.latency + last.latency,
+            overhead=(out.overhead + into.overhead) / 2,
+            jitter=_both(out.jitter, into.jitter),
+            loss=_larger(out.loss, into.loss),
+            grant=first.grant,
+            up=None,
+            shared=out.shared or into.shared,
+            source=_joined(out.source, into.source),
+            estimate=out.estimate or into.estimate,
+        ),
+        _least(first.goodput, last.goodput, out, into),
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def outward(link: Link) -> Link:
+    """What a message sees from a node to a machine at the switch that limits nothing itself.
+
+    An access link's leg away from the node; any other link as it is.
+    """
+    if link.up is None:
+        return link
+    leg = _outward_leg(link)
+    plain = replace(link, name=leg.name, latency=leg.latency, grant=leg.grant, up=None)
+    return _with_goodput(plain, leg.goodput)
+
+
+@lru_cache(maxsize=_KEPT)
+def inward(link: Link) -> Link:
+    """What a message sees from such a machine to a node, see `outward`."""
+    return link if link.up is None else replace(link, name=_inward_leg(link).name, up=None)
+
+
+@lru_cache(maxsize=_KEPT)
+def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
+    """The path `link` when it also crosses `uplink`, of whose rate a message gets 1 / `share`.
+
+    The rate is the smaller one; the uplink's latency, overhead and jitter come on top, once for
+    the whole crossing; the larger loss counts.
+    """
+    _check_share(share)
+    if uplink.up is not None or uplink.grant:
+        raise InputError(
+            Problem(
+                message=f"{uplink.name}: an access link between two switches",
+                hint="give an uplink that is the same in both directions, without grants",
+            )
+        )
+    carried = _divided(uplink.line_goodput, share)
+    return _with_goodput(
+        replace(
+            link,
+            name=f"{link.name} over {uplink.name}" + (f" / {share}" if share != 1 else ""),
+            latency=link.latency + uplink.latency,
+            overhead=link.overhead + uplink.overhead,
+            jitter=link.jitter + uplink.jitter,
+            loss=_larger(link.loss, uplink.loss),
+            source=_joined(link.source, uplink.source),
+            estimate=link.estimate or uplink.estimate,
+        ),
+        _least(link.line_goodput, carried, link, uplink),
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def slowed(link: Link, sharing: int | Fraction) -> Link:
+    """The same link when `sharing` >= 1 messages share what it carries."""
+    _check_share(sharing)
+    if sharing == 1:
+        return link
+    if link.up is not None:
+        raise InternalError(f"{link.name}: an access link is shared leg by leg")
+    name = f"{link.name} / {sharing}"
+    return _with_goodput(replace(link, name=name), _divided(link.line_goodput, sharing))
+
+
+def _outward_leg(link: Link) -> _Leg:
+    up = link.up
+    if up is None:
+        return _Leg(
+            name=link.name,
+            goodput=link.line_goodput,
+            latency=link.latency / 2,
+            grant=link.grant,
+        )
+    one_way = replace(link, bandwidth=up.bandwidth, trace=up.trace, up=None)
+    return _Leg(
+        name=f"{link.name} (up)",
+        goodput=one_way.line_goodput,
+        latency=up.latency,
+        grant=up.grant,
+    )
+
+
+def _inward_leg(link: Link) -> _Leg:
+    access = link.up is not None
+    return _Leg(
+        name=f"{link.name} (down)" if access else link.name,
+        goodput=link.line_goodput,
+        latency=link.latency if access else link.latency / 2,
+        grant=Fraction(0),
+    )
+
+
+def _with_goodput(link: Link, goodput: RateTrace | Fraction) -> Link:
+    """The link with another goodput of its line; what it was made of is in there."""
+    trace = goodput if isinstance(goodput, RateTrace) else None
+    rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
+    one = Fraction(1)
+    return replace(link, bandwidth=rate, efficiency=one, background=one - 1, trace=trace)
+
+
+def _least(
+    one: RateTrace | Fraction, other: RateTrace | Fraction, first: Link, last: Link
+) -> RateTrace | Fraction:
+    try:
+        return slower(one, other)
+    except InputError as error:
+        ends = f"from {first.name} to {last.name}"
+        raise InputError(
+            [replace(problem, message=f"{ends}: {problem.message}") for problem in error.problems]
+        ) from error
+
+
+def _divided(goodput: RateTrace | Fraction, share: int | Fraction) -> RateTrace | Fraction:
+    if isinstance(goodput, RateTrace):
+        return goodput.times_factor(1 / Fraction(share))
+    return goodput / share
+
+
+def _both(first: tuple[Jitter, ...], last: tuple[Jitter, ...]) -> tuple[Jitter, ...]:
+    return first + tuple(jitter for jitter in last if jitter not in first)
+
+
+def _larger(first: Loss | None, last: Loss | None) -> Loss | None:
+    if first is None or last is None:
+        return first or last
+    return first if first.rate >= last.rate else last
+
+
+def _joined(first: str, last: str) -> str:
+    return first if first == last else "; ".join(text for text in (first, last) if text)
+
+
+def _check_share(share: int | Fraction) -> None:
+    if share < 1:
+        raise InternalError(f"{share} messages share a link")

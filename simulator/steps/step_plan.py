@@ -1,0 +1,176 @@
+"""What is a training step, and what is told of it? The plain data that both step engines share.
+
+Semantics, for each rank r and iteration i (all times in integer picoseconds):
+
+- Iteration i + 1 of a rank begins when its iteration i is finished; nobody waits for anybody
+  except in collectives. All ranks begin iteration 0 at 0.
+- Input: the loader of each rank makes batch 0, 1, 2, ... one after the other, `input_batch` each.
+  It begins batch b when batch b - 1 is made and batch b - prefetch has been taken (b < prefetch: at
+  once). A micro-batch's forward pass takes one batch; it waits until one is made (`input`).
+- An iteration has `accumulation` micro-batches: forward and backward without any exchange, but for
+  the last one, whose backward pass is interleaved with the buckets'.
+- Compute stream: one piece of work at a time, in the order of arrival, never interrupted (ties: the
+  autograd thread's first, then by bucket, then by place in the bucket's exchange). The autograd
+  thread issues forward; then for each bucket its part of backward; then the rest of backward; each
+  when the one before is done. In a micro-batch without exchange backward is one job. A piece whose
+  jobs take no time is done when it arrives: nothing is launched, so nothing queues.
+- Without a side stream a bucket's `before` jobs are one piece with its part of backward, and what
+  follows a collective (`after`) is a piece that arrives on the compute stream when that collective
+  returns. With a side stream both go there: `before` arrives when the bucket's backward part is
+  done, `after` when the collective returns; same order of service; each job takes `side_slowdown`
+  times as long, rounded to the nearest picosecond (halves to the even one) before the rank's pace.
+- A bucket asks for its first collective when `before` is done, and for the next when the `after`
+  of the one before is done.
+- Communicator: all ranks use one order. A collective joins the queue at the instant at which the
+  first rank asks for it; those of one instant by iteration, bucket, place. One slot: rank r enters
+  a collective when it has asked for it and has left the one in front of it. Two slots: when it has
+  asked for it, has entered the one in front, and has left all but one of those in front.
+- A rank's optimiser runs on the compute stream when all its exchanges and its backward pass are
+  done; then the iteration is finished.
+- Ranks of a machine share its cores (`StepPlan.machines`): while n streams of a machine do jobs of
+  `kinds`, each of these jobs gets on at the speed min(1, cores / n); it ends at the first whole
+  picosecond at which it has had its duration, and counts until then.
+- A rank's pace f in an iteration stretches everything that its streams do in it:
+  `stretched(duration, f)`, each job on its own.
+
+Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.devices.training_time import ComputeTimes
+
+CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
+"""A collective's exit times `[p]`, given its record, entry times `[p]`, server time, and the key
+of its random numbers (`delays.collective_key`)."""
+Pace = Callable[[int], "NDArray[np.float64] | None"]
+"""By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
+Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
+Resource = Literal["input", "compute", "encode", "network", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Something that a stream does."""
+
+    kind: Kind
+    name: str
+    duration: Picoseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketWork:
+    """One bucket's exchange, with the prices of its computations."""
+
+    before: tuple[Job, ...]
+    """Computed when the bucket's part of the backward pass is done."""
+    collectives: tuple[CollectiveRecord, ...] = ()
+    server_times: tuple[Picoseconds, ...] = ()
+    """By collective: the parameter servers' computation."""
+    after: tuple[Job, ...] = ()
+    """By collective: computed when it has returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """Who shares cores with whom."""
+
+    cores: int
+    """Of a machine."""
+    of_rank: tuple[int, ...]
+    """By rank: the number of its machine."""
+    kinds: frozenset[Kind]
+    """Of jobs that run on these cores, one core each; all others have devices of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step, as every rank does it."""
+
+    compute: ComputeTimes
+    """Of one micro-batch."""
+    buckets: tuple[BucketWork, ...]
+    side_stream: bool = False
+    side_slowdown: Fraction = Fraction(1)
+    slots: Literal[1, 2] = 1
+    """Collectives that may be under way at a time."""
+    optimizer: Picoseconds = 0
+    accumulation: int = 1
+    input_batch: Picoseconds = 0
+    """0: batches are always ready."""
+    prefetch: int = 2
+    machines: Machines | None = None
+    """None: every stream has a device, or a core, of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One thing that happened on one resource of one rank, in picoseconds."""
+
+    rank: int
+    resource: Resource
+    name: str
+    start: Picoseconds
+    end: Picoseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationTimes:
+    """Where one rank's iteration goes, in picoseconds.
+
+    iteration == forward + backward + encode + exposed + decode + optimizer + input, exactly.
+    """
+
+    rank: int
+    iteration: Picoseconds
+    """From the end of this rank's iteration before to the end of this one."""
+    forward: Picoseconds
+    backward: Picoseconds
+    encode: Picoseconds
+    """Moments, and all computation before a bucket's last collective; on a side stream only the
+    time during which the compute stream has nothing to do."""
+    decode: Picoseconds
+    """The rest of the exchange's computation; on a side stream as `encode`. (When both streams'
+    idle and busy times overlap, an instant at which the side stream encodes counts as encode.)"""
+    communication: Picoseconds
+    """Time during which a collective of this rank is under way, hidden or not; summed."""
+    exposed: Picoseconds
+    """Time during which no stream has anything to do, but for waiting for input."""
+    optimizer: Picoseconds = 0
+    input: Picoseconds = 0
+    """Time during which the compute stream waits for a batch."""
+    spans: tuple[Span, ...] = ()
+    """Of all ranks, by rank and start; empty unless asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """Consecutive iterations of all ranks, in picoseconds."""
+
+    finish: Times
+    """`[iterations, ranks]`: end of each rank's iteration."""
+    parts: dict[str, Times]
+    """`[iterations, ranks]` each: forward, backward, encode, decode, communication, exposed,
+    optimizer, input, as `IterationTimes` says. All but communication add up to the time from the
+    end of the rank's iteration before (0 before the first) to the end of this one."""
+    spans: tuple[Span, ...] = ()
+    """Of the last iteration and all ranks, by rank and start; empty unless asked for."""
+
+
+def even(iteration: int) -> None:
+    """The pace at which everybody computes equally fast in every iteration."""
+
+
+def stretched(duration: Picoseconds, factor: float) -> Picoseconds:
+    """A duration at a rank's pace; nearest picosecond, halves to the even one."""
+    return int(np.rint(duration * factor)) if factor != 1 else duration

@@ -1,0 +1,165 @@
+"""Which pieces of work does a step consist of? A plan as the numbers that compiled loops read.
+
+A table of int64 `[rows, width]`, with a column for each rank or one for all ranks:
+
+| rows             | what                                                                     |
+|------------------|--------------------------------------------------------------------------|
+| FORWARD          | a micro-batch's forward pass                                             |
+| BACKWARD         | a whole backward pass, of the micro-batches before the last              |
+| OPTIMIZER        | the optimiser                                                            |
+| THREAD + b       | bucket b's part of the backward pass, without a side stream with `before` |
+| THREAD + buckets | the rest of the backward pass                                            |
+| side + b         | with a side stream: bucket b's `before`                                  |
+| after + c        | what follows collective c (numbered by bucket, then place)               |
+| totals + kind    | all work of a kind (side streams' left out), in the order of `KINDS`     |
+
+Each job is stretched and rounded on its own and then added to its piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds
+from gcsim.simulator.steps.step_plan import Job, Kind, StepPlan
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FORWARD, BACKWARD, OPTIMIZER, THREAD = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """The pieces of one plan."""
+
+    side_stream: bool
+    buckets: int
+    counts: NDArray[np.int64]
+    """By bucket: its number of collectives."""
+    first: NDArray[np.int64]
+    """By bucket: the number of its first collective."""
+    names: tuple[tuple[int, int], ...]
+    """By number of the collective: bucket, and place in it."""
+    follows: NDArray[np.int64]
+    """By number of the collective: 1 where the next one is of the same bucket."""
+    side: int
+    after: int
+    totals: int
+    jobs: NDArray[np.int64]
+    """`[jobs, 4]`: duration, row, row of its kind's total (-1: none), times in an iteration."""
+    side_jobs: NDArray[np.int64]
+    """`[side jobs, 3]` in the order of their pieces: duration, piece (`side + b` or `after + c`,
+    less `side`), place of its kind in `KINDS`."""
+
+    @staticmethod
+    def of(plan: StepPlan) -> Layout:
+        """Raises `InternalError` when the plan's lists do not fit together."""
+        compute, buckets = plan.compute, plan.buckets
+        if len(buckets) != len(compute.parts):
+            raise InternalError(f"{len(buckets)} exchanges for {len(compute.parts)} buckets")
+        for number, bucket in enumerate(buckets):
+            if len(bucket.after) != len(bucket.collectives):
+                raise InternalError(
+                    f"bucket {number}: {len(bucket.after)} computations after "
+                    f"{len(bucket.collectives)} collectives"
+                )
+        counts = [len(bucket.collectives) for bucket in buckets]
+        names = [(b, index) for b, count in enumerate(counts) for index in range(count)]
+        side = THREAD + len(buckets) + 1
+        after = side + len(buckets)
+        totals = after + len(names)
+        micro = plan.accumulation - 1
+        jobs = _Jobs(totals)
+        jobs.add(FORWARD, "forward", compute.forward, times=micro + 1)
+        jobs.add(BACKWARD, "backward", compute.backward, times=micro)
+        jobs.add(OPTIMIZER, "optimizer", plan.optimizer)
+        for b, part in enumerate((*compute.parts, compute.rest)):
+            jobs.add(THREAD + b, "backward", part)
+        befores = [(b, job) for b, bucket in enumerate(buckets) for job in bucket.before]
+        afters = [job for bucket in buckets for job in bucket.after]
+        side_jobs: list[tuple[int, int, int]] = []
+        if plan.side_stream:
+            placed = [(side + b, job) for b, job in befores]
+            placed += [(after + c, job) for c, job in enumerate(afters)]
+            for row, job in placed:
+                duration = side_duration(job, plan.side_slowdown)
+                jobs.rows.append((duration, row, -1, 0))
+                side_jobs.append((duration, row - side, KINDS.index(job.kind)))
+        else:
+            jobs.add_all((THREAD + b, job) for b, job in befores)
+            jobs.add_all((after + c, job) for c, job in enumerate(afters))
+        return Layout(
+            side_stream=plan.side_stream,
+            buckets=len(buckets),
+            counts=np.array(counts, dtype=np.int64),
+            first=np.cumsum([0, *counts], dtype=np.int64)[:-1],
+            names=tuple(names),
+            follows=np.array([i + 1 < counts[b] for b, i in names], dtype=np.int64),
+            side=side,
+            after=after,
+            totals=totals,
+            jobs=_matrix(jobs.rows, 4),
+            side_jobs=_matrix(side_jobs, 3),
+        )
+
+    def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The pieces' durations `[rows, width]`, stretched by the factors `[width]`."""
+        table = np.zeros((self.totals + len(KINDS), len(factors)), dtype=np.int64)
+        _stretch(self.jobs, factors, table)
+        return table
+
+    def shape(self) -> NDArray[np.int64]:
+        """Rows by bucket: `counts`, `first`; rows by collective: its bucket, `follows`."""
+        shape = np.zeros((4, max(self.buckets, len(self.names), 1)), dtype=np.int64)
+        shape[0, : self.buckets], shape[1, : self.buckets] = self.counts, self.first
+        shape[2, : len(self.names)] = [bucket for bucket, _ in self.names]
+        shape[3, : len(self.names)] = self.follows
+        return shape
+
+
+def side_duration(job: Job, slowdown: Fraction) -> Picoseconds:
+    """Of a job on the side stream, at the pace 1."""
+    return round(job.duration * slowdown)
+
+
+class _Jobs:
+    """Rows of `Layout.jobs` in the making."""
+
+    def __init__(self, totals: int) -> None:
+        self.rows: list[tuple[int, int, int, int]] = []
+        self._totals = totals
+
+    def add(self, row: int, kind: Kind, duration: Picoseconds, times: int = 1) -> None:
+        self.rows.append((duration, row, self._totals + KINDS.index(kind), times))
+
+    def add_all(self, jobs: Iterable[tuple[int, Job]]) -> None:
+        for row, job in jobs:
+            self.add(row, job.kind, job.duration)
+
+
+def _matrix(rows: Sequence[tuple[int, ...]], columns: int) -> NDArray[np.int64]:
+    return np.array(rows, dtype=np.int64).reshape(len(rows), columns)
+
+
+@loop
+def _stretch(
+    jobs: NDArray[np.int64], factors: NDArray[np.float64], table: NDArray[np.int64]
+) -> None:
+    """`step_plan.stretched` of each job, added to its rows."""
+    for j in range(jobs.shape[0]):
+        duration, row, total, times = jobs[j, 0], jobs[j, 1], jobs[j, 2], jobs[j, 3]
+        if duration == 0:
+            continue
+        for column in range(factors.size):
+            factor = factors[column]
+            time = duration if factor == 1.0 else np.int64(np.rint(duration * factor))
+            table[row, column] += time
+            if total >= 0:
+                table[total, column] += times * time
