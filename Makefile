@@ -15,8 +15,8 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 run: $(VENV)/run.stamp  ## the main job
 	$(BIN)/gcsim run $(SCENARIO)
 
-test: $(VENV)/dev.stamp  ## the test suite
-	$(BIN)/python -m pytest
+test: $(VENV)/dev.stamp  ## the test suite, on all cores
+	$(BIN)/python -m pytest -p no:benchmark --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
 long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks"

@@ -1,134 +1,92 @@
 """What happened when in a sample iteration? A trace that Perfetto and chrome://tracing open.
 
-A process is one rank under one compressor, a thread one resource of that rank: input (only where
-batches are loaded), compute, encode, network, decode. Each span is a complete event ("X") with its
-start and duration in microseconds; all compressors start at zero. Spans of one resource that
-overlap (two collectives under way) get a lane each, as slices on one track must nest.
+A process is one method on the whole cluster, a track one resource of one rank, rank by rank: the
+loader of its batches, the compute stream, a side stream, the communicator and its second slot
+(`trace_tracks.py`). Counters tell of all ranks together (`trace_counters.py`), arrows for whom a
+rank waited (`trace_arrows.py`). All methods start at zero.
 
-A trace of more than `LIMIT` spans keeps, for each compressor, the ranks of the first node and the
-rank that ends last, and says so in `otherData`.
+Perfetto shows processes by their number of slices, and the tracks of one by their number.
 
-Source: "Trace Event Format" (Google, 2016), sections "Complete Events" and "Metadata Events".
+A trace of more than `LIMIT` spans keeps, for each method, the ranks of the first node and the rank
+that ends last, and says so in `otherData`; counters are of all ranks all the same.
+
+Source: "Trace Event Format" (Google, 2016); Perfetto, src/trace_processor/importers/json.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from gcsim.analysis.numbers import plural
 from gcsim.analysis.selection import at_largest
-from gcsim.scenarios.result import Result, Span, Timeline
-
-RESOURCES = ("compute", "encode", "network", "decode")
-"""Threads that every process has, from top to bottom; others follow in the order of appearance."""
-INPUT = "input"
-"""A thread above them, where batches are loaded."""
+from gcsim.analysis.trace_arrows import arrows
+from gcsim.analysis.trace_counters import counters
+from gcsim.analysis.trace_tracks import Event, Method, metadata, tracks
+from gcsim.scenarios.result import Result, Timeline
 
 LIMIT = 60_000
-"""Spans in one trace: about 7 MB of JSON."""
+"""Spans in one trace."""
 
-_LANES = 100
-"""Lanes that a resource may have: thread id = resource * _LANES + lane."""
+HOW = (
+    "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. A "
+    "process is one method on the whole cluster: open it to see, rank by rank (they are counted "
+    "node by node), a track for each resource, and below them counters of all ranks. A click on a "
+    "slice shows its arguments, and, on the transfer of a rank that waited for a slower one, an "
+    "arrow from what that one was busy with."
+)
 
 
 def chrome_trace(result: Result) -> str:
     """The timelines of `result` as trace-event JSON, one event a line; deterministic."""
+    largest = at_largest(result)[0]
     cut = sum(len(timeline.spans) for timeline in result.timelines) > LIMIT
-    shown = [
-        (timeline, _kept(timeline, _node_size(result)) if cut else None)
-        for timeline in result.timelines
-    ]
     about = {
         "scenario": result.scenario.get("name", ""),
-        "nodes": at_largest(result)[0].nodes,
+        "nodes": largest.nodes,
         "phase": {timeline.label: timeline.phase for timeline in result.timelines},
         "ranks": "all",
+        "how": HOW,
     }
     if cut:
         about["ranks"] = (
             "of each compressor the first node's ranks and the one that ends last, because "
             f"there are more than {LIMIT} spans"
         )
-    events = [
+    node_size = largest.workers // largest.nodes
+    lines = [
         json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-        for event in _events(shown, _node_size(result))
+        for number, timeline in enumerate(result.timelines, start=1)
+        for event in _events(timeline, number, node_size, cut=cut)
     ]
     head = json.dumps(about, ensure_ascii=False)
-    body = ",\n".join(events)
+    body = ",\n".join(lines)
     return f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n{body}\n]}}\n'
 
 
-def _node_size(result: Result) -> int:
-    largest = at_largest(result)[0]
-    return largest.workers // largest.nodes
+def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> Iterator[Event]:
+    """Of one method: names, then what happened, by time."""
+    if not timeline.spans:
+        return
+    kept = _kept(timeline, node_size) if cut else {span.rank for span in timeline.spans}
+    spans = tuple(span for span in timeline.spans if span.rank in kept)
+    method = Method(number=number, spans=spans, timeline=timeline)
+    ranks = plural(timeline.nodes * node_size, "rank")
+    yield metadata(method, "process_name", name=f"{timeline.label}, {ranks}")
+    yield metadata(method, "process_labels", labels=f"{timeline.phase} iteration")
+    yield metadata(method, "process_sort_index", sort_index=number)
+    names, slices = tracks(method)
+    yield from names
+    yield from sorted([*slices, *counters(method), *arrows(method)], key=_by_time)
 
 
 def _kept(timeline: Timeline, node_size: int) -> set[int]:
     """The first node's ranks and the rank that ends last (ties: the lowest)."""
-    last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank), default=None)
-    return {*range(node_size), *([] if last is None else [last.rank])}
+    last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
+    return {*range(node_size), last.rank}
 
 
-def _events(
-    shown: Iterable[tuple[Timeline, set[int] | None]], node_size: int
-) -> Iterator[dict[str, Any]]:
-    process = 0
-    for timeline, kept in shown:
-        by_rank: dict[int, list[Span]] = {}
-        for span in timeline.spans:
-            if kept is None or span.rank in kept:
-                by_rank.setdefault(span.rank, []).append(span)
-        for rank in sorted(by_rank):
-            process += 1
-            name = f"{timeline.label}: rank {rank}, node {rank // node_size}"
-            yield _metadata("process_name", process, name=name)
-            yield _metadata("process_labels", process, labels=f"{timeline.phase} iteration")
-            yield _metadata("process_sort_index", process, sort_index=process)
-            yield from _threads(process, by_rank[rank])
-
-
-def _threads(process: int, spans: list[Span]) -> Iterator[dict[str, Any]]:
-    """One rank's threads from top to bottom, each with its events by start."""
-    found = dict.fromkeys(span.resource for span in spans)
-    resources = [*([INPUT] if INPUT in found else []), *RESOURCES]
-    resources += [name for name in found if name not in resources]
-    for number, resource in enumerate(resources, start=1):
-        of_resource = [span for span in spans if span.resource == resource]
-        for lane, lane_spans in enumerate(_lanes(of_resource) or [[]]):
-            thread = number * _LANES + lane
-            name = resource if lane == 0 else f"{resource} ({lane + 1})"
-            yield _metadata("thread_name", process, thread, name=name)
-            yield _metadata("thread_sort_index", process, thread, sort_index=thread)
-            for span in lane_spans:
-                yield _complete(process, thread, span)
-
-
-def _lanes(spans: list[Span]) -> list[list[Span]]:
-    """Spans distributed over as few lanes as leave no two on a lane overlapping."""
-    lanes: list[list[Span]] = []
-    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s, span.name)):
-        free = next((lane for lane in lanes if lane[-1].end_s <= span.start_s), None)
-        if free is None:
-            lanes.append([span])
-        else:
-            free.append(span)
-    return lanes
-
-
-def _complete(process: int, thread: int, span: Span) -> dict[str, Any]:
-    # through whole picoseconds, so that ts + dur of a span is the ts of the one that follows it
-    start, end = round(span.start_s * 1e12), round(span.end_s * 1e12)
-    return {
-        "name": span.name,
-        "cat": span.resource,
-        "ph": "X",
-        "ts": start / 1e6,
-        "dur": (end - start) / 1e6,
-        "pid": process,
-        "tid": thread,
-    }
-
-
-def _metadata(kind: str, process: int, thread: int = 0, **args: object) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "ts": 0, "pid": process, "tid": thread, "args": args}
+def _by_time(event: dict[str, Any]) -> tuple[float, float]:
+    """What lasts longer comes before what is within it, and before an arrow's end on it."""
+    return event["ts"], -event.get("dur", 0)

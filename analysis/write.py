@@ -1,4 +1,4 @@
-"""What does a run leave behind? Six files, each of them whole, or the earlier ones untouched.
+"""What does a run leave behind? Six files, a seventh where nodes die: all whole, or none of them.
 
 All files are produced under temporary names first and renamed when the last of them is whole:
 a full disk or an interrupt while a figure is drawn changes nothing in the folder.
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from gcsim.analysis.plots import save_breakdown, save_speedup
+from gcsim.analysis.plots import save_breakdown, save_faults, save_speedup
 from gcsim.analysis.timeline import chrome_trace
 from gcsim.files import replacing
 from gcsim.scenarios import document
@@ -50,17 +50,25 @@ FILES: dict[str, Writer] = {
     "breakdown.png": save_breakdown,
     "timeline.json": _text(chrome_trace),
     "scenario.yaml": _text(to_yaml),
+    "faults.png": save_faults,
 }
+FAULTS_ONLY = {"faults.png"}
+"""Of a scenario with `training.faults` only."""
 
 
 def write(result: Result, folder: Path) -> tuple[Path, ...]:
     """Write all files of a run into `folder`, which is made when it is missing.
 
+    What an earlier run with faults has left there, and this one does not write, is removed.
+
     Raises `InputError` when the disk is full or the folder cannot be written; files of an
     earlier run are then as they were.
     """
-    paths = tuple(folder / name for name in FILES)
+    left_out = FAULTS_ONLY if result.faulty is None else set()
+    paths = tuple(folder / name for name in FILES if name not in left_out)
     with ExitStack() as renamed_together:
-        for path, produce in zip(paths, FILES.values(), strict=True):
-            produce(result, renamed_together.enter_context(replacing(path)))
+        for path in paths:
+            FILES[path.name](result, renamed_together.enter_context(replacing(path)))
+    for name in left_out:
+        (folder / name).unlink(missing_ok=True)
     return paths

@@ -8,13 +8,15 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from rich.table import Table
 from rich.text import Text
 
+from gcsim import units
 from gcsim.analysis.numbers import bits, duration, plural, significant, size, times
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.checking import dotted
@@ -25,6 +27,7 @@ from gcsim.scenarios.topology import matters, random_settings, slows, timed_sett
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Noise, Training
 from gcsim.traces.passes import PassTimes
 
@@ -98,6 +101,9 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
             "host",
             f"{plural(host.cores, 'core')} of {of}, {duration(float(host.per_message))} a message",
         )
+    if cluster.reduction is not None:
+        rate = units.exact(cluster.reduction, "bandwidth")
+        yield "reduction", f"what is received is added at {rate}"
     for number, (setting, file) in enumerate(scenario.files.items()):
         yield ("from files" if number == 0 else ""), f"{setting}: {shown(Path(file))}"
 
@@ -121,7 +127,9 @@ def link_text(link: Link) -> str:
     if link.jitter:
         parts.append("jitter")
     if link.loss is not None:
-        parts.append(f"{float(link.loss.rate):.3g} of the packets lost")
+        loss = link.loss
+        how = loss.model if loss.model == "capped" else f"{loss.model}, {loss.recovery}"
+        parts.append(f"{float(loss.rate):.3g} of the packets lost ({how})")
     return ", ".join(parts)
 
 
@@ -167,11 +175,14 @@ def _training(training: Training) -> Iterator[Line]:
     if training.input is not None:
         batch = duration(float(training.input.batch))
         yield "input", f"{batch} a batch, up to {training.input.prefetch} made ahead"
+    if training.on_host:
+        kinds = ", ".join(kind for kind in get_args(Kind) if kind in training.on_host)
+        yield "on the host", f"{kinds}: the workers of a machine share its cores"
     if training.slow_nodes:
-        slow = sorted(training.slow_nodes.items())
-        named = ", ".join(f"node {node} {times(float(factor))}" for node, factor in slow[:_CARDS])
-        more = f" and {len(slow) - _CARDS} more" if len(slow) > _CARDS else ""
-        yield "compute takes", f"{named}{more} as long"
+        yield "compute takes", _slow("node", training.slow_nodes)
+    if training.slow_workers:
+        label, on_top = ("", ", times its node's") if training.slow_nodes else ("compute takes", "")
+        yield label, _slow("worker", training.slow_workers) + on_top
     if training.noise is not None and matters(training.noise):
         yield "noise", _noise(training.noise)
     if training.faults is not None:
@@ -181,6 +192,13 @@ def _training(training: Training) -> Iterator[Line]:
             "faults",
             f"{deaths} in {duration(float(horizon))}, restart {duration(float(restart))}",
         )
+
+
+def _slow(what: str, factors: Mapping[int, Fraction]) -> str:
+    slow = sorted(factors.items())
+    named = ", ".join(f"{what} {place} {times(float(factor))}" for place, factor in slow[:_CARDS])
+    more = f" and {len(slow) - _CARDS} more" if len(slow) > _CARDS else ""
+    return f"{named}{more} as long"
 
 
 def _noise(noise: Noise) -> str:

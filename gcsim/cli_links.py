@@ -55,7 +55,9 @@ def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "jitter", _jitter(jitter)
     if "loss" in section:
         loss = section["loss"]
-        yield "loss", f"{loss['rate']} of the packets, {loss['model']}, time-out {loss['timeout']}"
+        repaired = f", recovery {loss['recovery']}" if "recovery" in loss else ""
+        text = f"{loss['rate']} of the packets, {loss['model']}, time-out {loss['timeout']}"
+        yield "loss", text + repaired
     if "background" in section:
         yield "background", f"other traffic takes {section['background']} of the rate"
     if entry["shared"]:

@@ -32,6 +32,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
         racks=None if racks is None else _racks(racks),
         shared_bus=section.shared_bus,
         host=None if section.host is None else _host(section.host),
+        reduction=section.reduction,
     )
 
 
@@ -62,6 +63,7 @@ def _collectives(section: CollectivesSection, nodes: int) -> Collectives:
         server_hosts=section.server_hosts,
         server_network=None if network is None else build_link(network),
         host_staging=section.host_staging,
+        sharing=section.sharing,
     )
 
 
@@ -78,7 +80,9 @@ def build_training(section: TrainingSection) -> Training:
         input=None
         if loading is None
         else InputLoading(batch=loading.batch, prefetch=loading.prefetch),
+        on_host=frozenset(section.on_host),
         slow_nodes={int(node): factor for node, factor in section.slow_nodes.items()},
+        slow_workers={int(rank): factor for rank, factor in section.slow_workers.items()},
         noise=None if noise is None else _noise(noise),
         iterations=section.iterations,
         faults=None if faults is None else _faults(faults),

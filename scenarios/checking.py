@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim import units
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.broken_rules import context, known_keys, rule, way_out
 from gcsim.scenarios.document import Document, Keys
 
 
@@ -50,8 +51,15 @@ def refuse(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
 
 
+def not_a_list(value: Any) -> None:
+    """Refuse several values where one belongs."""
+    if isinstance(value, list):
+        raise PydanticCustomError("one_value", "")
+
+
 def _asking(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def validate(value: Any) -> Any:
+        not_a_list(value)
         try:
             return parse(value)
         except InputError as error:
@@ -161,12 +169,12 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     kind = fault["type"]
     around = f" in {dotted(way[:-1])}" if way[:-1] else ""
     if kind == "extra_forbidden":
-        return unknown_key(document, way, _known_keys(model, way[:-1]))
+        return unknown_key(document, way, known_keys(model, way[:-1]))
     if kind == "missing":
         place = document.place_of_key(way[:-1])
         return Problem(place=place, message=f"key {way[-1]!r} is missing{around}")
     if last == "[key]" and kind != "refused":
-        expected = [word.strip("' ") for word in _context(fault, "expected").split(",")]
+        expected = [word.strip("' ") for word in context(fault, "expected").split(",")]
         known = [word.strip("' ") for part in expected for word in part.split(" or ")]
         return unknown_key(document, way, known)
     name = dotted(way) or "the file"
@@ -175,11 +183,12 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     of_key = isinstance(value, dict) or last == "[key]"
     place = document.place_of_key(way) if of_key else document.place(way)
     if kind == "refused":
-        message, hint = _context(fault, "message"), _context(fault, "hint")
+        message, hint = context(fault, "message"), context(fault, "hint")
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
-    rule, hint = _rule(fault)
+    said, hint = rule(fault)
+    hint = hint or way_out(model, way, kind, value)
     shown = f" = {_shown(value)}" if not isinstance(value, dict | list) else ""
-    return Problem(place=place, message=f"{name}{shown}: {rule}", hint=hint)
+    return Problem(place=place, message=f"{name}{shown}: {said}", hint=hint)
 
 
 def unknown_key(document: Document, way: Keys, known: list[str]) -> Problem:
@@ -197,65 +206,3 @@ def _shown(value: Any) -> str:
         return "(nothing)"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _context(fault: ErrorDetails, key: str) -> str:
-    return str(fault.get("ctx", {}).get(key, ""))
-
-
-_EXPECTED = {
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "string_type": "must be text",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "model_type": "must be a mapping (key: value)",
-    "model_attributes_type": "must be a mapping (key: value)",
-    "dict_type": "must be a mapping (key: value)",
-    "finite_number": "must be a finite number",
-}
-_LIMITS = {
-    "greater_than": ("gt", "must be greater than {}"),
-    "greater_than_equal": ("ge", "must be at least {}"),
-    "less_than": ("lt", "must be less than {}"),
-    "less_than_equal": ("le", "must be at most {}"),
-    "too_short": ("min_length", "must have at least {} entry"),
-    "too_long": ("max_length", "must have at most {} entries"),
-    "string_too_short": ("min_length", "must not be empty"),
-}
-
-
-def _rule(fault: ErrorDetails) -> tuple[str, str]:
-    kind = fault["type"]
-    if kind in _EXPECTED:
-        return _EXPECTED[kind], ""
-    if kind in _LIMITS:
-        key, rule = _LIMITS[kind]
-        return rule.format(_context(fault, key)), ""
-    if kind == "literal_error":
-        words = _context(fault, "expected").replace(" or ", ", ").split(", ")
-        known = [word.strip("'") for word in words]
-        return "is not a choice", did_you_mean(str(fault["input"]), known)
-    return fault["msg"][:1].lower() + fault["msg"][1:], ""
-
-
-def _known_keys(model: type[Section], way: Keys) -> list[str]:
-    """Keys that a mapping at `way` may have, over all sections that may stand there."""
-    sections: list[type[BaseModel]] = [model]
-    for key in way:
-        annotations = [
-            section.model_fields[key].annotation
-            for section in sections
-            if isinstance(key, str) and key in section.model_fields
-        ]
-        # A list index or the key of a table leads into what the annotation holds already.
-        if annotations:
-            sections = [found for annotation in annotations for found in _sections(annotation)]
-    return sorted({name for section in sections for name in section.model_fields})
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in _sections(part)]

@@ -1,6 +1,6 @@
 """Which settings, each right in itself, cannot be together?
 
-Nodes that the cluster does not have, a shared medium that is wired, a transport without
+Nodes and workers that the cluster does not have, a shared medium that is wired, a transport without
 algorithms, copies over a link that changes, faults that leave nobody. Each is told with its place;
 nothing is run.
 """
@@ -15,12 +15,15 @@ from gcsim.errors import Problem
 from gcsim.scenarios.checking import dotted
 from gcsim.scenarios.document import Document, Keys
 from gcsim.scenarios.schema_types import LARGEST_CLUSTER
-from gcsim.scenarios.topology import links_of
+from gcsim.scenarios.topology import links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
+from gcsim.simulator.plans import machines
 from gcsim.simulator.training import Fault, Faults, Training
 
 MOST_OVERLAPPING = 256
 """Workers for which two collectives at a time are simulated."""
+MOST_SHARING = 1024
+"""Workers that share cores and all differ: every computation of each is an event of its own."""
 _SOME = 6
 """Algorithms that a hint names."""
 
@@ -64,12 +67,31 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
             "are simulated message by message, which would take hours",
             hint=f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
         )
+    way = ("training", "on_host")
+    random = random_settings(cluster, training)
+    if random and cluster.workers > MOST_SHARING and machines(cluster, training.on_host):
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} with {cluster.workers:,} workers whose times are random "
+            f"({', '.join(map(dotted, random))}): cores that are shared are simulated event by "
+            "event, which would take hours",
+            hint=f"at most {MOST_SHARING:,} workers, or nothing random",
+        )
 
 
 def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    way: Keys = ("training", "slow_workers")
+    for rank in training.slow_workers:
+        if rank >= cluster.workers:
+            yield Problem(
+                place=document.place_of_key((*way, str(rank))),
+                message=f"{dotted(way)}: there is no worker {rank}",
+                hint=f"workers count from 0, node by node; the last of {cluster.workers} is "
+                f"{cluster.workers - 1}",
+            )
     named: list[tuple[str, str, int]] = []
     for table, nodes in (("cards", cluster.cards), ("slow_nodes", training.slow_nodes)):
-        way: Keys = ("cluster" if table == "cards" else "training", table)
+        way = ("cluster" if table == "cards" else "training", table)
         for node in nodes:
             named.append((document.place_of_key((*way, str(node))), dotted(way), node))
     for number, death in enumerate(training.faults.deaths if training.faults else ()):

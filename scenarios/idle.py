@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from gcsim.errors import Problem
 from gcsim.scenarios.checking import dotted
 from gcsim.scenarios.document import Document, Keys
+from gcsim.scenarios.idle_processors import idle_processors, said
 from gcsim.scenarios.schema import ScenarioFile
 from gcsim.scenarios.schema_cluster import CollectivesSection
 from gcsim.scenarios.schema_training import TrainingSection
 from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
-from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.cluster import IN_ROUNDS, Cluster, Collectives
 from gcsim.simulator.training import Training
 
 FEWEST = 10
@@ -32,8 +33,9 @@ def idle(
         [
             *_algorithms(document, cluster.collectives),
             *_servers(document, cluster.collectives),
+            *_sharing(document, cluster),
             *_topology(document, cluster),
-            *_host(document, cluster, training),
+            *idle_processors(document, cluster, training),
             *_streams(document, cluster, training),
             *_randomness(document, cluster, training),
             *_draws(document, cluster, training),
@@ -43,20 +45,13 @@ def idle(
     )
 
 
-def _said(document: Document, way: Keys, why: str, hint: str, *, value: object = None) -> Problem:
-    shown = "" if value is None else f" = {value!r}"
-    return Problem(
-        place=document.place(way), message=f"{dotted(way)}{shown} has no effect{why}", hint=hint
-    )
-
-
 def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
     if chosen.transport in {"nccl", "mpich"} and "auto" not in (
         chosen.all_reduce,
         chosen.all_gather,
     ):
         why = ": all_reduce and all_gather name their algorithms"
-        yield _said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
+        yield said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
                     value=chosen.transport)  # fmt: skip
     cut = (
         chosen.all_gather in {"pipelined_ring", "pipelined_ring_sync"}
@@ -70,14 +65,33 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
             f"all_gather {chosen.all_gather!r}"
         )
         hint = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages so"
-        yield _said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
+        yield said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
 
 
 def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
         why = ": the servers live on the nodes and use their cards"
         hint = "write server_hosts: dedicated"
-        yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
+        yield said(document, (*_COLLECTIVES, "server_network"), why, hint)
+
+
+def _sharing(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    chosen, way = cluster.collectives, (*_COLLECTIVES, "sharing")
+    if chosen.sharing == "counted":
+        return
+    if not cluster.messages_meet:
+        why = ": messages of so few workers never meet on a link"
+        yield said(document, way, why, "set cluster.nodes", value=chosen.sharing)
+        return
+    algorithms = {chosen.all_reduce, chosen.all_gather}
+    of_mpich = chosen.transport == "mpich" and "auto" in algorithms
+    if algorithms.isdisjoint(IN_ROUNDS) and not of_mpich:
+        why = (
+            f" but on all-to-alls and merges: all_reduce {chosen.all_reduce!r} and all_gather "
+            f"{chosen.all_gather!r} ({chosen.transport}) are not made of rounds"
+        )
+        hint = "name algorithms of rounds, such as halving_doubling and bruck, or leave it out"
+        yield said(document, way, why, hint, value=chosen.sharing)
 
 
 def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -85,44 +99,20 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
     if racks is not None and racks.nodes >= cluster.nodes:
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
         hint = "let racks be smaller than the cluster"
-        yield _said(document, ("cluster", "racks", "nodes"), why, hint)
+        yield said(document, ("cluster", "racks", "nodes"), why, hint)
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which shares its bus with nobody"
-        yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
+        yield said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
     for node, card in cluster.cards.items():
         if card == cluster.network:
             why = f": it is {card.name}, as cluster.network"
-            yield _said(document, ("cluster", "cards", str(node)), why, "leave it out")
-
-
-def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    host, way = cluster.host, ("cluster", "host")
-    if host is None:
-        return
-    if cluster.workers == 1:
-        yield _said(document, way, ": one worker alone sends nothing", "set cluster.nodes")
-    elif not any((host.per_message, host.per_byte, host.per_call, host.per_copied_byte)):
-        why, hint = ": nothing costs any time", "set per_message, per_byte or per_call"
-        yield _said(document, way, why, hint)
-    chosen = cluster.collectives
-    gathers = chosen.transport if chosen.all_gather == "auto" else chosen.all_gather
-    if host.per_copied_byte and gathers not in {"gloo", "gloo_ring"}:
-        why = ": only Gloo's all-gather copies what it gathered"
-        hint = "leave it out, or let all_gather be gloo_ring"
-        yield _said(document, (*way, "per_copied_byte"), why, hint)
-    if host.ranks == "all" and cluster.nodes == 1:
-        why = ": there is one machine anyway"
-        yield _said(document, (*way, "ranks"), why, "leave it out", value="all")
-    if training.concurrent_collectives == 2:
-        why = ": collectives whose processors count (cluster.host) run one at a time"
-        hint = "write 1, or leave cluster.host out"
-        yield _said(document, ("training", "concurrent_collectives"), why, hint, value=2)
+            yield said(document, ("cluster", "cards", str(node)), why, "leave it out")
 
 
 def _streams(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     if training.side_slowdown != 1 and training.encode_on != "side":
         why = ": encoding runs on the compute stream"
-        yield _said(document, ("training", "side_slowdown"), why, "write encode_on: side")
+        yield said(document, ("training", "side_slowdown"), why, "write encode_on: side")
     if training.concurrent_collectives == 2 and cluster.collectives.transport == "nccl":
         way = ("training", "concurrent_collectives")
         yield Problem(
@@ -138,20 +128,20 @@ def _randomness(document: Document, cluster: Cluster, training: Training) -> Ite
     if noise is not None and not matters(noise):
         why = ": variation is 0 and no worker is ever slow"
         hint = "set variation, or slow_probability and slow_factor"
-        yield _said(document, way, why, hint)
+        yield said(document, way, why, hint)
     elif noise is not None and not slows(noise):
         if noise.slow_probability > 0:
             why, hint = ": slow_factor is 1", "set slow_factor"
-            yield _said(document, (*way, "slow_probability"), why, hint)
+            yield said(document, (*way, "slow_probability"), why, hint)
         if noise.slow_factor != 1:
             why, hint = ": slow_probability is 0", "set slow_probability"
-            yield _said(document, (*way, "slow_factor"), why, hint)
+            yield said(document, (*way, "slow_factor"), why, hint)
     default = TrainingSection.model_fields["iterations"].default
     differ = random_settings(cluster, training) or timed_settings(cluster)
     if training.iterations != default and not differ:
         why = ": nothing is random or changes with time, so one iteration tells all"
         hint = "set training.noise, or a link with jitter, sampled loss or a trace"
-        yield _said(document, ("training", "iterations"), why, hint)
+        yield said(document, ("training", "iterations"), why, hint)
 
 
 def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -201,4 +191,4 @@ def _precision(document: Document, file: ScenarioFile, training: Training) -> It
     if file.compute is not None and training.precision != "fp32":
         why = ": the times under `compute` are taken as they are"
         hint = "leave one of the two out"
-        yield _said(document, ("training", "precision"), why, hint, value=training.precision)
+        yield said(document, ("training", "precision"), why, hint, value=training.precision)

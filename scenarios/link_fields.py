@@ -129,9 +129,11 @@ class LinkFields(Section):
 def over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The plain section `own` over `base`, before it is checked: `up` and `loss` key by key.
 
-    A trace and a bandwidth push each other out.
+    A trace and a bandwidth push each other out, and capped losses how they would be repaired.
     """
     merged = dict(base)
+    if own.get("model") == "capped":
+        merged.pop("recovery", None)
     if own.get("trace") is not None:
         merged.pop("bandwidth", None)
         merged.pop("efficiency", None)

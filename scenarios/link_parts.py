@@ -32,6 +32,7 @@ from gcsim.scenarios.checking import (
     without_per_cent,
 )
 from gcsim.scenarios.link_trace import TraceSection
+from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Loss, Uplink
 
 LARGEST_FACTOR = 10**6
@@ -131,6 +132,7 @@ class LossSection(Section):
     model: Literal["capped", "sampled"] | None = None
     timeout: PositiveDuration = _USUAL.timeout
     segment: Size = _USUAL.segment
+    recovery: Recovery = _USUAL.recovery
 
     @model_validator(mode="after")
     def _model_given(self) -> LossSection:
@@ -138,7 +140,12 @@ class LossSection(Section):
             raise refuse(
                 "`model` is missing",
                 "capped (the rate is what TCP reaches at steady state with such losses) or sampled "
-                "(a message that loses a packet is late by a time-out)",
+                "(a message that loses a packet is late until that is repaired)",
+            )
+        if self.model == "capped" and "recovery" in self.model_fields_set:
+            raise refuse(
+                "`recovery` would have no effect on capped losses, whose formula has its own",
+                "remove it, or write model: sampled",
             )
         return self
 
@@ -147,7 +154,13 @@ class LossSection(Section):
         """As the simulator has it."""
         if self.model is None:
             raise InternalError("a loss without a model passed its check")
-        return Loss(rate=self.rate, model=self.model, timeout=self.timeout, segment=self.segment)
+        return Loss(
+            rate=self.rate,
+            model=self.model,
+            timeout=self.timeout,
+            segment=self.segment,
+            recovery=self.recovery,
+        )
 
 
 class UplinkSection(Section):

@@ -118,12 +118,15 @@ def _jitter(jitter: Jitter) -> dict[str, str]:
 
 
 def _loss(loss: Loss) -> dict[str, str]:
-    return {
+    entries = {
         "rate": number_text(loss.rate),
         "model": loss.model,
         "timeout": units.exact(loss.timeout, "time"),
         "segment": units.exact(loss.segment, "size"),
     }
+    if loss.model == "sampled":
+        entries["recovery"] = loss.recovery
+    return entries
 
 
 def _uplink(up: Uplink) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 from gcsim import units
 from gcsim.compressors.registry import check_parameters
@@ -27,6 +27,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.schema import RECORDED
 from gcsim.scenarios.schema_cluster import PER_NODE
 from gcsim.simulator.host import Host
+from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Faults, Training
 from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.models import MODELS
@@ -126,6 +127,8 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     entries["collectives"] = _collectives(scenario)
     if cluster.host is not None:
         entries["host"] = _host(cluster.host)
+    if cluster.reduction is not None:
+        entries["reduction"] = units.exact(cluster.reduction, "bandwidth")
     return entries
 
 
@@ -159,6 +162,7 @@ def _collectives(scenario: Scenario) -> dict[str, Any]:
         "pipeline_block": units.exact(chosen.pipeline_block, "size"),
         "servers": PER_NODE if scenario.server_per_node else chosen.servers,
         "server_hosts": chosen.server_hosts,
+        "sharing": chosen.sharing,
     }
     if chosen.server_network is not None:
         entries["server_network"] = plain_link(chosen.server_network)
@@ -181,9 +185,12 @@ def _training(training: Training) -> dict[str, Any]:
             "batch": units.exact(training.input.batch, "time"),
             "prefetch": training.input.prefetch,
         }
-    if training.slow_nodes:
-        slow = sorted(training.slow_nodes.items())
-        entries["slow_nodes"] = {str(node): _number(factor) for node, factor in slow}
+    if training.on_host:
+        entries["on_host"] = [kind for kind in get_args(Kind) if kind in training.on_host]
+    for table in ("slow_nodes", "slow_workers"):
+        slow: dict[int, Fraction] = getattr(training, table)
+        if slow:
+            entries[table] = {str(place): _number(slow[place]) for place in sorted(slow)}
     if training.noise is not None:
         entries["noise"] = {
             "distribution": training.noise.distribution,

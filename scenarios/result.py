@@ -88,10 +88,38 @@ class Span:
 
     rank: int
     resource: str
-    """input, compute, encode, network or decode."""
+    """loader, compute (stream), side (stream) or communicator."""
+    kind: str
+    """forward, backward, encode, decode, optimizer; all_reduce, all_gather, push_pull, all_to_all,
+    tree_merge; load, and within it wait: the device waits for this batch."""
     name: str
     start_s: float
     end_s: float
+    slot: int = 0
+    """Of the communicator: 1 for what runs beside a collective in slot 0."""
+    bucket: int | None = None
+    collective: int | None = None
+    """Number in `Timeline.collectives`."""
+    waited_s: float = 0.0
+    """Of a collective: until the last rank entered it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """What all ranks' spans of one collective share. Bytes are by rank."""
+
+    algorithm: str
+    """Title of the algorithm that carried it out."""
+    sent: tuple[int, ...]
+    """Payload that the rank hands over."""
+    received: tuple[int, ...]
+    """Payload that it gets from others; of an all-reduce or a push-pull, the result."""
+    moved: tuple[int, ...]
+    """In the algorithm's messages, those that it sends and those that it receives."""
+    messages: int
+    """In all messages, each counted once."""
+    last: tuple[int, ...] = ()
+    """The ranks that entered last, at the same instant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +131,40 @@ class Timeline:
     nodes: int
     phase: str
     spans: tuple[Span, ...]
+    collectives: tuple[Collective, ...] = ()
+    """In the order of bucket and place in the bucket's exchange."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A node is down."""
+
+    node: int
+    start_s: float
+    end_s: float | None
+    """None: until the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What one method gets done in the run of `training.faults`."""
+
+    label: str
+    stretches: tuple[tuple[float, float, int], ...]
+    """From when until when (seconds), and how many iterations were finished then, one after the
+    other; between the stretches nothing gets done that counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyRuns:
+    """The run of `training.faults` at the largest size."""
+
+    horizon_s: float
+    nodes: int
+    outages: tuple[Outage, ...]
+    """By start."""
+    progress: tuple[Progress, ...]
+    """In the scenario's order of compressors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +177,8 @@ class Result:
     wall: dict[str, float]
     """Seconds that the stages of this run took; the only part that differs between runs."""
     timelines: tuple[Timeline, ...] = field(default=(), repr=False)
+    faulty: FaultyRuns | None = field(default=None, repr=False)
+    """None where the scenario has no faults."""
 
     def to_json(self) -> str:
         """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""

@@ -7,12 +7,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.scenarios.result import Row, Span, Timeline
+from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.simulate import Simulated
-from gcsim.scenarios.survivors import with_faults
-from gcsim.simulator.clock import seconds
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Noise
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
@@ -23,9 +22,10 @@ def make_rows(
     profiles: Sequence[TrafficProfile],
     simulated: Sequence[Sequence[Simulated]],
     compute: ComputeTimes,
+    faulty_runs: Sequence[Sequence[FaultyRun | None]],
 ) -> tuple[Row, ...]:
-    """A row for each compressor and size; `simulated` is by compressor, then by size, `compute`
-    that of the device as the catalogue has it."""
+    """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
+    size, `compute` is that of the device as the catalogue has it."""
     dense = next(
         (n for n, choice in enumerate(scenario.compressors) if choice.kind == "none"), None
     )
@@ -33,7 +33,8 @@ def make_rows(
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
     alone = _one_device(scenario, uncompressed, compute)
     rows = []
-    for choice, profile, of_sizes in zip(scenario.compressors, profiles, simulated, strict=True):
+    for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
+        of_sizes = simulated[number]
         method = compressor_class(choice.kind)
         parameters = check_parameters(choice.kind, choice.parameters)
         scale_free = method.laws(parameters).scale_free
@@ -42,7 +43,7 @@ def make_rows(
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * samples / times.iteration
             wire = profile.wire_bytes(workers)
-            faulty = with_faults(scenario, profile, compute, times, nodes)
+            faulty = faulty_runs[number][size]
             baseline = None if dense is None else simulated[dense][size]
             iterations = _interval(found.iterations)
             speedups = None if baseline is None else _ratios(baseline.iterations, found.iterations)
@@ -110,7 +111,11 @@ def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTim
     alone = replace(scenario.cluster_at(1), devices_per_node=1)
     pace = Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
     training = replace(
-        scenario.training, slow_nodes={} if pace == 1 else {0: pace}, noise=None, faults=None
+        scenario.training,
+        slow_nodes={} if pace == 1 else {0: pace},
+        slow_workers={},
+        noise=None,
+        faults=None,
     )
     seed = scenario.seed
     return predict(profile, alone, compute, training=training, seed=seed, spans=False).iteration
@@ -125,29 +130,5 @@ def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
     """A method that computes and sends nothing, for the same model and buckets."""
     nothing = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
     step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
-    return replace(profile, period=1, phases=(Phase(name="step", count=1, steps=(step,)),))
-
-
-def make_timelines(
-    scenario: Scenario, simulated: Sequence[Sequence[Simulated]]
-) -> tuple[Timeline, ...]:
-    """A sample iteration of each compressor at the largest size."""
-    return tuple(
-        Timeline(
-            compressor=choice.kind,
-            label=choice.label,
-            nodes=scenario.node_counts[-1],
-            phase=of_sizes[-1].prediction.sample_phase,
-            spans=tuple(
-                Span(
-                    rank=span.rank,
-                    resource=span.resource,
-                    name=span.name,
-                    start_s=seconds(span.start),
-                    end_s=seconds(span.end),
-                )
-                for span in of_sizes[-1].prediction.spans
-            ),
-        )
-        for choice, of_sizes in zip(scenario.compressors, simulated, strict=True)
-    )
+    phase = Phase(name="step", count=1, steps=(step,))
+    return replace(profile, period=1, phases=(phase,), order=(0,))

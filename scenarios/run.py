@@ -21,9 +21,11 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.provenance import provenance
 from gcsim.scenarios.record import check_trace, open_gradients
 from gcsim.scenarios.result import Result
-from gcsim.scenarios.rows import make_rows, make_timelines
+from gcsim.scenarios.rows import make_rows
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.simulate import simulate
+from gcsim.scenarios.survivors import faulty_runs, told_faults
+from gcsim.scenarios.timelines import make_timelines
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.traces import cache as profile_cache
@@ -53,7 +55,8 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     compute = compute_on(device)
     may_be = corners(device, profiles, scenario.cluster.workers, compute_on)
     simulated = simulate(scenario, profiles, compute, may_be, watcher)
-    rows = make_rows(scenario, profiles, simulated, compute)
+    faulty = faulty_runs(scenario, profiles, simulated, compute)
+    rows = make_rows(scenario, profiles, simulated, compute, faulty)
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,
@@ -64,6 +67,7 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
             "simulation_s": time.perf_counter() - measured,
         },
         timelines=make_timelines(scenario, simulated),
+        faulty=told_faults(scenario, faulty),
     )
 
 

@@ -116,9 +116,11 @@ class Scenario:
 
     def training_at(self, nodes: int) -> Training:
         """The training on that many machines: nothing is said of those that are not there."""
+        workers = nodes * self.cluster.devices_per_node
         slow = {node: factor for node, factor in self.training.slow_nodes.items() if node < nodes}
+        ranks = {r: factor for r, factor in self.training.slow_workers.items() if r < workers}
         faults = self.training.faults
         if faults is not None:
             deaths = tuple(death for death in faults.deaths if death.node < nodes)
             faults = replace(faults, deaths=deaths)
-        return replace(self.training, slow_nodes=slow, faults=faults)
+        return replace(self.training, slow_nodes=slow, slow_workers=ranks, faults=faults)

@@ -21,6 +21,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.checking import (
     NAMED,
     SPELLED_OUT,
+    Bandwidth,
     Duration,
     Section,
     Size,
@@ -30,7 +31,12 @@ from gcsim.scenarios.checking import (
 from gcsim.scenarios.link_section import LinkSection
 from gcsim.scenarios.named_files import device_in
 from gcsim.scenarios.schema_types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
-from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, TransportName
+from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    Sharing,
+    TransportName,
+)
 from gcsim.simulator.devices.device import Device
 
 PER_NODE = "per_node"
@@ -92,6 +98,7 @@ class CollectivesSection(Section):
     server_hosts: Literal["nodes", "dedicated"] = "nodes"
     server_network: AnyLink | None = None
     host_staging: bool | None = None
+    sharing: Sharing = "counted"
 
 
 class RacksSection(Section):
@@ -119,7 +126,8 @@ _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
 def _ascending(nodes: list[int]) -> list[int]:
     for smaller, larger in itertools.pairwise(nodes):
         if larger <= smaller:
-            raise refuse(f"{larger} stands after {smaller}; cluster sizes must ascend")
+            message = f"{larger} stands after {smaller}; cluster sizes must ascend"
+            raise refuse(message, f"write {sorted(set(nodes))}")
     return nodes
 
 
@@ -146,6 +154,7 @@ class ClusterSection(Section):
     shared_bus: bool = False
     collectives: CollectivesSection = CollectivesSection()
     host: HostSection | None = None
+    reduction: Bandwidth | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:

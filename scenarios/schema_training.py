@@ -5,10 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from gcsim.scenarios.checking import Duration, PositiveDuration, Section
-from gcsim.scenarios.schema_types import Factor, NodeNumber, Probability, Variation
+from gcsim.scenarios.checking import Duration, PositiveDuration, Section, refuse
+from gcsim.scenarios.schema_types import Factor, NodeNumber, Probability, Variation, WorkerNumber
+from gcsim.simulator.steps.step_plan import Kind
 
 MOST_ITERATIONS = 100_000
 """Beyond it the times of all workers in all iterations fill the memory."""
@@ -51,6 +52,13 @@ class FaultsSection(Section):
     deaths: Annotated[list[DeathSection], Field(min_length=1, max_length=MOST_DEATHS)]
 
 
+def _once(kinds: list[Kind]) -> list[Kind]:
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise refuse(f"{kind!r} stands there {kinds.count(kind)} times", "name it once")
+    return kinds
+
+
 class TrainingSection(Section):
     """The step beside forward, backward and the exchange."""
 
@@ -61,7 +69,9 @@ class TrainingSection(Section):
     optimizer: Duration = Fraction(0)
     accumulation: _Batches = 1
     input: InputSection | None = None
+    on_host: Annotated[list[Kind], AfterValidator(_once)] = []  # noqa: RUF012
     slow_nodes: dict[NodeNumber, Factor] = {}  # noqa: RUF012
+    slow_workers: dict[WorkerNumber, Factor] = {}  # noqa: RUF012
     noise: NoiseSection | None = None
     iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 100
     faults: FaultsSection | None = None

@@ -5,6 +5,7 @@ Names that the catalogue must know, numbers of nodes, factors, shares of the tim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any
@@ -17,12 +18,14 @@ from pydantic import (
 )
 
 from gcsim.errors import InputError
-from gcsim.scenarios.checking import exact_number, refuse, without_per_cent
+from gcsim.scenarios.checking import exact_number, not_a_list, refuse, without_per_cent
 
 LARGEST_CLUSTER = 100_000
 """Machines: beyond it the engine's memory is the limit, not its model."""
 LARGEST_FACTOR = 1_000_000
 """Times as slow: beyond it a step is days long."""
+
+_RANGE = re.compile(r"\d+\s*(?:-|\.\.|:)\s*\d+", re.ASCII)
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -40,17 +43,26 @@ def in_catalogue(look_up: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(known)
 
 
-def _node(text: str) -> str:
-    plain = text.isascii() and text.isdigit() and str(int(text[:9])) == text
-    if not plain or int(text) >= LARGEST_CLUSTER:
-        raise refuse(f"{text!r:.40} is not the number of a node", "nodes count from 0")
-    return text
+def _number_of(what: str) -> AfterValidator:
+    def plain(text: str) -> str:
+        digits = text.isascii() and text.isdigit() and str(int(text[:9])) == text
+        if not digits or int(text) >= LARGEST_CLUSTER:
+            hint = f"{what}s count from 0"
+            if text.isascii() and text[:9].isdigit() and not digits:
+                hint = f"write {int(text[:9])}"
+            elif _RANGE.fullmatch(text):
+                hint = f"name each {what} of the range"
+            raise refuse(f"{text!r:.40} is not the number of a {what}", hint)
+        return text
+
+    return AfterValidator(plain)
 
 
 def _numbers(*, zero: bool, most: int) -> tuple[PlainValidator, WithJsonSchema]:
     low = "at least 0" if zero else "greater than 0"
 
     def parse(value: Any) -> Fraction:
+        not_a_list(value)
         number = exact_number(value)
         if number is None:
             message = f"{value!s:.40} is not a number or a ratio such as 3/2"
@@ -63,8 +75,11 @@ def _numbers(*, zero: bool, most: int) -> tuple[PlainValidator, WithJsonSchema]:
     return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
 
 
-NodeNumber = Annotated[str, AfterValidator(_node), Field(json_schema_extra={"pattern": r"^\d+$"})]
+_DIGITS = Field(json_schema_extra={"pattern": r"^\d+$"})
+NodeNumber = Annotated[str, _number_of("node"), _DIGITS]
 """A key of a mapping: the number of a node, from 0."""
+WorkerNumber = Annotated[str, _number_of("worker"), _DIGITS]
+"""A key of a mapping: a rank, from 0, node by node."""
 Factor = Annotated[Fraction, *_numbers(zero=False, most=LARGEST_FACTOR)]
 """How many times as long something takes."""
 Variation = Annotated[Fraction, *_numbers(zero=True, most=10)]

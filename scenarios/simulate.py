@@ -16,7 +16,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner
-from gcsim.simulator.predict import Prediction, predict, rough_iteration, weighted_plans
+from gcsim.simulator.predict import Prediction, predict, rough_iteration, schedule_of_period
 from gcsim.simulator.steps.averages import Averager
 from gcsim.traces.profile import TrafficProfile
 
@@ -85,7 +85,7 @@ class _OneSize:
         self._cluster = scenario.cluster_at(nodes)
         self._averager = Averager(self._cluster, self._training, self._seed)
         stated = Planner(self._cluster, compute, self._training)
-        self._plans = [weighted_plans(profile, stated) for profile in profiles] if corners else []
+        self._schedules = [schedule_of_period(p, stated) for p in profiles] if corners else []
         by_device: dict[str | None, PriceList] = {}
         for corner in corners:
             by_device.setdefault(corner.kernels, PriceList(corner.device))
@@ -113,8 +113,8 @@ class _OneSize:
     ) -> float:
         cluster = replace(self._cluster, device=device)
         planner = Planner(cluster, compute, self._training, prices)
-        plans = weighted_plans(self._profiles[number], planner)
-        return rough_iteration(plans, self._plans[number], self._averager)
+        schedule = schedule_of_period(self._profiles[number], planner)
+        return rough_iteration(schedule, self._schedules[number], self._averager)
 
     def compared(self, found: Sequence[Simulated]) -> list[Simulated]:
         """The same with `over_fastest`."""

@@ -1,21 +1,23 @@
 """What does a run keep of its speed when nodes die and come back?
 
 Each set of survivors is a cluster of its own: the nodes that are left close up in order, with their
-cards and their slowness, and its iteration is predicted as any other's. `simulator.faults` puts the
-iterations one after the other.
+cards, their slowness and that of their workers, and its iteration is predicted as any other's.
+`simulator.faults` puts the iterations one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from gcsim.scenarios.result import FaultyRuns, Outage, Progress
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.clock import Picoseconds, picoseconds
+from gcsim.scenarios.simulate import Simulated
+from gcsim.simulator.clock import Picoseconds, picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.faults import FaultyRun, Missing, run_with_faults
+from gcsim.simulator.faults import FaultyRun, Missing, Needed, run_with_faults
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
@@ -34,8 +36,8 @@ def with_faults(
     """The run of `scenario.training.faults` on `nodes` nodes; None where the scenario has none.
 
     `prediction` is that of the whole cluster. A method whose every collective goes through
-    parameter servers, or that never communicates, waits for nobody, unless servers die with the
-    nodes that they are on.
+    parameter servers, or that never communicates, waits for nobody but the nodes that its servers
+    are on.
     """
     faults = scenario.training_at(nodes).faults
     if faults is None:
@@ -57,15 +59,71 @@ def with_faults(
         nodes=nodes,
         samples_per_node=devices * scenario.batch_size * scenario.training.accumulation,
         iteration=iteration,
-        waits=not all(SERVED in title for title in prediction.algorithms)
-        or _servers_die(scenario.cluster_at(nodes), [death.node for death in faults.deaths]),
+        needed=needed_nodes(scenario.cluster_at(nodes), prediction.algorithms),
     )
 
 
-def _servers_die(cluster: Cluster, nodes: Collection[int]) -> bool:
-    """Whether one of the nodes carries a parameter server: server s is on node s mod nodes."""
+def faulty_runs(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    simulated: Sequence[Sequence[Simulated]],
+    compute: ComputeTimes,
+) -> list[list[FaultyRun | None]]:
+    """`with_faults` of each method and size, as `simulated` is."""
+    return [
+        [
+            with_faults(scenario, profile, compute, found.prediction, nodes)
+            for nodes, found in zip(scenario.node_counts, of_sizes, strict=True)
+        ]
+        for profile, of_sizes in zip(profiles, simulated, strict=True)
+    ]
+
+
+def told_faults(
+    scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
+) -> FaultyRuns | None:
+    """What each method gets done at the largest size, for the figure; `faulty` is by method, then
+    by size."""
+    faults = scenario.training_at(scenario.node_counts[-1]).faults
+    if faults is None:
+        return None
+    return FaultyRuns(
+        horizon_s=float(faults.horizon),
+        nodes=scenario.node_counts[-1],
+        outages=tuple(
+            Outage(
+                node=death.node,
+                start_s=float(death.at),
+                end_s=None if death.down is None else float(death.at + death.down),
+            )
+            for death in sorted(faults.deaths, key=lambda death: (death.at, death.node))
+        ),
+        progress=tuple(
+            Progress(
+                label=choice.label,
+                stretches=tuple(
+                    (seconds(start), seconds(end), count) for start, end, count in run.stretches
+                ),
+            )
+            for choice, of_sizes in zip(scenario.compressors, faulty, strict=True)
+            if (run := of_sizes[-1]) is not None
+        ),
+    )
+
+
+def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
+    """Without which nodes a method cannot go on whose traffic these algorithms carry (titles): all
+    in collectives; with parameter servers those that they are on, server s on the node that is the
+    s-th of those that are left, counted round."""
     chosen = cluster.collectives
-    return chosen.server_hosts == "nodes" and any(node < chosen.servers for node in nodes)
+    together = not all(SERVED in title for title in algorithms)
+    on_nodes = chosen.servers if algorithms and chosen.server_hosts == "nodes" else 0
+
+    def needed(missing: Missing) -> Sequence[int]:
+        left = [node for node in range(cluster.nodes) if node not in missing]
+        return left if together else left[:on_nodes]
+
+    return needed
 
 
 def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster, Training]:
@@ -75,7 +133,13 @@ def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
     cards = {place[node]: card for node, card in cluster.cards.items() if node in place}
     slow = {place[node]: factor for node, factor in training.slow_nodes.items() if node in place}
+    devices = cluster.devices_per_node
+    ranks = {
+        place[rank // devices] * devices + rank % devices: factor
+        for rank, factor in training.slow_workers.items()
+        if rank // devices in place
+    }
     return (
         replace(cluster, nodes=len(left), cards=cards),
-        replace(training, slow_nodes=slow, faults=None),
+        replace(training, slow_nodes=slow, slow_workers=ranks, faults=None),
     )

@@ -74,7 +74,7 @@ def perform(task: Task, progress: Progress | None = None) -> Outcome:
                 _measure(task, keys, watcher)
         if task.measure_only:
             return tuple((key, _stored(key)) for key in keys)
-        result = replace(run(task.scenario, progress=watcher), timelines=())
+        result = replace(run(task.scenario, progress=watcher), timelines=(), faulty=None)
         result.to_json()  # a result that cannot be written fails here, not the whole sweep there
         return result
     except Exception as error:

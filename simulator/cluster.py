@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 from gcsim.simulator.devices.device import Device
@@ -46,6 +47,21 @@ AllGatherAlgorithm = Literal[
     "nccl_ring_simple",
 ]
 
+Sharing = Literal["counted", "fluid"]
+IN_ROUNDS: frozenset[AllReduceAlgorithm | AllGatherAlgorithm] = frozenset(
+    {
+        "halving_doubling",
+        "recursive_doubling",
+        "binomial_tree",
+        "alltoall_allgather",
+        "bruck",
+        "gather_broadcast",
+    }
+)
+"""Algorithms made of rounds of messages, as all-to-alls and merges are (`Collectives.sharing`)."""
+
+_NOTHING = Fraction(0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives:
@@ -69,6 +85,11 @@ class Collectives:
     host_staging: bool | None = None
     """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
     collective; None: as the transport does (Gloo does)."""
+
+    sharing: Sharing = "counted"
+    """How messages of collectives made of rounds share cards, buses, uplinks and the air. counted:
+    each has its share among the messages of its round, whenever they start; fluid: max-min fairly
+    among all that cross it at the same time."""
 
     @property
     def stages(self) -> bool:
@@ -112,11 +133,18 @@ class Cluster:
     having it for itself."""
     host: Host | None = None
     """Processors that carry the messages of collectives; None: that costs nothing."""
+    reduction: Fraction | None = None
+    """Bytes a second at which a worker adds what it has received to its own; None: in no time."""
 
     @property
     def workers(self) -> int:
         """Number of devices, one worker each."""
         return self.nodes * self.devices_per_node
+
+    @property
+    def gamma(self) -> Fraction:
+        """Seconds that the addition of a received byte takes."""
+        return _NOTHING if self.reduction is None else 1 / self.reduction
 
     @property
     def nodes_differ(self) -> bool:
@@ -136,6 +164,15 @@ class Cluster:
         if chosen.server_hosts == "dedicated" and chosen.server_network is not None:
             own.append(chosen.server_network)
         return tuple(own)
+
+    @property
+    def messages_meet(self) -> bool:
+        """Whether any two messages of a collective can be on one link at a time.
+
+        Two ranks have one message each way, which meet on a half-duplex medium or bus only.
+        """
+        one_medium = self.network.shared if self.nodes > 1 else self.shared_bus
+        return self.workers > 2 or (self.workers == 2 and one_medium)
 
     def node_of(self, rank: int) -> int:
         """The node that a rank is on."""

@@ -9,13 +9,15 @@ A job of iterations of known length, one after the other, until the run ends:
 - Parameter server: nobody waits for the dead. The iteration under way goes on without its gradient
   and the next ones take as long as without the node; one that comes back takes part, `restart`
   after its return, from the next iteration on.
+- Parameter servers on nodes: a node that carries one is needed as in a collective, at its death and
+  at its return; the others are not. Which nodes are needed, of those that are left, the caller
+  tells.
 
 With no node left the iteration is lost and nothing happens until one is back. An iteration that
 the end of the run cuts off does not count.
 
 Assumptions: death is noticed at once (a time-out belongs into `restart`); weights survive on the
-others, so that no more than one iteration is lost; a parameter server that dies with its node makes
-everybody wait, which the caller tells (`waits`).
+others, so that no more than one iteration is lost.
 
 Source: the elastic agent of PyTorch (torch.distributed.elastic: a change of membership restarts
 all workers); Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter
@@ -24,7 +26,7 @@ server", sec. 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +38,10 @@ from gcsim.simulator.training import Faults
 
 Missing = frozenset[int]
 """Numbers of the nodes that take no part."""
+Needed = Callable[[Missing], Collection[int]]
+"""Without those that are missing: the nodes without which nobody can go on."""
+Stretch = tuple[Picoseconds, Picoseconds, int]
+"""From when until when, and how many iterations were finished in that time, one after the other."""
 Wait = Generator[simpy.Event, Any, None]
 
 
@@ -53,6 +59,8 @@ class FaultyRun:
     """Process groups that were formed anew; with a parameter server, nodes that came back."""
     lost: float
     """Seconds in which no iteration was under way that counts."""
+    stretches: tuple[Stretch, ...] = ()
+    """In the order of time; between them nothing gets done that counts."""
 
 
 def run_with_faults(
@@ -61,15 +69,15 @@ def run_with_faults(
     nodes: int,
     samples_per_node: int,
     iteration: Callable[[Missing], Picoseconds],
-    waits: bool,
+    needed: Needed,
 ) -> FaultyRun:
     """Run a job through its faults.
 
-    `iteration(missing)` is the length of an iteration without those nodes; `waits` tells
+    `iteration(missing)` is the length of an iteration without those nodes; `needed(missing)` tells
     collectives, which need everybody, from parameter servers. Deaths of nodes that the cluster
     does not have are left out. Raises `InternalError` for iterations that take no time.
     """
-    job = _Job(faults, nodes, samples_per_node, iteration, waits=waits)
+    job = _Job(faults, nodes, samples_per_node, iteration, needed)
     job.env.run(until=job.end)
     seconds = job.end / PS_PER_SECOND
     return FaultyRun(
@@ -78,6 +86,7 @@ def run_with_faults(
         throughput=job.samples / seconds,
         restarts=job.restarts,
         lost=(job.end - job.useful) / PS_PER_SECOND,
+        stretches=tuple(job.stretches),
     )
 
 
@@ -90,12 +99,11 @@ class _Job:
         nodes: int,
         samples_per_node: int,
         iteration: Callable[[Missing], Picoseconds],
-        *,
-        waits: bool,
+        needed: Needed,
     ) -> None:
         self.env = simpy.Environment()
         self.nodes, self.samples_per_node = nodes, samples_per_node
-        self.iteration, self.waits = iteration, waits
+        self.iteration, self.needed = iteration, needed
         self.restart, self.end = picoseconds(faults.restart), picoseconds(faults.horizon)
         self.dead: set[int] = set()
         self.absent: set[int] = set()
@@ -107,6 +115,7 @@ class _Job:
         self.back = self.env.event()
         """Some node has come back."""
         self.iterations = self.samples = self.restarts = self.useful = 0
+        self.stretches: list[Stretch] = []
         self.changes = {self.end}
         """When a node dies or takes part again."""
         # those of one instant: deaths are known before the loop begins an iteration
@@ -114,8 +123,9 @@ class _Job:
             if death.node < nodes:
                 down = None if death.down is None else picoseconds(death.down)
                 at = picoseconds(death.at)
-                late = 0 if self.waits else self.restart
-                self.changes |= {at} if down is None else {at, at + down + late}
+                if down is not None:
+                    self.changes |= {at + down, at + down + self.restart}
+                self.changes.add(at)
                 self.env.process(self._die(death.node, at, down))
         self.loop = self.env.process(self._train())
 
@@ -148,27 +158,35 @@ class _Job:
         self.iterations += count
         self.samples += count * (self.nodes - len(self.absent)) * self.samples_per_node
         self.useful += count * length
+        self.stretches.append((now, now + count * length, count))
 
     def _die(self, node: int, at: Picoseconds, down: Picoseconds | None) -> Wait:
         yield self.env.timeout(at)
         if node in self.dead:
             return  # it is down already
+        needed = self._is_needed(node)
         self.dead.add(node)
         self.absent.add(node)
-        self._changed(interrupt=self.waits or len(self.dead) == self.nodes)
+        gone = len(self.dead) == self.nodes
+        self._changed(needed=needed, interrupt=needed or self.forming or gone)
         if down is None:
             return
         yield self.env.timeout(down)
-        if not self.waits:
-            yield self.env.timeout(self.restart)
-            self.restarts += 1
+        if not self._is_needed(node):
+            yield self.env.timeout(self.restart)  # the others go on meanwhile
+        needed = self._is_needed(node)
+        self.restarts += not needed
         self.dead.discard(node)
         self.back.succeed()
         self.back = self.env.event()
-        self._changed(interrupt=self.forming)
+        self._changed(needed=needed, interrupt=self.forming)
 
-    def _changed(self, *, interrupt: bool) -> None:
-        """The membership is another one."""
-        self.regroup = self.waits
+    def _is_needed(self, node: int) -> bool:
+        """Whether nobody can go on without a node that is, or would be, there."""
+        return node in self.needed(frozenset(self.dead - {node}))
+
+    def _changed(self, *, needed: bool, interrupt: bool) -> None:
+        """The membership is another one, of a node that is needed or not."""
+        self.regroup = self.regroup or needed
         if interrupt and reading(self.env.now) < self.end and self.loop.is_alive:
             self.loop.interrupt()

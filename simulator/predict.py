@@ -1,9 +1,18 @@
 """How long does training with a compressor take on a cluster? From traffic profile to seconds.
 
-Each recorded step of each phase is simulated as if it were repeated for ever, skew between ranks
-carried over (`averages.py`); steps are averaged within a phase, and phases are weighted by how
-often they occur in the compressor's period. The means are exact rationals and become floats at
-the end.
+What is simulated is the period, again and again, with everything that an iteration leaves behind
+for the next: skew that local steps gather is paid at the synchronisation. Place i of a period is of
+the kind that the method has there (`TrafficProfile.order`), from its first settled step on. The
+k-th step of a kind, counted over all periods, does what the recorded step k mod n of that kind did,
+of n in the order in which they were recorded: first come the recorded steps as they were run, and
+all recorded steps of a kind occur equally often. This goes round after as many periods as it takes
+for all kinds (`Schedule`); a round of more than `LONGEST` steps is cut to the fewest periods in
+which every recorded step occurs, of which some then occur once more often than others.
+
+The mean is over whole rounds (`averages.py`): an iteration is an iteration. Where all ranks are
+alike, batches are always ready and nothing is random, no step leaves anything behind, and the mean
+is that of the steps by themselves, weighted by how often they occur. The means are exact rationals
+and become floats at the end.
 
 How far a mean over random iterations may be off is estimated by batch means (A. Law and W. Kelton,
 "Simulation modeling and analysis", sec. 9.5.3): consecutive iterations, which depend on each other
@@ -12,12 +21,8 @@ means, which hardly do, are treated as independent draws. With batches of m amon
 
     standard error = s sqrt(m / n)          s: the batch means' standard deviation
 
-A batch's mean is weighted over phases and steps as the whole mean is: in iteration i the steps
-meet the same luck, so their errors do not cancel. Ten batches are few: s itself is known to a
-quarter, one standard deviation.
-
-Assumption: what one step leaves behind for another kind of step (skew that local steps have
-gathered before a synchronisation) is not carried over.
+A batch is a number of whole rounds, so that batches differ by luck alone. Ten batches are few: s
+itself is known to a quarter, one standard deviation; five, of long rounds, to a third.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 
@@ -36,8 +42,8 @@ from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.steps.averages import Averager
-from gcsim.simulator.steps.ledger import PARTS
 from gcsim.simulator.steps.mean_iteration import Average
+from gcsim.simulator.steps.schedule import Schedule, shortest_round
 from gcsim.simulator.steps.step_plan import Span, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Phase, TrafficProfile
@@ -46,13 +52,13 @@ BATCHES = 10
 """Of iterations, about, for the standard error: few and long rather than many that depend on each
 other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
 
-WeightedPlan = tuple[Fraction, StepPlan]
-"""A step's share of a period, and what every rank does in it."""
+LONGEST = 2000
+"""Steps of a round in which all recorded steps of a kind occur equally often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Mean times of an iteration on its slowest rank, in seconds, over a whole period."""
+    """Mean times of an iteration on its slowest rank, in seconds, over whole periods."""
 
     workers: int
     iteration: float
@@ -104,94 +110,100 @@ def predict(
     """
     planner = Planner(cluster, compute, training)
     averager = averager or Averager(cluster, training, seed)
-    plans = weighted_plans(profile, planner)
-    averages = [(weight, averager.average(plan)) for weight, plan in plans]
-    drawn = [
-        (weight, averager.average(plan))
-        for weight, plan in plans
-        if _random(plan, cluster, training)
-    ]
-    sums = {"iteration": sum(weight * average.iteration for weight, average in averages)}
-    for part in PARTS:
-        sums[part] = sum(weight * average.parts[part] for weight, average in averages)
+    schedule = schedule_of_period(profile, planner)
+    average = averager.average(schedule)
+    random = _random(schedule, cluster, training)
+    means = {"iteration": average.iteration, **average.parts}
     # The first of equals. A local step shows nothing of how a method communicates.
     sample = max(profile.phases, key=lambda phase: (_communicates(phase), phase.count))
     return Prediction(
         workers=cluster.workers,
-        iteration_p5=_percentile(averages, Fraction(5, 100)) if averager.varies else None,
-        iteration_p95=_percentile(averages, Fraction(95, 100)) if averager.varies else None,
-        iteration_error=_standard_error(drawn),
+        iteration_p5=_percentile(average, Fraction(5, 100)) if averager.varies else None,
+        iteration_p95=_percentile(average, Fraction(95, 100)) if averager.varies else None,
+        iteration_error=_standard_error(average, len(schedule)) if random else None,
         algorithms=tuple(sorted(_algorithms(profile, cluster))),
         sample_phase=sample.name,
-        spans=averager.spans(planner.plan(sample.steps[-1])) if spans else (),
-        **{part: float(total / PS_PER_SECOND) for part, total in sums.items()},
+        spans=averager.spans(schedule, _turn(profile, sample) % len(schedule)) if spans else (),
+        **{part: float(mean / PS_PER_SECOND) for part, mean in means.items()},
     )
 
 
-def rough_iteration(
-    plans: Sequence[WeightedPlan], stated: Sequence[WeightedPlan], averager: Averager
-) -> float:
+def rough_iteration(schedule: Schedule, stated: Schedule, averager: Averager) -> float:
     """Seconds of the mean iteration alone, as rough as `Averager.rough_average`.
 
-    For a device that may be in the place of the stated one: plans of the same profile on both
-    (`weighted_plans`), and what a prediction on the stated one has left in `averager`.
+    For a device that may be in the place of the stated one: schedules of the same profile on both
+    (`schedule_of_period`), and what a prediction on the stated one has left in `averager`.
     """
-    total = sum(
-        weight * averager.rough_average(plan, like)
-        for (weight, plan), (_, like) in zip(plans, stated, strict=True)
-    )
-    return float(total / PS_PER_SECOND)
+    return float(averager.rough_average(schedule, stated) / PS_PER_SECOND)
 
 
-def weighted_plans(profile: TrafficProfile, planner: Planner) -> list[WeightedPlan]:
-    """The plans of the recorded steps, and how often each occurs in the mean."""
-    if sum(phase.count for phase in profile.phases) != profile.period:
+def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
+    """The plans of the recorded steps, in the order in which the period has them."""
+    plans = [[planner.plan(step) for step in phase.steps] for phase in profile.phases]
+    first = list(accumulate((len(of_phase) for of_phase in plans), initial=0))
+    numbers: dict[StepPlan, int] = {}
+    alike = [[numbers.setdefault(plan, len(numbers)) for plan in of_phase] for of_phase in plans]
+    steps = [len(shortest_round(of_phase)) for of_phase in alike]
+    order = _order(profile)
+    turns = [first[phase] + step for phase, step in _steps(order, steps)]
+    return Schedule.of([plan for of_phase in plans for plan in of_phase], turns)
+
+
+def _order(profile: TrafficProfile) -> Sequence[int]:
+    """By place in the period: the number of its phase."""
+    counts = [phase.count for phase in profile.phases]
+    order = profile.order or [n for n, count in enumerate(counts) for _ in range(count)]
+    if [order.count(number) for number in range(len(counts))] != counts or (
+        len(order) != profile.period
+    ):
         raise InternalError(f"the phases of {profile.compressor!r} do not fill its period")
-    return [
-        (Fraction(phase.count, len(phase.steps) * profile.period), planner.plan(step))
-        for phase in profile.phases
-        for step in phase.steps
-    ]
+    return order
 
 
-def _percentile(averages: Sequence[tuple[Fraction, Average]], share: Fraction) -> float:
+def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Phase and step of a whole round, where phase n has `steps[n]` steps that differ."""
+    counts = [order.count(number) for number in range(len(steps))]
+    pairs = list(zip(counts, steps, strict=True))
+    periods = math.lcm(*(step // math.gcd(step, count) for count, step in pairs))
+    if periods * len(order) > LONGEST:
+        periods = max(-(-step // count) for count, step in pairs)
+    occurred = [0] * len(steps)
+    for phase in periods * list(order):
+        yield phase, occurred[phase] % steps[phase]
+        occurred[phase] += 1
+
+
+def _turn(profile: TrafficProfile, phase: Phase) -> int:
+    """When the last recorded step of a phase comes for the first time."""
+    number, order = profile.phases.index(phase), _order(profile)
+    periods, occurrence = divmod(len(phase.steps) - 1, phase.count)
+    places = [place for place, found in enumerate(order) if found == number]
+    return periods * len(order) + places[occurrence]
+
+
+def _percentile(average: Average, share: Fraction) -> float:
     """The shortest iteration, in seconds, that at least this share of them does not exceed."""
-    times = np.concatenate([average.iterations for _, average in averages])
-    weights = np.concatenate(
-        [
-            np.full(len(average.iterations), float(weight / len(average.iterations)))
-            for weight, average in averages
-        ]
-    )
-    order = np.argsort(times, kind="stable")
-    place = int(np.searchsorted(np.cumsum(weights[order]), float(share) - 1e-9))
-    return int(times[order][place]) / PS_PER_SECOND
+    times = np.sort(average.iterations)
+    return int(times[math.ceil(share * len(times)) - 1]) / PS_PER_SECOND
 
 
-def _random(plan: StepPlan, cluster: Cluster, training: Training) -> bool:
-    """Whether the plan's iterations are drawn: workers have random paces, or its messages random
-    delays."""
+def _random(schedule: Schedule, cluster: Cluster, training: Training) -> bool:
+    """Whether iterations are drawn: workers have random paces, or messages random delays."""
     noise = training.noise
     if noise is not None and (noise.variation or noise.slow_probability):
         return True
-    talks = cluster.workers > 1 and any(bucket.collectives for bucket in plan.buckets)
-    return talks and any(link.random for link in cluster.links())
+    return cluster.workers > 1 and schedule.talks and any(link.random for link in cluster.links())
 
 
-def _standard_error(averages: Sequence[tuple[Fraction, Average]]) -> float | None:
-    """Of the weighted mean of random iterations, in seconds, by batch means.
-
-    All averages are of as many iterations; iteration i of each met the same luck.
-    """
-    count = min((len(average.iterations) for _, average in averages), default=0)
-    if count < 2:
+def _standard_error(average: Average, round_length: int) -> float | None:
+    """Of the mean of random iterations, in seconds, by batch means; None of a single round."""
+    times = average.iterations
+    count = len(times) // round_length * round_length
+    if count < 2 * round_length:
         return None
-    length = max(1, round(count / BATCHES))
+    length = max(1, round(count / BATCHES / round_length)) * round_length
     batches = count // length
-    means = sum(
-        float(weight) * average.iterations[-batches * length :].reshape(batches, length).mean(1)
-        for weight, average in averages
-    )
+    means = times[-batches * length :].reshape(batches, length).mean(1)
     return float(np.std(means, ddof=1)) * math.sqrt(length / count) / PS_PER_SECOND
 
 

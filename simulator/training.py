@@ -81,6 +81,8 @@ class Training:
     which workers of one machine share; everything else has a device of its own."""
     slow_nodes: Mapping[int, Fraction] = field(default_factory=dict)
     """By number of the node: how many times as long its devices compute."""
+    slow_workers: Mapping[int, Fraction] = field(default_factory=dict)
+    """By rank: how many times as long it computes, on top of its node's slowness."""
     noise: Noise | None = None
     iterations: int = 100
     """Consecutive iterations over which random times are averaged."""

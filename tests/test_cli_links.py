@@ -132,7 +132,7 @@ def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         "overhead": "5 us a message",
         "by size": "from 1 KiB: rate x 0.5, latency x 1",
         "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",
-        "loss": "0.01 of the packets, sampled, time-out 200 ms",
+        "loss": "0.01 of the packets, sampled, time-out 200 ms, recovery rack",
         "background": "other traffic takes 0.25 of the rate",
         "source": "a test",
         "in a scenario": "network: all",

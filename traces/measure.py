@@ -208,6 +208,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
 ) -> TrafficProfile:
     cls, parameters = subject.compressor, subject.parameters
     names = _phases(subject)
+    kinds = list(dict.fromkeys(names))
     first = cls.settled(parameters)
     ran = [cls.phase(parameters, first + number) for number in range(note.steps)]
     steps = [
@@ -220,7 +221,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
             count=names.count(name),
             steps=tuple(step for step, phase in zip(steps, ran, strict=True) if phase == name),
         )
-        for name in dict.fromkeys(names)
+        for name in kinds
     )
     if cls.window(parameters) > 1:
         weights = [1.0] * len(note.scores)
@@ -239,6 +240,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
             cosine_similarity=_weighted([score.cosine for score in note.scores], weights),
         ),
         gradients=dict(provenance),
+        order=tuple(kinds.index(name) for name in names),
     )
 
 

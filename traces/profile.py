@@ -133,6 +133,9 @@ class TrafficProfile:
     quality: Quality
     gradients: dict[str, object] = field(default_factory=dict)
     """Where the gradients came from: plain values for the report."""
+    order: tuple[int, ...] = ()
+    """By place in the period: the number of its phase; empty: one phase after the other, each as
+    often as it occurs. The first place is that of the first step that was run."""
 
     @property
     def wire_bytes_per_worker(self) -> float:

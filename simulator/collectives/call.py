@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
@@ -42,6 +43,11 @@ class Call:
         if self.sent.count(first) != len(self.sent):
             raise InternalError(f"all-reduce of vectors of unequal size: {set(self.sent)} bytes")
         return first
+
+    @property
+    def gamma(self) -> Fraction:
+        """Reductions: seconds a byte that a rank adds to its own."""
+        return self.cluster.gamma
 
     @property
     def fabric(self) -> Fabric:

@@ -118,7 +118,7 @@ class CollectiveMemo:
         copies: tuple[Times, Times] | None = None
         if cluster.collectives.stages and not algorithm.stages_itself:
             link = copy_link(cluster)
-            copies = copy_times(sent, link), copy_times(_received(record.kind, call), link)
+            copies = copy_times(sent, link), copy_times(sizes_received(record, sent), link)
         host = cluster.host
         work = Work() if host is None else host.work(algorithm.traffic(call))
         return _Request(
@@ -190,7 +190,9 @@ def _call(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
 
 def _prepared_ring(algorithm: Algorithm, call: Call) -> PreparedRing | None:
     if algorithm.carry_out is ring_allreduce.carry_out:
-        return ring_allreduce.prepared(call.nbytes, call.ring_links(), element=call.element)
+        return ring_allreduce.prepared(
+            call.nbytes, call.ring_links(), element=call.element, gamma=call.gamma
+        )
     if algorithm.carry_out is ring_allgather.carry_out:
         return ring_allgather.prepared(call.sent, call.ring_links())
     return None
@@ -211,10 +213,10 @@ def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
     return (sizes * -(-workers // recorded))[:workers]
 
 
-def _received(kind: str, call: Call) -> Sequence[int]:
-    """Bytes that each rank copies back to its device."""
-    if kind in {"all_reduce", "all_to_all"}:
-        return call.sent
-    if kind == "all_gather":
-        return [sum(call.sent)] * len(call.sent)
-    return [call.pulled] * len(call.sent)
+def sizes_received(record: CollectiveRecord, sent: Sequence[int]) -> Sequence[int]:
+    """Bytes of the result on each rank, which hands over `sent[r]`."""
+    if record.kind in {"all_reduce", "all_to_all"}:
+        return sent
+    if record.kind == "all_gather":
+        return [sum(sent)] * len(sent)
+    return [record.pulled] * len(sent)

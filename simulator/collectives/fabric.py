@@ -20,12 +20,14 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.cluster import Cluster, Racks, Sharing
 from gcsim.simulator.collectives.hops import Hops
-from gcsim.simulator.collectives.link_table import Bytes, Ranks, scaled
-from gcsim.simulator.collectives.rings.ring import NO_COST
+from gcsim.simulator.collectives.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
+from gcsim.simulator.collectives.rings.ring import NO_COST, check_range
 from gcsim.simulator.collectives.round_paths import Framing, RoundPaths
+from gcsim.simulator.collectives.shared_paths import SharedPaths
 from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64
@@ -56,8 +58,13 @@ class Fabric:
         racks: Racks | None = None,
         shared_bus: bool = False,
         framing: Framing | None = None,
+        sharing: Sharing = "counted",
     ) -> None:
-        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each."""
+        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each.
+
+        `sharing`: how messages of collectives of rounds share what they cross (`rounds.py`).
+        """
+        self.sharing = sharing
         self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
@@ -68,7 +75,8 @@ class Fabric:
             "racks": racks,
             "shared_bus": shared_bus,
         }
-        self._paths = RoundPaths(**self._of, framing=framing or Framing())
+        self._framing = framing or Framing()
+        self._paths = RoundPaths(**self._of, framing=self._framing)
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
         self._prepared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -84,16 +92,36 @@ class Fabric:
             buses=[cluster.intra_node],
             racks=cluster.racks,
             shared_bus=cluster.shared_bus,
+            sharing=cluster.collectives.sharing,
         )
 
     @property
+    def fluid(self) -> bool:
+        """Messages share what they cross while they cross it, whatever round they are of."""
+        return self.sharing == "fluid"
+
+    @property
     def flat(self) -> bool:
-        """Every message of a round in which each rank sends and receives one sees the same link."""
-        return self._paths.flat
+        """Every message of a round in which each rank sends and receives one sees the same link,
+        and nobody else's matter."""
+        return self._paths.flat and not self.fluid
+
+    def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
+        """The cards of the two ranks of a message, where these are all that it sees.
+
+        Of messages as those of `flat`, on plain links: the table, the number of each rank's card
+        in it and its latency; None where more matters.
+        """
+        found = self._paths.ends()
+        return None if found is None else (self._paths.table, *found)
 
     def framed(self, framing: Framing) -> Fabric:
         """The same links under a protocol."""
-        return Fabric(**self._of, framing=framing)
+        return Fabric(**self._of, framing=framing, sharing=self.sharing)
+
+    def crossed(self) -> SharedPaths:
+        """What messages cross, to be filled with those of one collective."""
+        return SharedPaths(**self._of, framing=self._framing)
 
     @property
     def nbytes(self) -> int:
@@ -139,8 +167,11 @@ class Fabric:
 
         Each rank sends and receives at most one message, and is ready when its own has left and
         the other has arrived and been reduced (`gamma` seconds a byte). `nbytes` is one size for
-        all messages or one each; they are number `message` of their senders.
+        all messages or one each; they are number `message` of their senders. `InternalError` where
+        they share by more than counting.
         """
+        if self.fluid:
+            raise InternalError("a fluid knows no single rounds")
         hops = self._paths.hops(senders, receivers)
         start = ready[senders]
         left = hops.left(start, nbytes) if hops.timed else start + hops.busy(nbytes)
@@ -175,10 +206,12 @@ class Fabric:
 
 
 def reduction(nbytes: Bytes | int, gamma: Fraction) -> Times | int:
-    """What it takes to add so many bytes, `gamma` seconds each."""
+    """What it takes to add so many bytes, `gamma` seconds each; `InputError` beyond the clock."""
     if not gamma:
         return 0
     each = gamma * PS_PER_SECOND
+    longest = round(each * int(np.max(nbytes, initial=0)))
+    check_range(np.zeros(1, dtype=np.int64), longest)
     if isinstance(nbytes, int):
-        return round(each * nbytes)
+        return longest
     return scaled(nbytes, each.numerator, each.denominator)

@@ -142,6 +142,7 @@ def carry_out(call: Call) -> Times:
         call.fabric.leader_links(),
         local=cluster.intra_node,
         element=call.element,
+        gamma=call.gamma,
         staging=staging,
         key=call.key,
     )

@@ -115,6 +115,19 @@ class RoundPaths:
         cards = len(self._links) - self._first_card
         return self._devices == cards == 1 and not racks and not self._stations.any()
 
+    def ends(self) -> tuple[Kinds, Integers] | None:
+        """Where a message of such a round sees its ends' cards alone: the number of each rank's
+        card in the table, and its latency, half of which counts; the slower card's rate does.
+        None where more than that matters.
+        """
+        racks = self._racks is not None and self._racks.nodes < self._nodes
+        if self._devices > 1 or racks or not self._plain or self._framing.network:
+            return None
+        if self._stations.any():
+            return None
+        one = np.ones(self._nodes, dtype=np.int64)
+        return self._numbers(_Ends(kind=self._card, share=one)), self._latency[self._card]
+
     def hops(self, senders: Ranks, receivers: Ranks, *, whole: bool = False) -> Hops:
         """Of the messages of one round, `[n]`; with `whole`, their paths however many there are."""
         out, into = senders // self._devices, receivers // self._devices

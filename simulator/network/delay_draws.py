@@ -1,9 +1,9 @@
-"""How are random delays drawn at memory speed, and the same on all machines?
+"""How is jitter drawn at memory speed, and the same on all machines?
 
 One compiled loop over messages and over what delays each (`draw`); what it computes is written in
-`delays.py`. Logarithm and exponential are plain IEEE arithmetic in a fixed order (fdlibm's), not
-those of the machine's library: equal keys give equal bits everywhere, for one message and for a
-million.
+`delays.py`, losses are in `loss_draws.py`. Logarithm and exponential are plain IEEE arithmetic in a
+fixed order (fdlibm's), not those of the machine's library: equal keys give equal bits everywhere,
+for one message and for a million.
 
 Sources: fdlibm 5.3, `e_log.c` and `e_exp.c` (Sun Microsystems 1993), less than 1 unit in the last
 place; M. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied
@@ -21,22 +21,22 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.compressors.random import bits64, fraction64
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
-EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO, LOSS = range(5)
+EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO = range(4)
 """What a row of parameters stands for."""
-_LATEST = 86400.0 * PS_PER_SECOND
-_MOST_TIMEOUTS = 10
+LATEST = 86400.0 * PS_PER_SECOND
+"""No delay is longer: a day, in picoseconds."""
 _ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)
 """The bits of the square root of 1/2."""
 
 
 @inlined
-def _fraction(key: np.uint64, purpose: int, number: int) -> float:
+def fraction(key: np.uint64, purpose: int, number: int) -> float:
     """Uniform on [0, 1): a sequence for each purpose, whose own place in it a message has."""
     return fraction64(bits64(key, purpose), number)
 
 
 @inlined
-def _ln(x: float) -> float:
+def ln(x: float) -> float:
     """Natural logarithm of x in (0, 1], as fdlibm: plain arithmetic, the same on all machines."""
     bits = np.float64(x).view(np.int64)
     k = (bits - _ROOT_OF_HALF) >> np.int64(52)  # x = m 2^k, m from there to twice that
@@ -82,7 +82,7 @@ def _normal_quantile(u: float) -> float:
         r = 0.180625 - q * q
         above = ((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179
         return q * above / (((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0)
-    r = sqrt(-_ln(u if q < 0.0 else 1.0 - u))
+    r = sqrt(-ln(u if q < 0.0 else 1.0 - u))
     if r <= 5.0:
         r -= 1.6
         above = ((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777
@@ -100,15 +100,14 @@ def _exponential(
 ) -> None:
     """What `draw` does for one link that delays every message so, a vector at a time."""
     for i in range(out.size):
-        u = _fraction(key, rank[i] << 16, message[i])
-        out[i] = np.int64(np.rint(min(-mean * _ln(1.0 - u), _LATEST)))
+        u = fraction(key, rank[i] << 16, message[i])
+        out[i] = np.int64(np.rint(min(-mean * ln(1.0 - u), LATEST)))
 
 
 @loop
 def draw(  # noqa: PLR0917
     key: np.uint64,
     kinds: NDArray[np.int64],
-    nbytes: NDArray[np.int64],
     message: NDArray[np.int64],
     rank: NDArray[np.int64],
     first: NDArray[np.int64],
@@ -118,7 +117,7 @@ def draw(  # noqa: PLR0917
 ) -> bool:
     """Fill `out`, picoseconds; False when a kind is unknown. All arrays have one axis.
 
-    `kinds`, `nbytes`, `message` and `rank` have the size of `out`, or 1: the same for all. Link k
+    `kinds`, `message` and `rank` have the size of `out`, or 1: the same for all. Link k
     is delayed by what rows `first[k]` to `first[k + 1]` of `codes` and `parameters` say:
 
     | code        | parameters                                                                  |
@@ -127,14 +126,12 @@ def draw(  # noqa: PLR0917
     | UNIFORM     | probability, mean                                                           |
     | LOGNORMAL   | probability, mean and standard deviation of the logarithm                   |
     | PARETO      | probability, smallest delay, 1 / exponent                                   |
-    | LOSS        | rate of losses, -ln(1 - rate), time-out, bytes of a packet                  |
     """
     plain = first.size == 2 and first[1] == 1 and codes[0] == EXPONENTIAL
     if plain and parameters[0, 0] >= 1.0 and message.size == rank.size == out.size:
         _exponential(key, message, rank, parameters[0, 1], out)
         return bool(kinds.min() == 0 and kinds.max() == 0)
-    by_kind, by_size = int(kinds.size > 1), int(nbytes.size > 1)
-    by_number, by_rank = int(message.size > 1), int(rank.size > 1)
+    by_kind, by_number, by_rank = int(kinds.size > 1), int(message.size > 1), int(rank.size > 1)
     for i in range(out.size):
         kind = kinds[i * by_kind]
         if kind < 0 or kind >= first.size - 1:
@@ -144,29 +141,18 @@ def draw(  # noqa: PLR0917
         late = 0.0
         for row in range(first[kind], first[kind + 1]):
             code, chance = codes[row], parameters[row, 0]
-            a, b, c = parameters[row, 1], parameters[row, 2], parameters[row, 3]
+            a, b = parameters[row, 1], parameters[row, 2]
             purpose = sender + 2 * (row - first[kind])
-            u = _fraction(key, purpose, number)
-            if code == LOSS:
-                n = nbytes[i * by_size]
-                packets = max(1.0, np.ceil(n / c))
-                if -_ln(1.0 - u) < packets * a:
-                    again = _fraction(key, purpose + 1, number)
-                    waits, share = 1, chance
-                    while again < share and waits < _MOST_TIMEOUTS:
-                        waits += 1
-                        share *= chance
-                    late += b * (2.0**waits - 1.0)
-                continue
-            if chance < 1.0 and _fraction(key, purpose + 1, number) >= chance:
+            u = fraction(key, purpose, number)
+            if chance < 1.0 and fraction(key, purpose + 1, number) >= chance:
                 continue
             if code == EXPONENTIAL:
-                late += -a * _ln(1.0 - u)
+                late += -a * ln(1.0 - u)
             elif code == UNIFORM:
                 late += 2.0 * a * u
             elif code == LOGNORMAL:
                 late += _exp(min(b * _normal_quantile(max(u, 2.0**-54)) + a, 690.0))
             else:
-                late += a * _exp(-b * _ln(1.0 - u))
-        out[i] = np.int64(np.rint(min(late, _LATEST)))
+                late += a * _exp(-b * ln(1.0 - u))
+        out[i] = np.int64(np.rint(min(late, LATEST)))
     return True

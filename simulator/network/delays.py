@@ -19,18 +19,12 @@ by inversion of the distribution function, with v = 1 - u in (0, 1]:
 | lognormal    | exp(ln mean - shape^2/2 + shape z), z the normal quantile of u (Wichura 1988)    |
 | pareto       | mean (1 - 1/shape) v^(-1/shape), never less than mean (1 - 1/shape)              |
 
-and, with sampled loss, of TCP's time-outs. Assumptions: packets, ceil(n / segment) but one at
-least, are lost independently; however many packets of a message are lost at first, the message
-waits for one time-out, in which all of them are sent again; each time the retransmission is lost
-with probability `rate` again, after twice the time (RFC 6298, sec. 5.5):
-
-    delay = timeout (2^k - 1),   P(k >= 1) = 1 - (1 - rate)^packets,   P(k >= j + 1 | k >= j) = rate
-
-with k at most 10. Fast retransmit, which spares long messages many time-outs, is left out.
+and, with sampled losses, of what TCP does to repair them (`loss_draws.py`, which has the law).
 
 No message is later than a day, so that sums of delays fit the clock.
 
-Source: SplitMix64 as in `gcsim.compressors.random`; the loop is `delay_draws.py`.
+Source: SplitMix64 as in `gcsim.compressors.random`; the loops are `delay_draws.py` and
+`loss_draws.py`.
 """
 
 from __future__ import annotations
@@ -47,12 +41,17 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.network.delay_draws import EXPONENTIAL, LOGNORMAL, LOSS, PARETO, UNIFORM, draw
-from gcsim.simulator.network.links import Jitter, Link, Loss
+from gcsim.simulator.network.delay_draws import EXPONENTIAL, LOGNORMAL, PARETO, UNIFORM, draw
+from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.loss_draws import FAST_RETRANSMIT, NONE, RACK, TIMEOUT, add_losses
 
 _CODES = {"exponential": EXPONENTIAL, "uniform": UNIFORM}
-_Row = tuple[int, float, float, float, float]
+_RECOVERIES = {"rack": RACK, "fast_retransmit": FAST_RETRANSMIT, "timeout": TIMEOUT}
+_JitterRow = tuple[int, float, float, float]
 """Of one source of delay: its code, and as floats what `draw` says."""
+_LossRow = tuple[int, int, float, float, float, float, float, float]
+"""Of a link: code and purpose, and as floats what `add_losses` says."""
+_NO_LOSS: _LossRow = (NONE, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def collective_key(seed: int, iteration: int, bucket: int, index: int) -> int:
@@ -88,7 +87,8 @@ class RandomDelays:
         self.any = any(self.kinds)
         """Whether one is: without, every delay is zero."""
         if self.any:
-            self._tables = _tables(tuple(links))
+            self._tables = _jitter_tables(tuple(links))
+            self._losses = _loss_tables(tuple(links))
 
     def __call__(
         self,
@@ -107,20 +107,11 @@ class RandomDelays:
         out = np.zeros(shapes.pop() if len(shapes) == 1 else arrays[0].shape, dtype=np.int64)
         if self.any and out.size:
             of_link, sizes, numbers, senders = [_plain(values) for values in arrays]
-            first, codes, parameters = self._tables
-            known = draw(
-                np.uint64(key),
-                of_link,
-                sizes,
-                numbers,
-                senders,
-                first,
-                codes,
-                parameters,
-                out.reshape(-1),
-            )
-            if not known:
+            flat, seed = out.reshape(-1), np.uint64(key)
+            if not draw(seed, of_link, numbers, senders, *self._tables, flat):
                 raise InternalError(f"link kinds {of_link} of {len(self.kinds)} links")
+            if self._losses is not None:
+                add_losses(seed, of_link, sizes, numbers, senders, *self._losses, flat)
         return out
 
 
@@ -133,37 +124,55 @@ def _plain(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=256)
-def _tables(
+def _jitter_tables(
     links: tuple[Link, ...],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Rows of the sources of all links, and at which row each link's begin, `[links + 1]`."""
-    rows = [_rows(link) for link in links]
+    """Rows of the jitter of all links, and at which row each link's begin, `[links + 1]`."""
+    rows = [[_jitter_row(jitter) for jitter in _jitters(link)] for link in links]
     first = np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64)
     flat = [row for of_link in rows for row in of_link]
     codes = np.array([row[0] for row in flat], dtype=np.int64)
-    return first, codes, np.array([row[1:] for row in flat], dtype=np.float64)
+    return first, codes, np.array([row[1:] for row in flat], dtype=np.float64).reshape(-1, 3)
 
 
-def _rows(link: Link) -> list[_Row]:
-    rows = [_jitter_row(jitter) for jitter in link.jitter if jitter.random]
-    if link.loss is not None and link.loss.random:
-        rows.append(_loss_row(link.loss))
-    return rows
+@lru_cache(maxsize=256)
+def _loss_tables(links: tuple[Link, ...]) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """A row for each link; None when messages lose packets on none."""
+    rows = [_loss_row(link) for link in links]
+    if all(row[0] == NONE for row in rows):
+        return None
+    codes = np.array([row[:2] for row in rows], dtype=np.int64)
+    return codes, np.array([row[2:] for row in rows], dtype=np.float64)
 
 
-def _jitter_row(jitter: Jitter) -> _Row:
+def _jitters(link: Link) -> list[Jitter]:
+    return [jitter for jitter in link.jitter if jitter.random]
+
+
+def _jitter_row(jitter: Jitter) -> _JitterRow:
     mean, shape = jitter.mean * PS_PER_SECOND, jitter.shape
     chance = float(jitter.probability)
     if jitter.distribution == "lognormal":
-        return LOGNORMAL, chance, _ln_exact(mean) - float(shape * shape / 2), float(shape), 0.0
+        return LOGNORMAL, chance, _ln_exact(mean) - float(shape * shape / 2), float(shape)
     if jitter.distribution == "pareto":
-        return PARETO, chance, float(mean * (1 - 1 / shape)), float(1 / shape), 0.0
-    return _CODES[jitter.distribution], chance, float(mean), 0.0, 0.0
+        return PARETO, chance, float(mean * (1 - 1 / shape)), float(1 / shape)
+    return _CODES[jitter.distribution], chance, float(mean), 0.0
 
 
-def _loss_row(loss: Loss) -> _Row:
-    hazard = -_ln_exact(1 - loss.rate)
-    return LOSS, float(loss.rate), hazard, float(loss.timeout * PS_PER_SECOND), loss.segment
+def _loss_row(link: Link) -> _LossRow:
+    loss = link.loss
+    if loss is None or not loss.random:
+        return _NO_LOSS
+    return (
+        _RECOVERIES[loss.recovery],
+        2 * len(_jitters(link)),
+        float(loss.rate),
+        -_ln_exact(1 - loss.rate),
+        loss.segment,
+        float(loss.timeout * PS_PER_SECOND),
+        float(2 * link.latency * PS_PER_SECOND),
+        float(loss.segment / link.rate * PS_PER_SECOND),
+    )
 
 
 def _ln_exact(value: Fraction) -> float:

@@ -7,7 +7,7 @@ reaches at steady state when every second packet is acknowledged:
 
 It holds for each connection, whatever else shares the link. Assumption: the way back has the
 latency of the way there. Losses "sampled" leave the rate as it is and make single messages late,
-see `delays.py`.
+by what TCP does to repair them (`Loss.recovery`): `delays.py` has the law.
 
 Source: J. Padhye, V. Firoiu, D. Towsley, J. Kurose, "Modeling TCP throughput: a simple model and
 its empirical validation", SIGCOMM 1998 (the approximate model); RFC 3819, sec. 8.5.1.
@@ -21,6 +21,8 @@ from fractions import Fraction
 from typing import Literal
 
 from gcsim.simulator.network.rate_trace import refuse
+
+Recovery = Literal["rack", "fast_retransmit", "timeout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +93,15 @@ class Loss:
     """Probability that a packet is lost."""
     model: Literal["capped", "sampled"]
     """capped: the rate is at most what TCP reaches with such losses (PFTK formula, RFC 3819);
-    sampled: a message that loses a packet is late by one time-out or more."""
+    sampled: a message that loses a packet is late until it is repaired, as `recovery` says."""
     timeout: Fraction = Fraction(200, 1000)
-    """Seconds before TCP sends again."""
+    """Seconds before TCP sends again what no acknowledgement has shown to be lost."""
     segment: int = 1448
     """Bytes of data in a packet."""
+    recovery: Recovery = "rack"
+    """How sampled losses are repaired. rack: by acknowledgements in the order of time, and by tail
+    loss probes (RFC 8985, Linux's default); fast_retransmit: after three duplicate
+    acknowledgements (RFC 5681, RFC 6675); timeout: by the retransmission timer alone."""
 
     def __post_init__(self) -> None:
         refuse(

@@ -38,7 +38,8 @@ class Asking(Protocol):
     def ask(
         self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
     ) -> simpy.Event:
-        """An event that comes with (entry, exit) of this class once they are known."""
+        """An event that comes with (own entry, last rank's entry, own exit) of this class once they
+        are known."""
 
 
 class UnlikeRanksError(Exception):
@@ -147,7 +148,7 @@ class Communicator:
     def ask(
         self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
     ) -> simpy.Event:
-        """An event that comes with (entry, exit) of this class once they are known."""
+        """As `Asking.ask`."""
         self._settle_later()
         return self._queue.ask(member, name, record, server_time)
 
@@ -172,8 +173,9 @@ class Communicator:
         """Everybody has asked: nothing that happens later can change when they leave."""
         entry = list(map(max, pending.asked, self._free))
         self._free = exits_by_class(pending, entry, self._classes, self._carry_out, self._seed)
+        last = max(entry)
         for turn, start, end in zip(pending.turns, entry, self._free, strict=True):
-            turn.succeed((start, end))
+            turn.succeed((start, last, end))
 
 
 def exits_by_class(

@@ -70,7 +70,7 @@ class TwoSlots:
     def __init__(
         self,
         env: simpy.Environment,
-        plan: StepPlan,
+        plans: Sequence[StepPlan],
         classes: NDArray[np.int64],
         *,
         carry_out: CarryOut,
@@ -78,7 +78,8 @@ class TwoSlots:
         seed: int = 0,
     ) -> None:
         self._env, self._classes, self._carry_out, self._seed = env, classes, carry_out, seed
-        records = dict.fromkeys(c for bucket in plan.buckets for c in bucket.collectives)
+        buckets = [bucket for plan in plans for bucket in plan.buckets]
+        records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
         self._programs = {record: rings(record) for record in records}
         programs = [program for program in self._programs.values() if program is not None]
         period = _period(classes, programs)
@@ -98,7 +99,7 @@ class TwoSlots:
     def ask(
         self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
     ) -> simpy.Event:
-        """An event that comes with (entry, exit) of this class when it leaves."""
+        """As `Asking.ask`; it comes when the class leaves."""
         self._settle_later()
         return self._queue.ask(member, name, record, server_time)
 
@@ -190,7 +191,9 @@ class TwoSlots:
             raise UnlikeRanksError(self._classes, apart.tolist())
         running.left = [rank for rank in running.left if rank not in left]
         self._inside[member].remove(running)
-        running.pending.turns[member].succeed((running.entered[member], reading(self._env.now)))
+        now, entered = reading(self._env.now), running.entered
+        last = now if -1 in entered else max(entered)  # it may need nothing of who is not in it
+        running.pending.turns[member].succeed((entered[member], last, now))
 
 
 def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:

@@ -15,19 +15,33 @@ Source: PyTorch, torch/utils/data/dataloader.py (`_MultiProcessingDataLoaderIter
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
 
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import Picoseconds
+from gcsim.simulator.clock import Picoseconds, Times
 
 
 class Loader:
     """The loader of one worker."""
 
-    def __init__(self, batch: Picoseconds, prefetch: int) -> None:
+    def __init__(
+        self,
+        batch: Picoseconds,
+        prefetch: int,
+        ahead: Sequence[Picoseconds] = (),
+        now: Picoseconds = 0,
+    ) -> None:
+        """`ahead`, of `prefetch` times, is that of a loader which this one goes on for from now."""
         if prefetch < 1:
             raise InternalError(f"a loader that keeps {prefetch} batches never makes one")
         self._batch, self._made = batch, 0
         self._taken = deque([0] * prefetch, maxlen=prefetch)
+        if batch and len(ahead):
+            made = earliest(np.array(ahead, dtype=np.int64)[:, None], batch)[:, 0] + now
+            self._made = int(made[0]) - batch
+            self._taken.extend((made - batch).tolist())
 
     def take(self, now: Picoseconds) -> Picoseconds:
         """When a batch is taken that the worker asks for now."""
@@ -36,6 +50,19 @@ class Loader:
         self._made = max(self._made, self._taken[0]) + self._batch
         self._taken.append(max(now, self._made))
         return self._taken[-1]
+
+    def made_last(self) -> list[tuple[Picoseconds, Picoseconds]]:
+        """From when until when the batch was, or will be, made that was taken last."""
+        return [(self._made - self._batch, self._made)] if self._batch else []
+
+    def under_way(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
+        """Those of the batches after it that have been begun by now, until now at most."""
+        begun, made = [], self._made
+        for taken in self._taken if self._batch else ():
+            begin = max(made, taken)
+            made = begin + self._batch
+            begun.append((begin, min(made, now)))
+        return [(begin, end) for begin, end in begun if begin < now]
 
     def ahead(self, now: Picoseconds) -> tuple[Picoseconds, ...]:
         """When the next `prefetch` batches will be made; 0 from now where they are already.
@@ -50,3 +77,18 @@ class Loader:
             made = max(made, taken) + self._batch
             ready.append(max(made - now, 0))
         return tuple(ready)
+
+
+def earliest(ahead: Times, batch: Picoseconds) -> Times:
+    """When batches were or will be made, `[prefetch, ranks]`, where `Loader.ahead` is known of
+    each rank; 0 is now.
+
+    Those that are there already may have been made at any time that leaves the next ones time
+    enough.
+    """
+    made = ahead.copy()
+    for place in range(len(ahead) - 2, -1, -1):
+        made[place] = np.where(
+            ahead[place] > 0, ahead[place], np.minimum(0, made[place + 1] - batch)
+        )
+    return made

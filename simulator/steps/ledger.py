@@ -7,12 +7,13 @@ exposed communication.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.steps.step_plan import Job, Kind, Resource
+from gcsim.simulator.steps.step_plan import Carried, Job, Kind, Resource, Span
 
 PARTS = (
     "forward",
@@ -26,18 +27,15 @@ PARTS = (
 )
 """Of a `Run`. All but communication add up to the iteration."""
 
-Interval = tuple[str, Picoseconds, Picoseconds]
-"""What, from when, until when."""
-Done = tuple[Job, Picoseconds, Picoseconds]
-"""A job, from when, until when."""
+Interval = tuple[Picoseconds, Picoseconds]
+"""From when, until when."""
+Done = tuple[Job, int | None, Picoseconds, Picoseconds]
+"""A job, its bucket (None: of none), from when, until when."""
+Exchanged = tuple[CollectiveRecord, int, int, Picoseconds, Picoseconds, Picoseconds]
+"""A collective, its bucket, its place among the bucket's; when this rank entered, when the last
+one did, when this rank left."""
 
-_RESOURCE: dict[Kind, Resource] = {
-    "forward": "compute",
-    "backward": "compute",
-    "optimizer": "compute",
-    "encode": "encode",
-    "decode": "decode",
-}
+_KINDS: tuple[Kind, ...] = ("forward", "backward", "encode", "decode", "optimizer")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,21 +45,24 @@ class Ledger:
     begin: Picoseconds
     compute: list[Done] = field(default_factory=list)
     side: list[Done] = field(default_factory=list)
-    network: list[Interval] = field(default_factory=list)
+    network: list[Exchanged] = field(default_factory=list)
     waits: list[Interval] = field(default_factory=list)
     """For input."""
+    loads: list[Interval] = field(default_factory=list)
+    """In which the loader makes the batches that are taken in this iteration, and those after them
+    that it begins in it."""
 
     def parts(self, finish: Picoseconds) -> tuple[Picoseconds, ...]:
         """By `PARTS`; `InternalError` when they do not add up to the iteration."""
-        spent: dict[Kind, Picoseconds] = dict.fromkeys(_RESOURCE, 0)
+        spent: dict[Kind, Picoseconds] = dict.fromkeys(_KINDS, 0)
         last, idle = self.begin, 0
-        for job, start, end in self.compute:
+        for job, _, start, end in self.compute:
             spent[job.kind] += end - start
             idle += start - last
             last = end
-        waited = sum(end - start for _, start, end in self.waits)
+        waited = sum(end - start for start, end in self.waits)
         exposed = idle + finish - last - waited
-        for (job, start, end), covered in zip(self.side, self._covered(), strict=True):
+        for (job, _, start, end), covered in zip(self.side, self._covered(), strict=True):
             spent[job.kind] += end - start - covered
             exposed -= end - start - covered
         if exposed < 0 or finish - self.begin != exposed + waited + sum(spent.values()):
@@ -74,7 +75,7 @@ class Ledger:
             spent["backward"],
             spent["encode"],
             spent["decode"],
-            sum(end - start for _, start, end in self.network),
+            sum(left - entry for *_, entry, _, left in self.network),
             exposed,
             spent["optimizer"],
             waited,
@@ -83,31 +84,80 @@ class Ledger:
     def _covered(self) -> list[Picoseconds]:
         """For how long the compute stream is busy during each of the side stream's jobs."""
         covered, first = [], 0
-        for _, start, end in self.side:
-            while first < len(self.compute) and self.compute[first][2] <= start:
+        for *_, start, end in self.side:
+            while first < len(self.compute) and self.compute[first][3] <= start:
                 first += 1
             both, place = 0, first
-            while place < len(self.compute) and self.compute[place][1] < end:
-                both += min(end, self.compute[place][2]) - max(start, self.compute[place][1])
+            while place < len(self.compute) and self.compute[place][2] < end:
+                both += min(end, self.compute[place][3]) - max(start, self.compute[place][2])
                 place += 1
             covered.append(both)
         return covered
 
-    def spans(self) -> list[tuple[Resource, str, Picoseconds, Picoseconds]]:
-        """All that took time, by start."""
-        did: list[tuple[Resource, str, Picoseconds, Picoseconds]] = [
-            (_RESOURCE[job.kind], job.name, start, end)
-            for job, start, end in (*self.compute, *self.side)
+    def spans(self, rank: int) -> list[Span]:
+        """All that took time, by start, as that of a rank."""
+        did = [
+            *_of_stream(rank, "compute", self.compute),
+            *_of_stream(rank, "side", self.side),
+            *self._of_communicator(rank),
+            *self._of_loader(rank),
         ]
-        did += [("network", *interval) for interval in self.network]
-        did += [("input", *interval) for interval in self.waits]
-        return sorted((span for span in did if span[3] > span[2]), key=lambda s: (s[2], s[3]))
+        return sorted(
+            (span for span in did if span.end > span.start), key=lambda span: (span.start, span.end)
+        )
+
+    def _of_communicator(self, rank: int) -> Iterator[Span]:
+        """Each collective in the lowest slot that is free when it is entered."""
+        free: list[Picoseconds] = []
+        for record, bucket, place, entry, last, left in sorted(
+            self.network, key=lambda exchanged: (exchanged[3], exchanged[1:3])
+        ):
+            if left == entry:
+                continue
+            slot = next((n for n, until in enumerate(free) if until <= entry), len(free))
+            free[slot : slot + 1] = [left]
+            yield Span(
+                rank=rank,
+                resource="communicator",
+                slot=slot,
+                kind=record.kind,
+                name=f"{record.kind.replace('_', '-')}, bucket {bucket}",
+                start=entry,
+                end=left,
+                bucket=bucket,
+                carried=Carried(record=record, place=place, waited=last - entry),
+            )
+
+    def _of_loader(self, rank: int) -> Iterator[Span]:
+        """What the loader does in this iteration; the rest of a batch begun before."""
+        for kind, name, intervals in (
+            ("load", "load batch", self.loads),
+            ("wait", "device waits for batch", self.waits),
+        ):
+            for start, end in intervals:
+                begin = max(start, self.begin)
+                yield Span(rank=rank, resource="loader", kind=kind, name=name, start=begin, end=end)
 
 
-def in_order(start: Picoseconds, jobs: Sequence[tuple[Job, Picoseconds]]) -> list[Done]:
-    """Jobs and their durations, one after the other from `start`."""
+def _of_stream(rank: int, resource: Resource, done: Sequence[Done]) -> Iterator[Span]:
+    for job, bucket, start, end in done:
+        yield Span(
+            rank=rank,
+            resource=resource,
+            kind=job.kind,
+            name=job.name,
+            start=start,
+            end=end,
+            bucket=bucket,
+        )
+
+
+def in_order(
+    start: Picoseconds, bucket: int | None, jobs: Sequence[tuple[Job, Picoseconds]]
+) -> list[Done]:
+    """Jobs of a bucket and their durations, one after the other from `start`."""
     done = []
     for job, duration in jobs:
-        done.append((job, start, start + duration))
+        done.append((job, bucket, start, start + duration))
         start += duration
     return done

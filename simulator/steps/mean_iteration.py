@@ -8,13 +8,14 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.simulator.clock import Times
+from gcsim.simulator.steps.cycles import Steady
 from gcsim.simulator.steps.ledger import PARTS
 from gcsim.simulator.steps.step_plan import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Average:
-    """The mean iteration of a plan, of the slowest rank, in picoseconds."""
+    """The mean iteration of a schedule, of the slowest rank, in picoseconds."""
 
     iteration: Fraction
     parts: dict[str, Fraction]
@@ -31,6 +32,25 @@ def mean_of(run: Run, rank: int, iterations: int) -> Average:
         iteration=Fraction(int(times.sum()), iterations),
         parts={
             part: Fraction(int(run.parts[part][-iterations:, rank].sum()), iterations)
+            for part in PARTS
+        },
+        iterations=times,
+    )
+
+
+def mean_of_cycle(steady: Steady, *, talks: bool) -> Average:
+    """Of the iterations that repeat for ever.
+
+    Of the rank that ends the last one last (ties: the lowest); where ranks do not talk to each
+    other, of the one whose cycle takes longest.
+    """
+    cycle = steady.cycle
+    rank = int((cycle[-1].after.start if talks else steady.shift).argmax())
+    times: Times = np.array([iteration.durations[rank] for iteration in cycle])
+    return Average(
+        iteration=Fraction(int(times.sum()), len(cycle)),
+        parts={
+            part: Fraction(sum(int(one.parts[part][rank]) for one in cycle), len(cycle))
             for part in PARTS
         },
         iterations=times,

@@ -7,6 +7,10 @@ of a phase it waits for everything. A message is ready to leave when it is poste
 receivers announce themselves, the announcement that the successor has posted it too has come, a
 latency after that. A rank is done when it has waited for all.
 
+What arrives of the first p - 1 blocks of an all-reduce is added to what the rank has, `gamma`
+seconds a byte, one piece after the other. Where receivers announce themselves (Gloo) the rank adds
+a message while it waits for it, before it waits for its own to leave; else as it arrives.
+
 | ring           | blocks | pieces a block | in flight | announced |
 |----------------|--------|----------------|-----------|-----------|
 | textbook       | one phase      | 1              | 1         | no        |
@@ -14,7 +18,7 @@ latency after that. A rank is done when it has waited for all.
 
 With links of its own this is the recurrence of `collectives/ring.py` and of Gloo's rings, event by
 event; `outlet.py` says what happens on links that two collectives share. Announcements occupy no
-link.
+link. Each collective has a thread of its own: the additions of two do not slow each other.
 
 Source: as the kernels'.
 """
@@ -23,12 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import Picoseconds, Times, reading
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
+from gcsim.simulator.collectives.rings.ring import NO_COST
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.outlet import Message, Outlet, at
 
@@ -54,6 +60,8 @@ class RingProgram:
     announced: bool
     links: tuple[Link, ...]
     """By place, to the next."""
+    gamma: Fraction = NO_COST
+    """Seconds a byte that is added to a rank's own."""
     before: Times | None = None
     after: Times | None = None
     """By rank, `[p]`: copies to the host before the first message, and from it after the last;
@@ -67,6 +75,13 @@ class RingProgram:
     def rank(self, place: int) -> int:
         """The rank at a place."""
         return self.ranks - 1 - place if self.backwards else place
+
+    def costs(self, sizes: Sequence[int]) -> list[Picoseconds]:
+        """What it takes to add each message of these sizes; later ones cost nothing."""
+        if not self.gamma:
+            return []
+        each, adds = self.gamma * PS_PER_SECOND, (self.ranks - 1) * self.pieces.shape[1]
+        return [round(each * max(size, 0)) for size in sizes[:adds]]
 
 
 class MessageRing:
@@ -98,6 +113,7 @@ class MessageRing:
             at_place.outlet = outlets[at_place.rank]
             at_place.link = program.links[place]
             at_place.successor, after.predecessor = after, at_place
+            after.costs = program.costs(at_place.sizes)
         self._by_rank = {place.rank: place for place in self._places}
 
     def enter(self, rank: int) -> None:
@@ -118,6 +134,8 @@ class _Place:
     """To the successor."""
     successor: _Place
     predecessor: _Place
+    costs: list[Picoseconds]
+    """Of adding the predecessor's first messages; the others are not added."""
 
     def __init__(self, ring: MessageRing, *, rank: int, sizes: list[int]) -> None:
         self.ring, self.rank, self.sizes = ring, rank, sizes
@@ -131,7 +149,14 @@ class _Place:
         self._sent = self._left = self.real[0]
         """The first message that has not been handed to the link; that has not left it."""
         self._arrived = 0
-        """The first message that has not come from the predecessor."""
+        """The first message that has not come from the predecessor; without announcements, that has
+        not been added."""
+        self._early: list[int] = []
+        """Messages that came before the rank entered."""
+        self._added = 0
+        """With announcements, the first message that has not been added."""
+        self._free = 0
+        """When the rank has added all that it has begun to add."""
         self._arrival = 0
         """Of the last message at the successor; links deliver in order."""
 
@@ -139,6 +164,9 @@ class _Place:
         """The rank begins."""
         self._inside = True
         self._arrived = max(self._arrived, self.predecessor.real[0])
+        self._free = reading(self.ring.env.now)
+        for number in self._early:
+            self._take(number)
         self._go_on()
 
     def hear(self, number: int) -> None:
@@ -153,7 +181,7 @@ class _Place:
         while True:
             full = self._posted - self._waited == self.ring.program.in_flight
             if (full or self._posted in self._phase_ends) and self._waited < self._posted:
-                if self._waited >= min(self._left, self._arrived):
+                if self._waited >= self._arrived or self._adds() or self._waited >= self._left:
                     return
                 self._waited += 1
             elif self._posted < len(self.sizes):
@@ -201,8 +229,38 @@ class _Place:
 
     def receive(self, number: int) -> None:
         """A message has come; it waits for the rank to enter."""
-        self._arrived = self.predecessor.real[number + 1]
+        if not self.costs or self.ring.program.announced:
+            self._has_come(number)
+        elif self._inside:
+            self._take(number)
+        else:
+            self._early.append(number)
+
+    def _take(self, number: int) -> None:
+        """Add what has come, when what came before it has been added."""
+        now = reading(self.ring.env.now)
+        cost = self.costs[number] if number < len(self.costs) else 0
+        self._free = max(self._free, now) + cost
+        if self._free == now:
+            self._has_come(number)
+        else:
+            at(self.ring.env, self._free - now, lambda: self._has_come(number))
+
+    def _has_come(self, number: int) -> None:
+        # of what is added at one instant the last may be known first
+        self._arrived = max(self._arrived, self.predecessor.real[number + 1])
         self._go_on()
+
+    def _adds(self) -> bool:
+        """Whether the rank is adding the message that it waits for; if it must, it begins."""
+        if not self.costs or not self.ring.program.announced:
+            return False
+        now, number = reading(self.ring.env.now), self._waited
+        if self._added <= number < len(self.costs):
+            self._added, self._free = number + 1, now + self.costs[number]
+            if self._free > now:
+                at(self.ring.env, self._free - now, self._go_on)
+        return self._free > now
 
 
 def _copy(copies: Times | None, rank: int) -> Picoseconds:

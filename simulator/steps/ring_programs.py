@@ -68,6 +68,8 @@ class RingPrograms:
             program = gloo_allreduce(sent[0], back, record.element)
         else:
             program = gloo_allgather(sent, links)
+        if record.kind == "all_reduce":
+            program = replace(program, gamma=cluster.gamma)
         if not cluster.collectives.stages:
             return program
         link = copy_link(cluster)

@@ -1,76 +1,22 @@
-"""How does training go on for ever? Iterations until they repeat themselves.
+"""How does training go on for ever? Iterations until they repeat themselves, event by event.
 
-Nothing in a step depends on absolute time (no traces, grants or random delays), so that the map
-from the state in which iteration i begins to that in which i + 1 begins commutes with a shift:
-G(X + c) = G(X) + c, where X holds times. Max-plus systems with constant coefficients fall into a
-cycle (Baccelli et al. 1992, theorem 3.109): X[i + k] = X[i] + c. From then on, by induction,
-X[j + k] = G(X[j + k - 1]) = G(X[j - 1] + c) = X[j] + c for all j >= i, and so for everything that
-is a function of the state, which the iteration's parts and (shifted) spans are. So one repeat of a
-state, relative to one of its times, tells the rest exactly.
-
-What is the state? When the first rank begins iteration i + 1 it has finished iteration i, so has
-left all its collectives, so that all ranks have entered them; nobody is in a collective of an
-earlier iteration, and no rank begins another collective of iteration i. What comes later depends on
-
-- when each rank finishes iteration i: until then its streams do nothing else's work, afterwards
-  nothing of iteration i is left; it has left, and its link is idle;
-- when its loader will have made the next batches (`input_loader.Loader.ahead`), where not yet.
-
-and the same holds before iteration 0, where all ranks begin at 0. If a plan has no collectives,
-each rank is a system of its own, and each may shift by a constant of its own.
-
-The cycle theorem needs a fixed order of events; with first come, first served a cycle may come
-late or not at all, and on p ranks it can be p iterations long: chunks that differ by one element
-let a skew of nanoseconds go round the ring. Hence a tolerance: where after `PATIENCE` iterations a
-state differs from an earlier one by a small share of the time between them, these iterations stand
-for the rest; the mean iteration is then off by about that share (`Steady.exact` says which). The
-same after `most` iterations, with the last half of them.
+Each iteration is simulated by itself, from the state that the one before has left behind;
+`cycles.py` says why that is all, and which of them need not be. Ranks that share cores are
+simulated in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps.concurrent import Rings
-from gcsim.simulator.steps.step import Classes, Simulation, with_classes
-from gcsim.simulator.steps.step_plan import CarryOut, Run, StepPlan
-
-MOST = 200
-"""Iterations after which no cycle is expected."""
-PATIENCE = 8
-"""Iterations in which a cycle must be exact."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Steady:
-    """Iterations of which the last `period` repeat for ever."""
-
-    run: Run
-    period: int
-    shift: Times
-    """`[ranks]`: picoseconds that a cycle takes."""
-    exact: bool
-
-    @property
-    def begin(self) -> Times:
-        """`[ranks]`: when each rank begins the cycle."""
-        before = len(self.run.finish) - self.period - 1
-        return self.run.finish[before] if before >= 0 else np.zeros_like(self.shift)
-
-    def extended(self, iterations: int) -> Run:
-        """The first iterations of those that go on for ever."""
-        number = np.arange(iterations)
-        cycles = np.maximum(0, -(-(number - len(self.run.finish) + 1) // self.period))
-        source = number - cycles * self.period
-        return Run(
-            finish=self.run.finish[source] + cycles[:, None] * self.shift,
-            parts={part: times[source] for part, times in self.run.parts.items()},
-        )
+from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
+from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
+from gcsim.simulator.steps.step import Classes, Result, Simulation, coarsest, with_classes
+from gcsim.simulator.steps.step_plan import CarryOut, Span, StepPlan
 
 
 class TooManyClassesError(Exception):
@@ -78,13 +24,12 @@ class TooManyClassesError(Exception):
 
 
 def simulate_steady(
-    plan: StepPlan,
+    plan: StepPlan | Schedule,
     *,
     ranks: int,
     carry_out: CarryOut,
     pace: NDArray[np.float64] | None = None,
     collapse: bool = True,
-    spans: bool = False,
     rings: Rings | None = None,
     most: int = MOST,
     tolerance: float = 0.0,
@@ -93,72 +38,88 @@ def simulate_steady(
     """Simulate until iterations repeat; arguments as of `step.simulate`.
 
     `carry_out` must depend neither on the key nor on absolute time; `pace` `[ranks]` is that of
-    all iterations. `tolerance` is the share of the time by which a state may differ. Raises as
-    `step.simulate`, and `TooManyClassesError` when more than `most_classes` ranks differ.
+    all iterations. `tolerance` is the share of the time by which a state may differ. `most`
+    iterations are simulated, or a whole round. Raises as `step.simulate`, and
+    `TooManyClassesError` when more than `most_classes` ranks differ.
     """
-
-    def run(classes: Classes) -> Steady:
-        if most_classes is not None and classes.max() >= most_classes:
-            raise TooManyClassesError
-        simulation = Simulation(
-            plan, classes, carry_out=carry_out, pace=lambda _: pace, rings=rings
-        )
-        together = any(bucket.collectives for bucket in plan.buckets)
-        search = _Search(
-            _state([(0, worker.loader.ahead(0)) for worker in simulation.workers], together),
-            tolerance,
-        )
-
-        def settled(iteration: int) -> bool:
-            rows = [row[:2] for row in simulation.rows[iteration] if row is not None]
-            return search.add(_state(rows, together), min(finish for finish, _ in rows))
-
-        count = simulation.run(most, settled)
-        return _steady(simulation.result(count, spans=spans), search)
-
-    return with_classes(run, ranks=ranks, collapse=collapse)
-
-
-def _steady(run: Run, search: _Search) -> Steady:
-    count = len(run.finish)
-    period = search.period or (count + 1) // 2
-    begin = run.finish[count - period - 1] if count > period else 0
-    return Steady(run=run, period=period, shift=run.finish[-1] - begin, exact=search.exact)
-
-
-State = tuple[Picoseconds, ...]
-
-
-def _state(rows: Sequence[tuple[Picoseconds, State]], together: bool) -> State:
-    """Relative to the first finish; where ranks never meet, of each to its own."""
-    first = min(finish for finish, _ in rows)
-    return tuple(
-        time for finish, ahead in rows for time in (finish - first if together else 0, *ahead)
+    schedule = schedule_of(plan)
+    events = Events(
+        schedule,
+        carry_out=carry_out,
+        pace=pace,
+        collapse=collapse,
+        rings=rings,
+        most_classes=most_classes,
     )
+    begin = beginning(schedule, ranks)
+    if schedule.plans[0].machines is None:
+        search = Search(schedule, begin, most=most, tolerance=tolerance)
+        return settle(schedule, search, events.iteration)
+
+    def in_one_go(classes: Classes) -> Steady:
+        search = Search(schedule, begin, most=most, tolerance=tolerance)
+        simulation = events.simulation(0, begin, classes)
+        simulation.run(search.limit, lambda number: search.add(simulation.iteration(number)))
+        return search.result()
+
+    return events.with_classes(in_one_go, begin)
 
 
-class _Search:
-    """Looks for a state, relative to a time, that has been before."""
+class Events:
+    """Iterations in which all ranks compute at the same pace as in all others."""
 
-    def __init__(self, begin: State, tolerance: float) -> None:
-        self._states, self._times, self._tolerance = [begin], [0], tolerance
-        self._seen = {begin: 0}
-        self.period = 0
-        """0: none has been found."""
-        self.exact = False
+    def __init__(
+        self,
+        schedule: Schedule,
+        *,
+        carry_out: CarryOut,
+        pace: NDArray[np.float64] | None = None,
+        collapse: bool = True,
+        rings: Rings | None = None,
+        most_classes: int | None = None,
+    ) -> None:
+        """Arguments as of `simulate_steady`."""
+        self._schedule, self._carry_out, self._rings = schedule, carry_out, rings
+        self._pace, self._collapse, self._most_classes = pace, collapse, most_classes
 
-    def add(self, state: State, time: Picoseconds) -> bool:
-        """Whether the state after the next iteration, which ends at a time, has been before."""
-        number = len(self._states)
-        before = self._seen.setdefault(state, number)
-        self._states.append(state)
-        self._times.append(time)
-        if before < number:
-            self.period, self.exact = number - before, True
-        elif number >= PATIENCE and self._tolerance:
-            before = number // 2
-            allowed = self._tolerance * (time - self._times[before])
-            pairs = zip(state, self._states[before], strict=True)
-            if max((abs(now - then) for now, then in pairs), default=0) <= allowed:
-                self.period = number - before
-        return self.period > 0
+    def iteration(self, number: int, before: State) -> Iteration:
+        """One by itself, by its number, which begins in a state."""
+
+        def run(classes: Classes) -> Iteration:
+            simulation = self.simulation(number, before, classes)
+            simulation.run(1)
+            return simulation.iteration(0)
+
+        return self.with_classes(run, before)
+
+    def spans(self, number: int, before: State) -> tuple[Span, ...]:
+        """What all ranks do in it, from when the first of them begins."""
+
+        def run(classes: Classes) -> tuple[Span, ...]:
+            simulation = self.simulation(number, before, classes)
+            simulation.run(1)
+            return simulation.result(1, spans=True).spans
+
+        return self.with_classes(run, before)
+
+    def simulation(self, number: int, before: State, classes: Classes) -> Simulation:
+        """Iterations from this number on."""
+        if self._most_classes is not None and classes.max() >= self._most_classes:
+            raise TooManyClassesError
+        return Simulation(
+            self._schedule,
+            classes,
+            carry_out=self._carry_out,
+            pace=lambda _: self._pace,
+            rings=self._rings,
+            begin=before,
+            first=number,
+        )
+
+    def with_classes(self, run: Callable[[Classes], Result], before: State) -> Result:
+        """Ranks that differ in the state, or in their pace, are never simulated as one."""
+        ranks = len(before.start)
+        if not self._collapse:
+            return with_classes(run, np.arange(ranks, dtype=np.int64))
+        paces = () if self._pace is None else (self._pace,)
+        return with_classes(run, coarsest(ranks, before.start, before.ahead, *paces))

@@ -56,7 +56,9 @@ of its random numbers (`delays.collective_key`)."""
 Pace = Callable[[int], "NDArray[np.float64] | None"]
 """By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
-Resource = Literal["input", "compute", "encode", "network", "decode"]
+Resource = Literal["loader", "compute", "side", "communicator"]
+"""What a rank has: the loader of its batches, its compute stream, its side stream (where one is
+used), its communicator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +116,37 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A collective as one rank was in it."""
+
+    record: CollectiveRecord
+    place: int
+    """Among the bucket's collectives."""
+    waited: Picoseconds
+    """From its own entry until the last rank entered; 0 for the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One thing that happened on one resource of one rank, in picoseconds."""
+    """One thing that happened on one resource of one rank, in picoseconds.
+
+    What a stream does never overlaps; neither does what the communicator does in one slot. A wait
+    for a batch (`wait`) lies within the making of that batch (`load`).
+    """
 
     rank: int
     resource: Resource
+    slot: int = 0
+    """Of the communicator: 1 for what runs beside a collective in slot 0."""
+    kind: str
+    """The job's, the collective's (`CollectiveRecord.kind`), `load` or `wait`."""
     name: str
     start: Picoseconds
     end: Picoseconds
+    bucket: int | None = None
+    """None: of no bucket's exchange or backward pass."""
+    carried: Carried | None = None
+    """Of the communicator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

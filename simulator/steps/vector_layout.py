@@ -26,7 +26,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.steps.step_plan import Job, Kind, StepPlan
@@ -109,9 +109,19 @@ class Layout:
             side_jobs=_matrix(side_jobs, 3),
         )
 
-    def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The pieces' durations `[rows, width]`, stretched by the factors `[width]`."""
-        table = np.zeros((self.totals + len(KINDS), len(factors)), dtype=np.int64)
+    def room(self, width: int) -> NDArray[np.int64]:
+        """For a table."""
+        return np.empty((self.totals + len(KINDS), width), dtype=np.int64)
+
+    def table(
+        self, factors: NDArray[np.float64], room: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """The pieces' durations `[rows, width]`, stretched by the factors `[width]`.
+
+        They are written to `room` if there is any.
+        """
+        table = self.room(len(factors)) if room is None else room
+        table[:] = 0
         _stretch(self.jobs, factors, table)
         return table
 
@@ -157,9 +167,19 @@ def _stretch(
         duration, row, total, times = jobs[j, 0], jobs[j, 1], jobs[j, 2], jobs[j, 3]
         if duration == 0:
             continue
-        for column in range(factors.size):
-            factor = factors[column]
-            time = duration if factor == 1.0 else np.int64(np.rint(duration * factor))
-            table[row, column] += time
-            if total >= 0:
-                table[total, column] += times * time
+        piece = table[row]
+        if total < 0:
+            for column in range(factors.size):
+                piece[column] += _stretched(duration, factors[column])
+        else:
+            kind = table[total]
+            for column in range(factors.size):
+                time = _stretched(duration, factors[column])
+                piece[column] += time
+                kind[column] += times * time
+
+
+@inlined
+def _stretched(duration: int, factor: float) -> int:
+    """A factor of exactly 1 leaves even durations alone that no float holds."""
+    return duration if factor == 1.0 else int(np.rint(duration * factor))

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.steps.input_loader import earliest
+from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
 from gcsim.simulator.steps.vector_ends import begin, beside
 from gcsim.simulator.steps.vector_layout import FORWARD, KINDS, OPTIMIZER, THREAD, Layout
@@ -25,10 +27,54 @@ from gcsim.simulator.steps.vector_loops import (
     PLACE,
     SHARED,
     STATE_ROWS,
+    STREAMS,
     advance,
 )
+from gcsim.simulator.steps.vector_streams import run
 
 PARTS = (*KINDS, "communication", "exposed", "input")
+_ONE = np.ones(1, dtype=np.float64)
+
+
+class _Step:
+    """What the loops read of one plan, and where they write while they follow it."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        if plan.machines is not None:
+            raise InternalError("ranks that share cores: only events simulate that")
+        if plan.slots != 1:
+            raise InternalError(f"{plan.slots} collectives at a time: only events simulate that")
+        if plan.input_batch and plan.prefetch < 1:
+            raise InternalError(f"a loader that keeps {plan.prefetch} batches never makes one")
+        self.plan, self.layout = plan, Layout.of(plan)
+        layout, side = self.layout, int(self.layout.side_stream)
+        self.even_table = layout.table(_ONE)
+        self.shape = layout.shape()
+        self.places = np.array(
+            [layout.buckets, side, layout.side if side else THREAD, layout.after, 0, 0],
+            dtype=np.int64,
+        )
+        self.works = [
+            (bucket, index, record, work.server_times[index] if work.server_times else 0)
+            for bucket, work in enumerate(plan.buckets)
+            for index, record in enumerate(work.collectives)
+        ]
+        self.calls, self.side = _zeros(0, 0, 0), _zeros(0, 0)
+        self._uneven = _zeros(0, 0)
+
+    def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The durations at these factors; until the next call."""
+        if self._uneven.shape[-1] != len(factors):
+            self._uneven = self.layout.room(len(factors))
+        return self.layout.table(factors, self._uneven)
+
+    def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`calls` and `side`, whatever is in them, with as many columns."""
+        if self.calls.shape[-1] != width or self.side.shape[-1] != width:
+            layout, collectives = self.layout, len(self.layout.names)
+            pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
+            self.calls, self.side = _zeros(3, collectives, width), _zeros(pieces, width)
+        return self.calls, self.side
 
 
 class Vectors:
@@ -39,80 +85,85 @@ class Vectors:
     begin an iteration together again.
     """
 
-    def __init__(self, plan: StepPlan, ranks: int, carry_out: CarryOut, seed: int) -> None:
-        if plan.machines is not None:
-            raise InternalError("ranks that share cores: only events simulate that")
-        if plan.slots != 1:
-            raise InternalError(f"{plan.slots} collectives at a time: only events simulate that")
-        if plan.input_batch and plan.prefetch < 1:
-            raise InternalError(f"a loader that keeps {plan.prefetch} batches never makes one")
-        self._plan, self._ranks, self._seed, self._carry_out = plan, ranks, seed, carry_out
-        self._layout = layout = Layout.of(plan)
-        collectives = len(layout.names)
-        side = int(layout.side_stream)
-        self._one = np.ones(1, dtype=np.float64)
-        self._even_table = layout.table(self._one)
+    def __init__(self, schedule: Schedule, ranks: int, carry_out: CarryOut, seed: int) -> None:
+        self._schedule, self._ranks, self._seed = schedule, ranks, seed
+        self._carry_out = carry_out
+        self._steps = [_Step(plan) for plan in schedule.plans]
+        self._step, plan = self._steps[0], schedule.plans[0]
         self._number = 0
         """Of the iteration that comes next, or is under way."""
+        self._batches = 0
+        """That have been taken."""
         self._width = 1
         """Columns: 1 or `ranks`."""
         self._state = _zeros(STATE_ROWS, 1)
         self._taken = _zeros(plan.prefetch if plan.input_batch else 1, 1)
-        self._calls = _zeros(3, collectives, 1)
-        self._side = _zeros(side * (2 * layout.buckets + collectives), 1)
+        self._calls, self._side = self._step.room(1)
         self._entry, self._start = _zeros(1), _zeros(1)
-        self._places = np.array(
-            [layout.buckets, side, layout.side if side else THREAD, layout.after], dtype=np.int64
-        )
-        self._shape = layout.shape()
-        self._works = [
-            (bucket, index, record, work.server_times[index] if work.server_times else 0)
-            for bucket, work in enumerate(plan.buckets)
-            for index, record in enumerate(work.collectives)
-        ]
+
+    def begin(self, number: int, before: State) -> None:
+        """Go on with an iteration of this number that begins in a state; the first rank at 0."""
+        start, ahead, batch = before.start, before.ahead, self._step.plan.input_batch
+        if not any((row != row[0]).any() for row in (start, *ahead)):
+            start, ahead = start[:1], ahead[:, :1]
+        self._number, self._batches, self._width = number, 0, len(start)
+        self._start, self._entry = start.copy(), _zeros(self._width)
+        self._state = _zeros(STATE_ROWS, self._width)
+        self._state[LEFT] = start
+        self._taken = _zeros(len(self._taken), self._width)
+        if batch:
+            self._taken[:] = earliest(ahead, batch) + start - batch
+            self._state[MADE] = self._taken[0]
 
     def iteration(self, paces: NDArray[np.float64] | None, parts: dict[str, Times]) -> Times:
         """Simulate the next iteration, at these paces `[ranks]`; when each rank finishes it.
 
         The iteration's `parts` `[ranks]` are filled. The finish is `[1]` where all ranks are alike.
         """
-        factors, table = self._one, self._even_table
+        self._step = self._steps[self._schedule.turn(self._number)]
+        self._calls, self._side = self._step.room(self._width)
+        factors, table = _ONE, self._step.even_table
         if paces is not None:
             factors = np.ascontiguousarray(paces, dtype=np.float64)
             if factors.shape != (self._ranks,):
                 raise InternalError(f"{factors.shape} paces for {self._ranks} ranks")
             if (factors == factors[0]).all():
                 factors = factors[:1]
-            table = self._layout.table(factors)
+            table = self._step.table(factors)
         if self._width > 1 and len(factors) == 1:
             self._join()
         elif self._width < len(factors):
             self._part()
         self._simulate(table)
         start = self._start  # after `_part`, which may have given each rank its own
-        done: Times = self._state[[FREE, ISSUED, LEFT]].max(axis=0) + table[OPTIMIZER]
+        state = self._state
+        ended = np.maximum(np.maximum(state[FREE], state[ISSUED]), state[LEFT])
+        done: Times = ended + table[OPTIMIZER]
         self._account(parts, table, factors)
-        busy = sum(parts[kind] for kind in KINDS)
-        parts["exposed"][:] = done - start - parts["input"] - busy
+        exposed = parts["exposed"]
+        exposed[:] = done - start
+        for known in ("input", *KINDS):
+            exposed -= parts[known]
         self._start = done
         self._number += 1
+        self._batches += self._step.plan.accumulation
+        self._step.calls, self._step.side = self._calls, self._side
         return done
 
     def ahead(self) -> NDArray[np.int64]:
         """`Loader.ahead` after the last iteration, `[prefetch, 1 or ranks]`."""
-        batch = self._plan.input_batch
+        batch = self._step.plan.input_batch
         if not batch:
             return _zeros(0, self._width)
-        begun = self._number * self._plan.accumulation
         ready, made = [], self._state[MADE]
-        for taken in np.roll(self._taken, -(begun % len(self._taken)), axis=0):
+        for taken in np.roll(self._taken, -(self._batches % len(self._taken)), axis=0):
             made = np.maximum(made, taken) + batch
             ready.append(np.maximum(made - self._start, 0))
         return np.array(ready)
 
     def _simulate(self, table: NDArray[np.int64]) -> None:
-        plan, layout, state = self._plan, self._layout, self._state
-        taken = self._number * plan.accumulation
+        plan, layout, state = self._step.plan, self._step.layout, self._state
+        numbers = (plan.accumulation, plan.input_batch, self._batches, layout.side_stream)
         begin(
             self._start,
             state[INPUT],
@@ -123,30 +174,27 @@ class Vectors:
             self._side[: layout.buckets],
             table[FORWARD:OPTIMIZER],
             table[THREAD : layout.side],
-            np.array([plan.accumulation, plan.input_batch, taken, layout.side_stream], np.int64),
+            np.array(numbers, dtype=np.int64),
         )
         state[PLACE:LEFT] = 0
         state[SHARED] = 0
         joined = np.zeros(layout.buckets, dtype=np.int64)
-        exits, carried = self._entry, -1
+        shape, places = self._step.shape, self._step.places
+        exits, carried, have_run = self._entry, -1, False
         while True:
+            state, calls = self._state, self._calls
             chosen = advance(
-                carried,
-                exits,
-                self._entry,
-                self._state,
-                self._calls,
-                self._side,
-                table,
-                self._shape,
-                joined,
-                self._places,
+                carried, have_run, exits, self._entry, state, calls, table, shape, joined, places
             )
+            if chosen == STREAMS:
+                run(state, calls, self._side, table, shape, places)
+                carried, have_run = -1, True
+                continue
             if chosen < 0:
                 break
-            exits, carried = self._carried_out(chosen), chosen
+            exits, carried, have_run = self._carried_out(chosen), chosen, False
         if chosen == EARLY:
-            bucket, _, record, _ = self._works[carried]
+            bucket, _, record, _ = self._step.works[carried]
             raise InternalError(
                 f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
                 f"{exits.min()} ps, in the past of {self._entry.max()} ps, when the last one enters"
@@ -154,7 +202,7 @@ class Vectors:
 
     def _carried_out(self, chosen: int) -> Times:
         """When the ranks leave a collective that they enter at `_entry`, `[_width]`."""
-        bucket, index, record, server_time = self._works[chosen]
+        bucket, index, record, server_time = self._step.works[chosen]
         key = collective_key(self._seed, self._number, bucket, index)
         alike = self._width < self._ranks
         entry = np.repeat(self._entry, self._ranks) if alike else self._entry.copy()
@@ -171,7 +219,8 @@ class Vectors:
         """Each rank gets a column of its own."""
         for name in _COLUMNS:
             values = getattr(self, name)
-            setattr(self, name, np.repeat(values, self._ranks, axis=-1))
+            columns = (*values.shape[:-1], self._ranks)
+            setattr(self, name, np.broadcast_to(values, columns).copy())
         self._width = self._ranks
 
     def _join(self) -> None:
@@ -186,12 +235,12 @@ class Vectors:
         self, parts: dict[str, Times], table: NDArray[np.int64], factors: NDArray[np.float64]
     ) -> None:
         """Fill an iteration's parts `[ranks]`, but for what is exposed."""
-        totals = table[self._layout.totals :]
+        totals = table[self._step.layout.totals :]
         for place, kind in enumerate(KINDS):
             parts[kind][:] = totals[place]
-        if self._layout.side_stream:
+        if self._step.layout.side_stream:
             out = np.zeros((len(KINDS), self._width), dtype=np.int64)
-            starts, jobs = self._side[self._layout.buckets :], self._layout.side_jobs
+            starts, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
             beside(starts, self._state[ISSUED], jobs, factors, out)
             for place, kind in enumerate(KINDS):
                 parts[kind] += out[place]

@@ -1,26 +1,22 @@
 """How does training go on for ever, when every rank differs? `steady.py` with all ranks at once.
 
-The same search for a state that comes again, of which `steady.py` says why it tells the rest; both
-agree with `==`. States are compared by a digest of 128 bits; where a tolerance is enough, by their
-largest difference.
+The same search (`cycles.py`) among iterations that `vector_step.py` simulates; both agree with
+`==`.
 """
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import Times
-from gcsim.simulator.steps.steady import MOST, PATIENCE, Steady
+from gcsim.simulator.steps.cycles import MOST, PATIENCE, Search, Steady, settle
+from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
-from gcsim.simulator.steps.vector_ranks import Vectors
-from gcsim.simulator.steps.vector_step import Rows
+from gcsim.simulator.steps.vector_ranks import PARTS, Vectors
 
 
 def simulate_steady(
-    plan: StepPlan,
+    plan: StepPlan | Schedule,
     *,
     ranks: int,
     carry_out: CarryOut,
@@ -29,62 +25,37 @@ def simulate_steady(
     tolerance: float = 0.0,
     patience: int = PATIENCE,
 ) -> Steady:
-    """Simulate until iterations repeat, `most` at most; as `steady.simulate_steady`.
+    """Simulate until iterations repeat, `most` or a round of them; as `steady.simulate_steady`.
 
     `carry_out` must depend neither on the key nor on absolute time; `pace` `[ranks]` is that of
     all iterations. After `patience` iterations a state may differ from an earlier one by a share
     `tolerance` of the time between them. Raises `InternalError` as `vector_step.simulate`.
     """
-    vectors, together = Vectors(plan, ranks, carry_out, 0), any(b.collectives for b in plan.buckets)
-    rows = Rows(most, ranks)
-    seen = {_digest(np.zeros(ranks, dtype=np.int64), vectors.ahead(), together): -1}
-    near = _Near(tolerance, patience)
-    period, count, exact = 0, 0, False
-    while count < most and not period:
-        finish = vectors.iteration(pace, rows.parts_of(count))
-        rows.finish[count] = finish
-        ahead = vectors.ahead()
-        state = _digest(rows.finish[count], ahead, together)
-        period = count - seen.get(state, count)
-        exact = period > 0
-        seen[state] = count
-        count += 1
-        if tolerance and not exact:
-            period = near.add(rows.finish[count - 1], ahead, together)
-    run = rows.first(count)
-    period = period or (count + 1) // 2
-    before = count - period - 1
-    begin = run.finish[before] if before >= 0 else np.zeros(ranks, dtype=np.int64)
-    return Steady(run=run, period=period, shift=run.finish[-1] - begin, exact=exact)
+    schedule = schedule_of(plan)
+    vectors = Vectors(schedule, ranks, carry_out, 0)
+    begin = beginning(schedule, ranks)
+    coming, finish = (0, begin), np.zeros(ranks, dtype=np.int64)
 
-
-class _Near:
-    """Looks for a state that differs by little from that of half as many iterations."""
-
-    def __init__(self, tolerance: float, patience: int) -> None:
-        self._tolerance, self._patience = tolerance, patience
-        self._states: list[tuple[int, Times]] = []
-
-    def add(self, finish: Times, ahead: NDArray[np.int64], together: bool) -> int:
-        """How many iterations ago the state after the next one was nearly the same; 0: never."""
-        rows = np.broadcast_to(ahead, (len(ahead), len(finish)))
-        relative = finish[None, :] - finish.min() if together else np.zeros_like(finish)[None, :]
+    def simulate(number: int, before: State) -> Iteration:
+        nonlocal coming, finish
+        if number != coming[0] or before is not coming[1]:  # some need not be simulated
+            vectors.begin(number, before)
+            finish = before.start
+        parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
+        start, finish = finish, vectors.iteration(pace, parts)
         first = int(finish.min())
-        self._states.append((first, np.concatenate([relative, rows])))
-        number = len(self._states)
-        if number < max(2, self._patience):
-            return 0
-        then, before = self._states[number // 2 - 1]
-        differ = int(np.abs(self._states[-1][1] - before).max())
-        return number - number // 2 if differ <= self._tolerance * (first - then) else 0
+        relative = finish - (first if schedule.meets else finish)
+        after = State(
+            start=np.broadcast_to(relative, (ranks,)),
+            ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks)),
+        )
+        coming = (number + 1, after)
+        return Iteration(
+            durations=np.broadcast_to(finish - start, (ranks,)),
+            parts=parts,
+            after=after,
+            elapsed=first - int(start.min()),
+        )
 
-
-def _digest(finish: Times, ahead: NDArray[np.int64], together: bool) -> bytes:
-    """Of what later iterations depend on, but for a shift."""
-    ranks = len(finish)
-    hashed = blake2b(digest_size=16)
-    if together:
-        hashed.update(finish - finish.min())
-    for row in ahead:
-        hashed.update(np.broadcast_to(row, ranks).tobytes())
-    return hashed.digest()
+    search = Search(schedule, begin, most=most, tolerance=tolerance, patience=patience)
+    return settle(schedule, search, simulate)

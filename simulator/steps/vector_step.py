@@ -23,7 +23,7 @@ place) is next, and rank r enters it at max(asked[r], left the one in front). Wh
    simulated one after the other, though ranks are in different ones at the same time.
 4. A rank's streams serve in the order of arrival, and nothing that is not known arrives before the
    rank has left the last known collective: pieces that arrived before are served for good
-   (`vector_loops.advance` keeps the state), and only the few after that are run again in the next
+   (`vector_streams.run` keeps the state), and only the few after that are run again in the next
    round. Work is O(ranks x (pieces + collectives)) an iteration; with a side stream the pieces to
    come are looked at in every round.
 
@@ -35,13 +35,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.steps.schedule import Schedule, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, Pace, Run, StepPlan, even
 from gcsim.simulator.steps.vector_ranks import PARTS, Vectors
 
 
 def simulate(
-    plan: StepPlan,
+    plan: StepPlan | Schedule,
     *,
     ranks: int,
     carry_out: CarryOut,
@@ -49,31 +49,16 @@ def simulate(
     pace: Pace = even,
     seed: int = 0,
 ) -> Run:
-    """Simulate consecutive iterations of a step; all ranks begin the first one at 0.
+    """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
     `carry_out` gives a collective's exits; the key that it is given is made of `seed`, iteration,
     bucket and place. `pace(i)` are the ranks' factors in iteration i. Raises `InternalError`
     for two slots, and when a collective lets a rank leave before its last entry.
     """
-    vectors = Vectors(plan, ranks, carry_out, seed)
-    run = Rows(iterations, ranks)
+    vectors = Vectors(schedule_of(plan), ranks, carry_out, seed)
+    finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
+    parts = dict(zip(PARTS, rows_of_parts, strict=True))
     for iteration in range(iterations):
-        run.finish[iteration] = vectors.iteration(pace(iteration), run.parts_of(iteration))
-    return run.first(iterations)
-
-
-class Rows:
-    """Room for the results of some iterations."""
-
-    def __init__(self, iterations: int, ranks: int) -> None:
-        self.finish = np.zeros((iterations, ranks), dtype=np.int64)
-        self._parts = {part: np.zeros_like(self.finish) for part in PARTS}
-
-    def parts_of(self, iteration: int) -> dict[str, Times]:
-        """Views that an iteration fills."""
-        return {part: times[iteration] for part, times in self._parts.items()}
-
-    def first(self, iterations: int) -> Run:
-        """The first iterations."""
-        parts = {part: times[:iterations] for part, times in self._parts.items()}
-        return Run(finish=self.finish[:iterations], parts=parts)
+        rows = {part: times[iteration] for part, times in parts.items()}
+        finish[iteration] = vectors.iteration(pace(iteration), rows)
+    return Run(finish=finish, parts=parts)

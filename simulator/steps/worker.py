@@ -32,25 +32,26 @@ class Worker:
     def __init__(
         self,
         env: simpy.Environment,
-        plan: StepPlan,
+        loader: Loader,
         member: int,
         communicator: Asking,
         share: Share | None = None,
     ) -> None:
         """`share` is the class's place on the cores of its machines, where the plan has some."""
-        self.env, self.plan, self.member, self.communicator = env, plan, member, communicator
+        self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
         self.stream, self.side = Stream(env, share), Stream(env, share)
-        self.loader = Loader(plan.input_batch, plan.prefetch)
 
-    def iteration(self, number: int, pace: float) -> Generator[simpy.Event, Any, Ledger]:
+    def iteration(
+        self, plan: StepPlan, number: int, pace: float
+    ) -> Generator[simpy.Event, Any, Ledger]:
         """One iteration, from now until everything is done; what was done when."""
-        return (yield from _Iteration(self, number, pace).train())
+        return (yield from _Iteration(self, plan, number, pace).train())
 
 
 class _Iteration:
-    def __init__(self, worker: Worker, number: int, pace: float) -> None:
-        self.worker, self.plan, self.env = worker, worker.plan, worker.env
-        self.number, self.pace = number, pace
+    def __init__(self, worker: Worker, plan: StepPlan, number: int, pace: float) -> None:
+        self.worker, self.plan, self.env = worker, plan, worker.env
+        self.number, self.pace, self.loader = number, pace, worker.loader
         self.ledger = Ledger(begin=reading(self.env.now))
 
     def train(self) -> Generator[simpy.Event, Any, Ledger]:
@@ -68,22 +69,24 @@ class _Iteration:
         ):
             part = Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
             if self.plan.side_stream:
-                yield from self._compute([part])
+                yield from self._compute(bucket, [part])
             else:
-                yield from self._compute([part, *work.before])
+                yield from self._compute(bucket, [part, *work.before])
             if work.collectives or self.plan.side_stream:
                 exchanges.append(self.env.process(self._exchange(bucket, work)))
         yield from self._issue("backward", "backward, rest", compute.rest)
         yield self.env.all_of(exchanges)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
+        self.ledger.loads += self.loader.under_way(reading(self.env.now))
         return self.ledger
 
     def _wait_for_batch(self) -> Wait:
         now = reading(self.env.now)
-        taken = self.worker.loader.take(now)
+        taken = self.loader.take(now)
+        self.ledger.loads += self.loader.made_last()
         if taken > now:
             yield self.env.timeout(taken - now)
-            self.ledger.waits.append(("input", now, taken))
+            self.ledger.waits.append((now, taken))
 
     def _exchange(self, bucket: int, work: BucketWork) -> Wait:
         """The callbacks of one bucket."""
@@ -91,31 +94,32 @@ class _Iteration:
             yield from self._callback(bucket, -1, work.before)
         for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
             server_time = work.server_times[index] if work.server_times else 0
-            entry, left = yield self.worker.communicator.ask(
+            entry, last, left = yield self.worker.communicator.ask(
                 self.worker.member, (self.number, bucket, index), record, server_time
             )
             now = reading(self.env.now)
             if left > now:
                 yield self.env.timeout(left - now)
-            name = f"{record.kind.replace('_', '-')}, bucket {bucket}"
-            self.ledger.network.append((name, entry, left))
+            self.ledger.network.append((record, bucket, index, entry, last, left))
             yield from self._callback(bucket, index, [job])
 
     def _issue(self, kind: Any, name: str, duration: Picoseconds) -> Wait:
-        return self._compute([Job(kind=kind, name=name, duration=duration)])
+        return self._compute(None, [Job(kind=kind, name=name, duration=duration)])
 
-    def _compute(self, jobs: Sequence[Job]) -> Wait:
+    def _compute(self, bucket: int | None, jobs: Sequence[Job]) -> Wait:
         """A piece of the autograd thread's."""
-        return self._work(self.worker.stream, self.ledger.compute, AUTOGRAD, jobs)
+        return self._work(self.worker.stream, self.ledger.compute, AUTOGRAD, bucket, jobs)
 
     def _callback(self, bucket: int, index: int, jobs: Sequence[Job]) -> Wait:
         """A piece of an exchange's."""
         key = callback(bucket, index)
         if self.plan.side_stream:
-            return self._work(self.worker.side, self.ledger.side, key, jobs)
-        return self._work(self.worker.stream, self.ledger.compute, key, jobs)
+            return self._work(self.worker.side, self.ledger.side, key, bucket, jobs)
+        return self._work(self.worker.stream, self.ledger.compute, key, bucket, jobs)
 
-    def _work(self, stream: Stream, done: list[Done], key: Key, jobs: Sequence[Job]) -> Wait:
+    def _work(
+        self, stream: Stream, done: list[Done], key: Key, bucket: int | None, jobs: Sequence[Job]
+    ) -> Wait:
         """One piece of work: jobs that follow each other on the stream without a gap."""
         slower = self.plan.side_slowdown if stream is self.worker.side else 1
         durations = [stretched(round(job.duration * slower), self.pace) for job in jobs]
@@ -124,8 +128,9 @@ class _Iteration:
             return
         if machines is None:
             start = yield stream.work(key, total)
-            done += in_order(start, list(zip(jobs, durations, strict=True)))
+            done += in_order(start, bucket, list(zip(jobs, durations, strict=True)))
             return
         on_cores = [job.kind in machines.kinds for job in jobs]
         instants = yield stream.jobs(key, list(zip(durations, on_cores, strict=True)))
-        done += zip(jobs, instants[:-1], instants[1:], strict=True)
+        of = [bucket] * len(jobs)
+        done += zip(jobs, of, instants[:-1], instants[1:], strict=True)

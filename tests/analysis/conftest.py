@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from gcsim.scenarios.result import Result, Row, Span, Timeline
+from gcsim.scenarios.result import Collective, Result, Row, Span, Timeline
 
 GRADIENT = 4 * 61_100_840.0
 FORWARD, BACKWARD, BATCH = 0.0112, 0.0231, 32
@@ -67,34 +67,40 @@ def one_row(method: tuple, nodes: int, dense_s: float | None = None) -> Row:  # 
 
 
 def timeline(row: Row) -> Timeline:
-    """Three buckets a rank: compute, encode and network overlap as under DDP."""
-    spans = []
+    """Three buckets a rank: the compute stream and the communicator overlap as under DDP. Rank r
+    is r us late, so that every collective waits for the last one."""
+    spans, last = [], row.workers - 1
+    size = round(row.wire_bytes_per_worker / 3)
+    of_all = Collective(
+        algorithm="ring all-reduce", sent=(size,) * row.workers, received=(size,) * row.workers,
+        moved=(2 * size,) * row.workers, messages=size * row.workers, last=(last,),
+    )  # fmt: skip
     for rank in range(row.workers):
         skew = rank * 1e-6
-        spans.append(Span(rank=rank, resource="compute", name="forward", start_s=skew,
-                          end_s=skew + row.forward_s))  # fmt: skip
         begin = skew + row.forward_s
-        free = begin
+        spans.append(Span(rank=rank, resource="compute", kind="forward", name="forward",
+                          start_s=skew, end_s=begin))  # fmt: skip
+        free = encoded = begin
         for bucket in range(3):
             ready = begin + row.backward_s * (bucket + 1) / 3
             start = ready - row.backward_s / 3
-            encoded = ready + row.encode_s / 3
+            encode = max(ready, encoded)
+            encoded = encode + row.encode_s / 3
             free = max(free, encoded)
             sent = free + row.communication_s / 3
             spans += [
-                Span(rank=rank, resource="compute", name=f"backward bucket {bucket}",
-                     start_s=start, end_s=ready),
-                Span(rank=rank, resource="encode", name=f"encode bucket {bucket}",
-                     start_s=ready, end_s=encoded),
-                Span(rank=rank, resource="network", name=f"all-reduce bucket {bucket}",
-                     start_s=free, end_s=sent),
-                Span(rank=rank, resource="decode", name=f"decode bucket {bucket}",
-                     start_s=sent, end_s=sent + row.decode_s / 3),
+                Span(rank=rank, resource="compute", kind="backward", bucket=bucket,
+                     name=f"backward, bucket {bucket}", start_s=start, end_s=ready),
+                Span(rank=rank, resource="side", kind="encode", bucket=bucket,
+                     name=f"encode, bucket {bucket}", start_s=encode, end_s=encoded),
+                Span(rank=rank, resource="communicator", kind="all_reduce", bucket=bucket,
+                     name=f"all-reduce, bucket {bucket}", start_s=free, end_s=sent,
+                     collective=bucket, waited_s=(last - rank) * 1e-6),
             ]  # fmt: skip
             free = sent
     return Timeline(
         compressor=row.compressor, label=row.label, nodes=row.nodes, phase="step",
-        spans=tuple(spans),
+        spans=tuple(spans), collectives=(of_all,) * 3,
     )  # fmt: skip
 
 

@@ -1,19 +1,20 @@
-"""Six whole files, or the earlier ones untouched."""
+"""Six whole files, seven where nodes die, or the earlier ones untouched."""
 
 from __future__ import annotations
 
 import csv
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gcsim.analysis import write as module
-from gcsim.analysis.write import FILES, to_csv, to_yaml, write
+from gcsim.analysis.write import FAULTS_ONLY, FILES, to_csv, to_yaml, write
 from gcsim.errors import InputError
 from gcsim.scenarios import document
-from gcsim.scenarios.result import Result
+from gcsim.scenarios.result import FaultyRuns, Result
 
 
 def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) -> None:
@@ -74,6 +75,9 @@ def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     error: BaseException,
     raised: type[BaseException],
 ) -> None:
+    if name in FAULTS_ONLY:
+        faulty = FaultyRuns(horizon_s=1.0, nodes=32, outages=(), progress=())
+        result = replace(result, faulty=faulty)
     for earlier in FILES:
         (tmp_path / earlier).write_text("earlier")
     monkeypatch.setattr(module, "FILES", {key: FILES[key] for key in FILES if "png" not in key})

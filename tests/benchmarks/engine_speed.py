@@ -81,8 +81,8 @@ def rows() -> Iterator[Row]:
         (1000, 20, "equal links", cluster, False, 1.0),
         (1000, 20, "equal links, compute noise", cluster, True, 1.0),
         (1000, 20, "a link each, compute noise", own_links, True, 60.0),
-        (10_000, 5, "equal links", cluster, False, 1.0),
-        (10_000, 5, "equal links, compute noise", cluster, True, 1.0),
+        (10_000, 50, "equal links", cluster, False, 1.0),
+        (10_000, 50, "equal links, compute noise", cluster, True, 1.0),
     ):
         yield Row(
             name=f"{p:,} workers: {name}",

@@ -104,7 +104,7 @@ def sweep_messages() -> int:
 
 
 def iterations(make: Callable[[int], Cluster], ranks: int, count: int, *, noise: bool) -> float:
-    """Seconds an iteration with eleven all-reduces, by the vector engine."""
+    """Seconds an iteration with eleven all-reduces, by the vector engine; the lowest of three."""
     where = make(ranks)
     step = profile("dense", ELEVEN, 1).phases[0].steps[0]
     plan = Planner(where, compute(ELEVEN), Training()).plan(step)
@@ -120,7 +120,7 @@ def iterations(make: Callable[[int], Cluster], ranks: int, count: int, *, noise:
         )
 
     simulated(1)
-    return cpu(lambda: simulated(count)) / count
+    return min(cpu(lambda: simulated(count)) for _ in range(3)) / count
 
 
 def ring_messages(ranks: int) -> int:

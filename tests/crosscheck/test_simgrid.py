@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.cluster import Racks, Sharing
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
@@ -23,6 +24,7 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     synchronous_ring_allgatherv,
 )
 from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
+from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
     recursive_doubling_allreduce,
 )
@@ -132,6 +134,62 @@ def test_transfers_to_one_host_share_its_card(program: Path, sizes: tuple[int, .
     )
     ours = [end / PS_PER_SECOND + simgrid.LATENCY_S for end in ends]
     assert sorted(theirs.arrivals_s) == pytest.approx(sorted(ours), rel=BOUND)
+
+
+SHARED = simgrid.Shared(
+    devices=2,
+    card_bit_per_s=10 * 10**9,
+    bus_bit_per_s=40 * 10**9,
+    rack=2,
+    uplink_bit_per_s=15 * 10**9,
+)
+
+
+def shared(ranks: int, sharing: Sharing) -> Fabric:
+    card, bus, uplink = (
+        Link(name=name, bandwidth=Fraction(rate, 8), latency=Fraction(str(latency)))
+        for name, rate, latency in (
+            ("card", SHARED.card_bit_per_s, simgrid.SHORT_LATENCY_S),
+            ("bus", SHARED.bus_bit_per_s, simgrid.SHORT_LATENCY_S),
+            ("uplink", SHARED.uplink_bit_per_s, 0),
+        )
+    )
+    return Fabric(
+        nodes=ranks // SHARED.devices,
+        devices=SHARED.devices,
+        cards=[card],
+        buses=[bus],
+        racks=Racks(nodes=SHARED.rack, uplink=uplink),
+        sharing=sharing,
+    )
+
+
+@pytest.mark.parametrize("operation", ["halving_doubling", "pairwise"])
+@pytest.mark.parametrize("most_us", [0, 1000, 10_000, 100_000])
+@pytest.mark.parametrize("ranks", [8, 16, 32])
+def test_messages_share_cards_and_uplinks_while_they_cross_them(
+    program: Path, operation: str, ranks: int, most_us: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two ranks behind each card, racks of two nodes; every rank's end, not only the last one's."""
+    nbytes = ranks * 1_000_000
+    enters_us = np.random.default_rng(ranks).integers(0, most_us + 1, ranks).tolist()
+    theirs = simgrid.simulate(
+        program, operation, [nbytes] * ranks, enters_us=enters_us, shared=SHARED
+    ).ends_s
+    entry = np.array(enters_us, dtype=np.int64) * (PS_PER_SECOND // 10**6)
+
+    def ours(sharing: Sharing) -> list[float]:
+        fabric = shared(ranks, sharing)
+        if operation == "pairwise":
+            exits = pairwise_alltoall(entry, [nbytes] * ranks, fabric)
+        else:
+            exits = halving_doubling_allreduce(entry, nbytes, fabric)
+        return [int(time) / PS_PER_SECOND for time in exits]
+
+    assert ours("fluid") == pytest.approx(theirs, abs=BOUND * max(theirs))
+    off = max(ours("counted")) / max(theirs) - 1
+    with capsys.disabled():
+        print(f" {operation}, {ranks} ranks, {most_us} us: counted {off:+.1%}")
 
 
 def test_the_check_would_notice_one_step_too_many(program: Path) -> None:

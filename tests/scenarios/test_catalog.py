@@ -254,7 +254,12 @@ def test_a_links_fingerprint_changes_with_every_field() -> None:
             {"distribution": "lognormal", "mean": 3 * half, "shape": Fraction(3),
              "probability": half},
         ),
-        ("loss", loss, {"rate": half / 2, "model": "sampled", "timeout": half, "segment": 1}),
+        (
+            "loss",
+            loss,
+            {"rate": half / 2, "model": "sampled", "timeout": half, "segment": 1,
+             "recovery": "timeout"},
+        ),
         (
             "trace",
             trace,

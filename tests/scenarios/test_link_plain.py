@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ from gcsim.scenarios.link_section import (
     link_facts,
     plain_link,
 )
+from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load
 
@@ -78,14 +80,19 @@ def jitters(draw: st.DrawFn) -> Jitter:
     )
 
 
+recoveries: st.SearchStrategy[Recovery] = st.sampled_from(["rack", "fast_retransmit", "timeout"])
+
+
 @st.composite
 def losses(draw: st.DrawFn) -> Loss:
-    return Loss(
+    model: Literal["capped", "sampled"] = draw(st.sampled_from(["capped", "sampled"]))
+    loss = Loss(
         rate=draw(shares.filter(lambda x: x < 1)),
-        model=draw(st.sampled_from(["capped", "sampled"])),
+        model=model,
         timeout=draw(positive_times),
         segment=draw(st.integers(1, 10**6)),
     )
+    return loss if model == "capped" else replace(loss, recovery=draw(recoveries))
 
 
 @st.composite
@@ -204,6 +211,7 @@ def test_all_that_makes_a_link_more_than_a_rate_is_a_fact_of_it() -> None:
     assert facts["factors"] == [{"from": "1 B", "latency": "2"}]
     assert facts["jitter"] == [{"distribution": "uniform", "mean": "1 ms"}]
     assert facts["loss"]["rate"] == "0.1"
+    assert "recovery" not in facts["loss"], "the formula has its own"
     assert (facts["background"], facts["grant"]) == ("0.2", "1 ms")
     trace = facts["up"]["trace"]
     assert (trace["changes"], trace["duration"], trace["after"]) == (2, "2 s", "repeat")

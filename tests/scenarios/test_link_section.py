@@ -44,7 +44,7 @@ network:
   jitter:
     - {distribution: exponential, mean: 100 us}
     - {distribution: pareto, mean: 1 ms, shape: 1.5, probability: 1/100}
-  loss: {rate: 0.001, model: sampled, timeout: 300 ms, segment: 8948 B}
+  loss: {rate: 0.001, model: sampled, timeout: 300 ms, segment: 8948 B, recovery: timeout}
   background: 0.2
   up: {bandwidth: 10 Mbit/s, latency: 18 ms, grant: 2.5 ms}
   grant: 1 ms
@@ -69,7 +69,7 @@ network:
                 distribution="pareto", mean=MS, shape=Fraction(3, 2), probability=Fraction(1, 100)
             ),
         ),
-        loss=Loss(rate=MS, model="sampled", timeout=300 * MS, segment=8948),
+        loss=Loss(rate=MS, model="sampled", timeout=300 * MS, segment=8948, recovery="timeout"),
         background=Fraction(1, 5),
         up=Uplink(bandwidth=10 * MBIT, latency=18 * MS, grant=Fraction(5, 2) * MS),
         grant=MS,
@@ -94,8 +94,11 @@ def test_no_field_of_a_link_is_without_a_key() -> None:
 def test_what_is_left_out_has_the_links_own_default() -> None:
     bare = Link(name="custom", bandwidth=MBIT, latency=MS, source="given in the scenario")
     assert link("{bandwidth: 1 Mbit/s, latency: 1 ms}") == bare
-    lossy = link("{bandwidth: 1 Mbit/s, latency: 1 ms, loss: {rate: 0, model: capped}}")
-    assert lossy.loss == Loss(rate=Fraction(0), model="capped")
+    for model in ("capped", "sampled"):
+        lossy = link(f"{{bandwidth: 1 Mbit/s, latency: 1 ms, loss: {{rate: 0, model: {model}}}}}")
+        assert lossy.loss == Loss(rate=Fraction(0), model=model)
+    assert lossy.loss is not None
+    assert lossy.loss.recovery == "rack", "what Linux does"
 
 
 def test_one_jitter_needs_no_list() -> None:
@@ -187,7 +190,7 @@ def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
         bandwidth=MBIT,
         latency=MS,
         jitter=(Jitter(distribution="uniform", mean=MS),),
-        loss=Loss(rate=Fraction(1, 10), model="sampled"),
+        loss=Loss(rate=Fraction(1, 10), model="sampled", recovery="fast_retransmit"),
         background=Fraction(1, 2),
         trace=RateTrace(times=(Fraction(0),), rates=(MBIT,), duration=Fraction(1), after="hold"),
         estimate=True,
@@ -195,8 +198,13 @@ def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
     monkeypatch.setattr(catalog, "links", lambda: {"cell": base})
     monkeypatch.setattr(catalog, "link", lambda _: base)
     more = link("{like: cell, loss: {rate: 0.2}}")
-    assert more.loss == Loss(rate=Fraction(1, 5), model="sampled")
+    assert more.loss == Loss(rate=Fraction(1, 5), model="sampled", recovery="fast_retransmit")
     assert more.trace == base.trace
+    # The base's way to repair losses goes with its model.
+    capped = link("{like: cell, loss: {model: capped}}")
+    assert capped.loss == Loss(rate=Fraction(1, 10), model="capped")
+    rack = link("{like: cell, loss: {recovery: rack}}")
+    assert rack.loss == Loss(rate=Fraction(1, 10), model="sampled")
     none = link("{like: cell, loss: null, jitter: [], background: 0}")
     assert none == dataclasses.replace(
         base,
@@ -290,8 +298,14 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
             "loss: {rate: 0.1}",
             "a.yaml:4:3: error: network.loss: `model` is missing; capped (the rate is what TCP "
             "reaches at steady state with such losses) or sampled (a message that loses a packet "
-            "is late by a time-out)",
+            "is late until that is repaired)",
         ),
+        (
+            "loss: {rate: 0.1, model: capped, recovery: rack}",
+            "a.yaml:4:3: error: network.loss: `recovery` would have no effect on capped losses, "
+            "whose formula has its own",
+        ),
+        ("loss: {rate: 0.1, model: sampled, recovery: tlp}", "'tlp'"),
         ("loss: {rate: 0.1, modle: capped}", "unknown key 'modle' in network.loss; did you mean '"),
         ("loss: {rate: 0.1, model: capped, timeout: 0 s}", "timeout: 0 s is zero; it must be more"),
         ("background: 1", "a.yaml:4:15: error: network.background: 1 must be at least 0 and less"),

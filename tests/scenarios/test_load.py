@@ -107,11 +107,23 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
             "a.yaml:3:13: error: batch_size = 0: must be at least 1",
         ),
         ("batch_size: 32", "batch_size: -3", "a.yaml:3:13: error: batch_size = -3: must be"),
-        ("batch_size: 32", "batch_size: 3.5", "error: batch_size = 3.5: must be a whole number"),
-        ("batch_size: 32", "batch_size: '32'", "batch_size = '32': must be a whole number"),
+        ("batch_size: 32", "batch_size: 3.5", "= 3.5: must be a whole number; write 3 or 4"),
+        ("batch_size: 32", "batch_size: '32'", "a whole number; write 32, without quotes"),
         ("batch_size: 32", "batch_size: true", "batch_size = true: must be a whole number"),
-        ("batch_size: 32", "batch_size:", "batch_size = (nothing): must be a whole number"),
-        ("batch_size: 32", "batch_size: [1]", "a.yaml:3:13: error: batch_size: must be a whole"),
+        ("batch_size: 32", "batch_size:", "batch_size = (nothing): must be a whole number; write "
+         "its value, or leave the key out if it has a default"),
+        ("batch_size: 32", "batch_size: [8, 16]", "a.yaml:3:13: error: batch_size: must be a whole "
+         "number; for one run each: gcsim sweep --grid 'batch_size=8,16'"),
+        ("bandwidth: 10 Gbit/s", "bandwidth: [1 Gbit/s, 10 Gbit/s]", "cluster.network.bandwidth: "
+         "must be one value, not a list; for one run each: gcsim sweep --grid "
+         "'cluster.network.bandwidth=1 Gbit/s,10 Gbit/s'"),
+        ("nodes: [1, 2, 4]", "nodes: 4\n  host: 2", "cluster.host = 2: must be a mapping (key: "
+         "value); its keys: cores, in_flight, per_byte, per_call, per_copied_byte, per_message, "
+         "ranks"),
+        ("nodes: [1, 2, 4]", "nodes: 4\n  cards: {03: 1gbe}", "cluster.cards.03: '03' is not the "
+         "number of a node; write 3"),
+        ("nodes: [1, 2, 4]", "nodes: 4\n  cards: {0-3: 1gbe}", "'0-3' is not the number of a "
+         "node; name each node of the range"),
         ("workers: 2", "workers: 0", "a.yaml:4:36: error: gradients.workers = 0: must be at"),
         ("workers: 2", "learning_rate: 0", "gradients.learning_rate = 0: must be greater than 0"),
         ("workers: 2", "momentum: 1.0", "gradients.momentum = 1.0: must be less than 1"),
@@ -143,7 +155,8 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         (
             "nodes: [1, 2, 4]",
             "nodes: [1, 4, 2]",
-            "a.yaml:6:10: error: cluster.nodes: 2 stands after 4; cluster sizes must ascend",
+            "a.yaml:6:10: error: cluster.nodes: 2 stands after 4; cluster sizes must ascend; write "
+            "[1, 2, 4]",
         ),
         ("nodes: [1, 2, 4]", "nodes: [2, 2]", "2 stands after 2; cluster sizes must ascend"),
         ("nodes: [1, 2, 4]", "nodes: []", "cluster.nodes: must have at least 1 entry"),

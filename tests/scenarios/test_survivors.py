@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
-from gcsim.scenarios.survivors import survivors
+from gcsim.scenarios.survivors import needed_nodes, survivors
 
 SCENARIO = """
 model: lenet
@@ -76,3 +77,40 @@ def test_a_server_that_dies_with_its_node_makes_everybody_wait(
         lost.append(row.lost_to_faults_s or 0.0)
     assert lost[0] < 3
     assert lost[1] > 10
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "hosts", "missing", "needed"),
+    [
+        (["ring all-reduce"], "nodes", {1}, [0, 2, 3]),
+        (["parameter server", "ring all-gather"], "dedicated", set(), [0, 1, 2, 3]),
+        (["parameter server"], "dedicated", {1}, []),
+        (["parameter server all-reduce"], "nodes", set(), [0, 1]),
+        (["parameter server all-reduce"], "nodes", {0}, [1, 2]),  # they have moved on
+        ([], "nodes", set(), []),  # it never communicates
+    ],
+)
+def test_collectives_need_all_that_are_left_and_servers_the_nodes_that_they_are_on(
+    tmp_path: Path, algorithms: list[str], hosts: str, missing: set[int], needed: list[int]
+) -> None:
+    changed = [f"cluster.collectives.server_hosts={hosts}", "cluster.collectives.servers=2"]
+    scenario = load_scenario(scenario_file(tmp_path, "parameter_server"), changed)
+    of = needed_nodes(scenario.cluster_at(4), algorithms)
+    assert list(of(frozenset(missing))) == needed
+
+
+def test_what_is_drawn_is_what_the_row_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    result = run(load_scenario(scenario_file(tmp_path, "ring")))
+    told, row = result.faulty, result.rows[-1]
+    assert told is not None
+    assert (told.horizon_s, told.nodes, len(told.progress)) == (100.0, 4, 1)
+    assert [(o.node, o.start_s, o.end_s) for o in told.outages] == [(3, 20.00001, None)]
+    stretches = told.progress[0].stretches
+    useful = sum(end - start for start, end, _ in stretches)
+    assert 100 - useful == pytest.approx(row.lost_to_faults_s, abs=1e-9)
+    # restarted for 10 s after the death, when the iteration under way was lost
+    gaps = [two[0] - one[1] for one, two in pairwise(stretches)]
+    assert max(gaps) == pytest.approx(20.00001 + 10 - stretches[0][1], abs=1e-9)

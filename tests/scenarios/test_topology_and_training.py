@@ -554,13 +554,15 @@ def test_the_json_schema_has_the_new_sections() -> None:
     assert {"TrainingSection", "RacksSection", "FaultsSection", "NoiseSection"} <= set(definitions)
     assert set(definitions["TrainingSection"]["properties"]) == {
         "precision", "encode_on", "side_slowdown", "concurrent_collectives", "optimizer",
-        "accumulation", "input", "slow_nodes", "noise", "iterations", "faults",
+        "accumulation", "input", "on_host", "slow_nodes", "slow_workers", "noise", "iterations",
+        "faults",
     }  # fmt: skip
 
 
 _VALUES = st.sampled_from(
     ["0", "1", "-1", "3/2", "1/0", "1e99", ".inf", "null", "true", "x", "''", "[]", "{}", "[1]",
-     "5 ms", "0 s", "1 h", "10gbe", "{like: 10gbe}", "{3: 1gbe}", "{3: 2}", "{batch: 1 s}",
+     "5 ms", "0 s", "1 h", "10gbe", "[encode]", "40 GB/s", "{like: 10gbe}", "{3: 1gbe}", "{3: 2}",
+     "{batch: 1 s}",
      "{nodes: 2, uplink: 10gbe}", "per_node", "side", "custom", "nccl", WIFI, CELL, "{variation: "
      "1}",
      "[{node: 0, at: 1 s}]", "{horizon: 1 h, restart: 0 s, deaths: [{node: 1, at: 0 s}]}"]
@@ -572,6 +574,7 @@ _KEYS = st.sampled_from(
      "cluster.collectives.transport", "cluster.collectives.host_staging", "training",
      "training.input", "training.input.prefetch", "training.noise", "training.noise.variation",
      "training.noise.slow_factor", "training.slow_nodes", "training.slow_nodes.1",
+     "training.slow_workers", "training.slow_workers.1", "training.on_host", "cluster.reduction",
      "training.faults", "training.faults.deaths", "training.faults.deaths.0",
      "training.faults.deaths.0.at", "training.faults.horizon", "training.iterations",
      "training.concurrent_collectives", "training.side_slowdown", "training.optimizer"]

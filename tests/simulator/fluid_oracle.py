@@ -1,7 +1,9 @@
 """Naive fluid simulations: every single flow, all rates raised together until links are full.
 
 Exact rationals; a flow ends at the first whole picosecond at which its bytes are through. No
-classes of flows, no virtual time, no levels; links are told apart one by one.
+classes of flows, no virtual time, no levels; links are told apart one by one. In a SimPy
+environment (`Medium`) flows may also end at the nearest whole picosecond, as durations of the
+engine are rounded; all rates are found again whenever anything happens.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import simpy
+from simpy.events import EventPriority
 
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.delays import delays
@@ -88,6 +92,91 @@ def simulate(flows: list[Flow], capacity: dict[Any, Rate]) -> None:
         for flow in running:
             flow.left -= rates[flow] * (after - now)
         now = after
+
+
+class Medium:
+    """Links that processes of a SimPy environment put flows on.
+
+    At an instant, flows end that were to end then, and others start; when everybody has done what
+    it does at that instant, all rates are found, and what has nothing left to send then ends.
+    """
+
+    def __init__(self, env: simpy.Environment, capacity: dict[Any, Rate]) -> None:
+        self.env, self.capacity = env, capacity
+        self.running: list[Passing] = []
+        self.since, self.asked, self.turn = 0, False, 0
+        self.most: dict[Any, int] = {}
+        """The most flows that crossed a link at a time."""
+
+    def carry(self, nbytes: Fraction, crosses: list[Any], before: Fraction | None) -> simpy.Event:
+        """Happens at the end of a flow that starts now, after `before` picoseconds of its sender's
+        time; None: at the first whole picosecond at which all is through."""
+        done = simpy.Event(self.env)
+        flow = Flow(int(self.env.now), nbytes, crosses, lambda _: [])
+        self.running.append(Passing(flow, before, done))
+        self.ask()
+        return done
+
+    def ask(self) -> None:
+        """Find rates at the end of this instant."""
+        if not self.asked:
+            self.asked = True
+            self.later(0, self.share, last=True)
+
+    def later(self, delay: int, call: Callable[[], None], *, last: bool = False) -> None:
+        event = simpy.Event(self.env)
+        event._ok, event._value = True, None
+        event.callbacks.append(lambda _: call())
+        self.env.schedule(event, EventPriority(9 if last else 1), delay)
+
+    def share(self) -> None:
+        now, self.asked = int(self.env.now), False
+        for one in self.running:
+            one.flow.left -= one.rate * (now - max(one.flow.start, self.since))
+        self.since = now
+        flows = [one.flow for one in self.running]
+        for name in {name for flow in flows for name in flow.crosses}:
+            on = sum(name in flow.crosses for flow in flows)
+            self.most[name] = max(self.most.get(name, 0), on)
+        present = {name: rate_at(rate, now) for name, rate in self.capacity.items()}
+        rates = rates_of(flows, {name: rate for name, (rate, _) in present.items()})
+        events = [until for _, until in present.values() if until is not None]
+        for one in self.running:
+            one.rate = rates[one.flow]
+            one.end = one.ends_from(now) if one.rate else None
+            if one.flow.left <= 0 and not one.rate:
+                one.end = now
+            if one.end is not None:
+                events.append(one.end)
+        self.turn += 1
+        if self.running:
+            turn = self.turn
+            self.later(min(events) - now, lambda: self.end(turn))
+
+    def end(self, turn: int) -> None:
+        if turn == self.turn:
+            over = [one for one in self.running if one.end == self.env.now]
+            self.running = [one for one in self.running if one.end != self.env.now]
+            for one in over:
+                one.done.succeed()
+            self.ask()
+
+
+@dataclass(eq=False)
+class Passing:
+    """A flow on a medium."""
+
+    flow: Flow
+    before: Fraction | None
+    done: simpy.Event
+    rate: Fraction = Fraction(0)
+    end: int | None = None
+
+    def ends_from(self, now: int) -> int:
+        if self.before is None:
+            return now + max(0, math.ceil(self.flow.left / self.rate))
+        passed = self.before + now - self.flow.start + self.flow.left / self.rate
+        return max(now, self.flow.start - round(self.before) + round(passed))
 
 
 def begins(link: Link, time: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, Job, Run, StepPlan
 from tests.simulator.tick import PARTS, Tick
 
@@ -101,6 +104,24 @@ def plans(draw: st.DrawFn) -> StepPlan:
         input_batch=draw(st.sampled_from([0, 3, 9, 25])),
         prefetch=draw(st.integers(1, 3)),
     )
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[StepPlan]:
+    """Steps that follow each other, some several times, with one kind of loader."""
+    first, *others = draw(st.lists(plans(), min_size=1, max_size=3))
+    same_loader = [
+        replace(plan, input_batch=first.input_batch, prefetch=first.prefetch) for plan in others
+    ]
+    runs = st.tuples(st.sampled_from([first, *same_loader]), st.integers(1, 3))
+    return [
+        plan for plan, times in draw(st.lists(runs, min_size=1, max_size=3)) for _ in range(times)
+    ]
+
+
+def in_turn(plans: Sequence[StepPlan]) -> Schedule:
+    """Plans that follow each other, again and again."""
+    return Schedule.of(plans, range(len(plans)))
 
 
 @st.composite

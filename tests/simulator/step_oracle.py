@@ -7,7 +7,8 @@ them, and where an iteration goes is counted one picosecond at a time. Times mus
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,16 @@ class Oracle:
 
     def __init__(
         self,
-        plan: StepPlan,
+        plans: StepPlan | Sequence[StepPlan],
         ranks: int,
         carry_out: CarryOut,
         iterations: int,
         pace: Callable[[int], NDArray[np.float64] | None],
         seed: int,
     ) -> None:
-        self.plan, self.ranks, self.carry_out, self.seed = plan, ranks, carry_out, seed
+        """Plans follow each other, again and again."""
+        self.plans = [plans] if isinstance(plans, StepPlan) else plans
+        self.ranks, self.carry_out, self.seed = ranks, carry_out, seed
         self.iterations, self.pace = iterations, pace
         self.now = 0
         self.waiting: dict[tuple[int, str], list[Any]] = {}
@@ -64,8 +67,8 @@ class Oracle:
         assert not self.queue
 
     def autograd(self, rank: int) -> Thread:
-        plan = self.plan
         for iteration in range(self.iterations):
+            plan = self.plan(iteration)
             for _ in range(plan.accumulation - 1):
                 yield from self.forward(rank, iteration)
                 job = Job(kind="backward", name="", duration=plan.compute.backward)
@@ -88,8 +91,11 @@ class Oracle:
             yield self.work(rank, iteration, "compute", (0,), job)
             self.finish[iteration, rank] = self.now
 
+    def plan(self, iteration: int) -> StepPlan:
+        return self.plans[iteration % len(self.plans)]
+
     def forward(self, rank: int, iteration: int) -> Thread:
-        plan, made, taken = self.plan, self.made[rank], self.taken[rank]
+        plan, made, taken = self.plan(iteration), self.made[rank], self.taken[rank]
         if plan.input_batch:
             b = len(taken)
             begun = max(
@@ -105,8 +111,8 @@ class Oracle:
         yield self.work(rank, iteration, "compute", (0,), job)
 
     def exchange(self, rank: int, iteration: int, number: int, bucket: BucketWork) -> Thread:
-        stream = "side" if self.plan.side_stream else "compute"
-        if self.plan.side_stream:
+        stream = "side" if self.plan(iteration).side_stream else "compute"
+        if stream == "side":
             yield self.work(rank, iteration, stream, (1, number, -1), *bucket.before)
         for index, job in enumerate(bucket.after):
             name = (iteration, number, index)
@@ -128,7 +134,7 @@ class Oracle:
     ) -> tuple[Any, ...]:
         paces = self.pace(iteration)
         factor = 1.0 if paces is None else float(paces[rank])
-        slower = self.plan.side_slowdown if stream == "side" else 1
+        slower = self.plan(iteration).side_slowdown if stream == "side" else 1
         done = [(job.kind, stretched(round(job.duration * slower), factor)) for job in jobs]
         return ("work", rank, stream, key, done)
 
@@ -174,7 +180,7 @@ class Oracle:
             _, name = self.queue.pop(0)
             iteration, number, index = name
             entry = [max(self.asked[name][r], self.free[r]) for r in range(self.ranks)]
-            bucket = self.plan.buckets[number]
+            bucket = self.plan(iteration).buckets[number]
             exits = self.carry_out(
                 bucket.collectives[index],
                 np.array(entry, dtype=np.int64),
@@ -283,6 +289,19 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
         input_batch=draw(st.sampled_from([0, 0, 4, 15])),
         prefetch=draw(st.integers(1, 3)),
     )
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[StepPlan]:
+    """Steps that follow each other, some several times, with one kind of loader."""
+    first, *others = draw(st.lists(plans(), min_size=1, max_size=3))
+    same_loader = [
+        replace(plan, input_batch=first.input_batch, prefetch=first.prefetch) for plan in others
+    ]
+    runs = st.tuples(st.sampled_from([first, *same_loader]), st.integers(1, 3))
+    return [
+        plan for plan, times in draw(st.lists(runs, min_size=1, max_size=3)) for _ in range(times)
+    ]
 
 
 @st.composite

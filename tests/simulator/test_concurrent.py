@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from simpy import Environment
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
@@ -57,6 +56,8 @@ class One:
     come: list[set[int]] = field(default_factory=list)
     heard: list[set[int]] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
+    added: list[dict[int, int]] = field(default_factory=list)
+    """By rank and message: until when the rank adds it."""
 
 
 class Heap:
@@ -93,7 +94,8 @@ class Heap:
                         row = program.pieces[(place + first - block) % self.ranks]
                         sizes[rank] += row.tolist()
         gone, come, heard = [[set[int]() for _ in ranks] for _ in range(3)]
-        return One(program, asked, sizes, {}, {}, gone, come, heard, [0] * self.ranks)
+        added = [dict[int, int]() for _ in ranks]
+        return One(program, asked, sizes, {}, {}, gone, come, heard, [0] * self.ranks, added)
 
     def at(self, time: int, action: Callable[[], None]) -> None:
         self.count += 1
@@ -158,6 +160,8 @@ class Heap:
         if program.before is not None:
             yield self.sleep(int(program.before[rank]))
         before = self.neighbours(program, rank)[1]
+        if not program.announced:
+            self.waiting.append((self.adder(one, rank, before), lambda: True))
         flying: list[int] = []
         blocks = [blocks for _, blocks in program.phases]
         message = 0
@@ -195,12 +199,26 @@ class Heap:
         return program.links[self.ranks - 1 - rank if program.backwards else rank]
 
     def wait(self, one: One, rank: int, message: int, before: int) -> Program:
-        yield (
-            lambda: (
-                (message in one.gone[rank] or one.sizes[rank][message] == NOTHING)
-                and (message in one.come[rank] or one.sizes[before][message] == NOTHING)
-            )
-        )
+        """First for what comes: Gloo adds it then and there, the textbook's ring has an adder."""
+        assert one.program is not None
+        if one.program.announced:
+            yield from self.add(one, rank, message, before)
+        else:
+            yield lambda: one.added[rank].get(message, self.now + 1) <= self.now
+        yield lambda: message in one.gone[rank] or one.sizes[rank][message] == NOTHING
+
+    def adder(self, one: One, rank: int, before: int) -> Program:
+        """Adds what comes, one message after the other, whatever the rank sends."""
+        for message in range(len(one.sizes[before])):
+            yield from self.add(one, rank, message, before)
+
+    def add(self, one: One, rank: int, message: int, before: int) -> Program:
+        nbytes, program = one.sizes[before][message], one.program
+        assert program is not None
+        yield lambda: message in one.come[rank] or nbytes == NOTHING
+        if nbytes != NOTHING and message < (self.ranks - 1) * program.pieces.shape[1]:
+            yield self.sleep(round(program.gamma * nbytes * 10**12))
+        one.added[rank][message] = self.now
 
     def send(self, number: int, rank: int, message: int) -> Program:
         one = self.all[number]
@@ -290,7 +308,7 @@ def exits(result: Run, number: int, ranks: int) -> list[tuple[int, int]]:
     found = {
         span.rank: (span.start, span.end)
         for span in result.spans
-        if span.resource == "network" and span.name.endswith(f"bucket {number}")
+        if span.resource == "communicator" and span.name.endswith(f"bucket {number}")
     }
     return [found[rank] for rank in range(ranks)]
 
@@ -317,6 +335,8 @@ def programs(draw: st.DrawFn, links: list[Link]) -> RingProgram | None:
                 announced=False,
                 links=tuple(links),
             )
+    gamma = Fraction(draw(st.sampled_from([0, 0, 1, 4, 13])), 2 * 10**12)  # also half picoseconds
+    program = replace(program, gamma=gamma)
     if draw(st.booleans()):
         copies = np.array(draw(sizes), dtype=np.int64)
         program = replace(program, before=copies, after=copies[::-1].copy())
@@ -361,6 +381,7 @@ def cluster(
     devices: int = 1,
     collectives: Collectives | None = None,
     network: Link | None = None,
+    reduction: Fraction | None = None,
 ) -> Cluster:
     return Cluster(
         nodes=nodes,
@@ -369,6 +390,7 @@ def cluster(
         network=network or link(50),
         intra_node=link(4, 3),
         collectives=collectives or Collectives(),
+        reduction=reduction,
     )
 
 
@@ -382,6 +404,7 @@ GLOO = Collectives(transport="gloo", all_reduce="auto", all_gather="auto")
     nodes=st.integers(1, 6),
     devices=st.integers(1, 3),
     collectives=st.sampled_from([Collectives(), GLOO, replace(GLOO, all_reduce="ring")]),
+    reduction=st.sampled_from([None, Fraction(10**12), Fraction(3 * 10**11)]),
     data=st.data(),
 )
 @settings(max_examples=250, deadline=None)
@@ -392,9 +415,10 @@ def test_a_collective_on_its_own_is_what_its_kernel_says(
     nodes: int,
     devices: int,
     collectives: Collectives,
+    reduction: Fraction | None,
     data: st.DataObject,
 ) -> None:
-    chosen = cluster(nodes, devices, collectives)
+    chosen = cluster(nodes, devices, collectives, reduction=reduction)
     ranks = chosen.workers
     record = all_reduce(sizes[0], element) if kind == "all_reduce" else all_gather(*sizes)
     factor = st.sampled_from([1.0, 1.5, 3.0, 0.25])
@@ -439,9 +463,9 @@ def test_ranks_that_leave_one_after_the_other_are_told_apart_at_once(
     begun: list[int] = []
     begin = TwoSlots.__init__
 
-    def counted(self: TwoSlots, env: Environment, plan: StepPlan, *rest: Any, **more: Any) -> None:
+    def counted(self: TwoSlots, *rest: Any, **more: Any) -> None:
         begun.append(1)
-        begin(self, env, plan, *rest, **more)
+        begin(self, *rest, **more)
 
     monkeypatch.setattr(TwoSlots, "__init__", counted)
     record, rings = all_reduce(4 * 1000, 4), RingPrograms(cluster(13))  # chunks are not equal

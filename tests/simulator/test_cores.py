@@ -65,10 +65,11 @@ class SharedTick(Tick):
     def work(
         self, rank: int, iteration: int, key: tuple[int, ...], jobs: Sequence[tuple[str, int]]
     ) -> Script:
-        stream = "side" if self.plan.side_stream and key[0] == 1 else "compute"
+        plan = self.plans[iteration]
+        stream = "side" if plan.side_stream and key[0] == 1 else "compute"
         paces = self.pace(iteration)
         factor = 1.0 if paces is None else float(paces[rank])
-        slower = self.plan.side_slowdown if stream == "side" else 1
+        slower = plan.side_slowdown if stream == "side" else 1
         stretched = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
         piece = OnCores(self.now, key, stretched, iteration)
         if sum(time for _, time in stretched):

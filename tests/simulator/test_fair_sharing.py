@@ -135,6 +135,7 @@ def test_how_fractions_are_kept_makes_no_difference(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fluid_flows, "_LONG", bits)
         patch.setattr(incast, "_PATIENCE", patience)
+        patch.setattr(fluid_flows, "_PATIENCE", patience)
         assert ends_of(*network) == expected
 
 

@@ -7,13 +7,14 @@ things happen at once are left out of the random cases.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.faults import FaultyRun, run_with_faults
+from gcsim.simulator.faults import FaultyRun, Missing, Needed, run_with_faults
 from gcsim.simulator.training import Fault, Faults
 
 HOUR = 3600
@@ -30,14 +31,26 @@ def faults(*deaths: tuple[int, int, int | None], horizon: int = HOUR, restart: i
     )
 
 
-def run(told: Faults, *, nodes: int = 4, waits: bool = True, faster: int = 1) -> FaultyRun:
+def needed_of(nodes: int, servers: int | None) -> Needed:
+    """All that are left in collectives (None); else the first ones, which carry the servers."""
+
+    def needed(missing: Missing) -> list[int]:
+        left = [node for node in range(nodes) if node not in missing]
+        return left if servers is None else left[:servers]
+
+    return needed
+
+
+def run(
+    told: Faults, *, nodes: int = 4, waits: bool = True, servers: int = 0, faster: int = 1
+) -> FaultyRun:
     """10 s an iteration with all nodes, `faster` s less for each that is missing."""
     return run_with_faults(
         told,
         nodes=nodes,
         samples_per_node=32,
         iteration=lambda missing: (10 - faster * len(missing)) * PS_PER_SECOND,
-        waits=waits,
+        needed=needed_of(nodes, None if waits else servers),
     )
 
 
@@ -90,49 +103,80 @@ def test_deaths_of_nodes_that_a_smaller_cluster_does_not_have_are_left_out() -> 
     assert run(faults((3, 25, None)), nodes=3) == run(faults(), nodes=3)
 
 
-def naive(told: Faults, *, waits: bool, faster: int) -> tuple[int, int, int]:
+def test_only_the_death_of_a_node_with_a_server_stops_the_others() -> None:
+    # The server is on node 0. Node 3 dies at 25: the third iteration goes on, with three.
+    quiet = run(faults((3, 25, None), horizon=126), waits=False, servers=1, faster=0)
+    assert (quiet.iterations, quiet.restarts, quiet.lost) == (12, 0, 6)
+    # Node 0 at 25: lost, 30 s restart, and from 55 on seven more, with the server on node 1.
+    loud = run(faults((0, 25, None), horizon=126), waits=False, servers=1, faster=0)
+    assert (loud.iterations, loud.restarts, loud.lost) == (9, 1, 36)
+    # At 76 node 1 dies, which carries it by now: 55-65-75, again at 106, one more.
+    both = run(faults((0, 25, None), (1, 76, None), horizon=126), waits=False, servers=1, faster=0)
+    assert (both.iterations, both.restarts) == (2 + 2 + 1, 2)
+
+
+def test_stretches_say_when_what_counts_was_done() -> None:
+    done = run(faults((2, 25, None), horizon=125))
+    seconds = [(a // PS_PER_SECOND, b // PS_PER_SECOND, n) for a, b, n in done.stretches]
+    # two of 10 s; lost; restart until 55; seven of 9 s
+    assert seconds[0][0] == 0
+    assert (20, 55) in [(one[1], two[0]) for one, two in pairwise(seconds)]
+    assert seconds[-1][1] == 55 + 63
+    assert sum(count for _, _, count in seconds) == done.iterations
+    assert 125 - sum(b - a for a, b, _ in seconds) == done.lost
+
+
+def naive(told: Faults, *, servers: int | None, faster: int) -> tuple[int, int, int]:
     """Iterations, samples and restarts of four nodes, by walking from change to change."""
-    changes: list[tuple[int, int, bool]] = []
-    for death in told.deaths:
-        changes.append((int(death.at), death.node, True))
-        if death.down is not None:
-            late = 0 if waits else int(told.restart)
-            changes.append((int(death.at + death.down) + late, death.node, False))
-    changes.sort()
-    now, end, restart = 0, int(told.horizon), int(told.restart)
+    end, restart, never = int(told.horizon), int(told.restart), 10**9
+    changes = [(int(death.at), death.node, "dies") for death in told.deaths]
+    down = {death.node: death.down for death in told.deaths}
     dead: set[int] = set()
+    regroup = False
     iterations = samples = restarts = 0
-    forming = False
-    while now < end:
-        while changes and changes[0][0] <= now:
-            _, node, dies = changes.pop(0)
-            (dead.add if dies else dead.discard)(node)
-            forming = waits
-            restarts += not dies and not waits
-        upcoming = changes[0][0] if changes else end
+
+    def is_needed(node: int) -> bool:
+        left = [other for other in range(4) if other not in dead or other == node]
+        return servers is None or node in left[:servers]
+
+    def begin(now: int) -> tuple[str, int, set[int]]:
         if len(dead) == 4:
-            now = upcoming
-        elif forming:
-            forming = upcoming < now + restart
-            now = min(upcoming, now + restart)
-            restarts += not forming and now < end
-        else:
-            finish = now + (10 - faster * len(dead)) * SECOND
-            gone: set[int] = set(dead)
-            present = set(range(4)) - dead
-            for at, node, dies in [change for change in changes if change[0] < finish]:
-                (present.discard if dies else present.add)(node)
-                gone |= {node} if dies else set()
-                if (waits and dies) or not present:
-                    now = at  # nobody finishes this iteration
-                    break
+            return "nobody", never, set()
+        if regroup:
+            return "forming", now + restart, set()
+        return "iterating", now + (10 - faster * len(dead)) * SECOND, set(dead)
+
+    doing, until, gone = begin(0)
+    while True:
+        changes.sort()
+        at, node, what = changes[0] if changes else (never, 0, "")
+        if min(at, until) >= end:
+            return iterations, samples, restarts
+        if until < at:
+            if doing == "iterating":
+                iterations, samples = iterations + 1, samples + 32 * (4 - len(gone))
             else:
-                iterations += finish < end
-                samples += 32 * (4 - len(gone)) * (finish < end)
-                now = finish
-    # nodes that come back while the iteration is under way that the end cuts off
-    restarts += sum(not waits and not dies and at < end for at, _, dies in changes)
-    return iterations, samples, restarts
+                restarts, regroup = restarts + 1, False
+            doing, until, gone = begin(until)
+            continue
+        changes.pop(0)
+        needed = is_needed(node)
+        if what == "dies":
+            dead.add(node)
+            gone.add(node)
+            regroup = regroup or needed
+            if (back := down[node]) is not None:
+                changes.append((at + int(back), node, "is back"))
+            if needed or doing == "forming" or len(dead) == 4:
+                doing, until, gone = begin(at)
+        elif what == "is back" and not needed:
+            changes.append((at + restart, node, "takes part"))
+        else:
+            dead.discard(node)
+            restarts += not needed
+            regroup = regroup or needed
+            if doing != "iterating":
+                doing, until, gone = begin(at)
 
 
 SECOND = 1000
@@ -140,17 +184,18 @@ SECOND = 1000
 
 
 @settings(max_examples=300, deadline=None)
-@example(deaths=[(100, None), (272, 61)], waits=False, faster=1, restart=60)
+@example(deaths=[(100, None), (272, 61)], servers=0, faster=1, restart=60)
+@example(deaths=[(20, 200), (60, None), (90, 90)], servers=1, faster=0, restart=20)
 @given(
     deaths=st.lists(
         st.tuples(st.integers(1, 300), st.one_of(st.none(), st.integers(1, 150))), max_size=4
     ),
-    waits=st.booleans(),
+    servers=st.sampled_from([None, 0, 1, 2, 4]),
     faster=st.integers(0, 1),
     restart=st.integers(1, 60),
 )
 def test_equal_to_a_walk_through_time(
-    deaths: list[tuple[int, int | None]], waits: bool, faster: int, restart: int
+    deaths: list[tuple[int, int | None]], servers: int | None, faster: int, restart: int
 ) -> None:
     odd = (7, 18, 29, 40)  # no two changes and no end of an iteration meet
     told = Faults(
@@ -170,7 +215,7 @@ def test_equal_to_a_walk_through_time(
         nodes=4,
         samples_per_node=32,
         iteration=lambda missing: (10 - faster * len(missing)) * SECOND * PS_PER_SECOND,
-        waits=waits,
+        needed=needed_of(4, servers),
     )
-    expected = naive(told, waits=waits, faster=faster)
+    expected = naive(told, servers=servers, faster=faster)
     assert (done.iterations, done.samples, done.restarts) == expected

@@ -23,7 +23,7 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rounds import direct_exchange
+from gcsim.simulator.collectives.rounds import card_exchange, direct_exchange
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
 )
@@ -280,14 +280,51 @@ def test_many_ranks_round_by_round_are_the_simulation(
     assert got.tolist() == alltoall_oracle(World(of, entry, 5), sent)
 
 
-def test_the_compiled_loop_is_the_python_that_it_is_written_in(
-    monkeypatch: pytest.MonkeyPatch,
+def cards_of_all_kinds(nodes: int) -> Cluster:
+    """Rates and latencies of their own, odd and even picoseconds."""
+    cards = {
+        node: Link(
+            name=f"card {node}",
+            bandwidth=Fraction(10**9 + 7919 * node**2 % 10**9),
+            latency=Fraction(50_000_000 + 37 * node % 11, 10**12),
+        )
+        for node in range(nodes)
+    }
+    return replace(cluster(nodes), cards=cards)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("p", [9, 150])
+def test_messages_that_see_two_cards_see_the_path_between_them(
+    monkeypatch: pytest.MonkeyPatch, p: int, uneven: bool
 ) -> None:
-    fabric, entry = Fabric.of(cluster(9)), times([rank % 4 * 10**8 for rank in range(9)])
-    compiled = alltoall_allgather_allreduce(entry, 123_456, fabric, element=4)
-    plain: Any = direct_exchange._exchange
-    monkeypatch.setattr(direct_exchange, "_exchange", plain.py_func)
-    exits = alltoall_allgather_allreduce(entry, 123_456, fabric, element=4)
+    of = cards_of_all_kinds(p)
+    entry = times([(rank * 7919) % 4001 * 10**6 for rank in range(p)])
+    sent = [100_003 + 70 * (rank % 3) * uneven for rank in range(p)]
+
+    def both(fabric: Fabric) -> list[list[int]]:
+        all_reduced = alltoall_allgather_allreduce(
+            entry, 100_003, fabric, element=4, gamma=Fraction(25, 10**12)
+        )
+        return [pairwise_alltoall(entry, sent, fabric).tolist(), all_reduced.tolist()]
+
+    by_cards = both(Fabric.of(of))
+    monkeypatch.setattr(card_exchange.CardExchange, "of", lambda *arguments: None)
+    assert by_cards == both(Fabric.of(of))
+    if p == 9:
+        assert by_cards[0] == alltoall_oracle(World(of, entry.tolist(), 0), sent)
+
+
+@pytest.mark.parametrize("p", [9, 150])
+def test_the_compiled_loops_are_the_python_that_they_are_written_in(
+    monkeypatch: pytest.MonkeyPatch, p: int
+) -> None:
+    entry = times([rank % 4 * 10**8 for rank in range(p)])
+    compiled = alltoall_allgather_allreduce(entry, 12_347, Fabric.of(cluster(p)), element=4)
+    for name in ("_exchange", "_send"):
+        plain: Any = getattr(card_exchange, name)
+        monkeypatch.setattr(card_exchange, name, plain.py_func)
+    exits = alltoall_allgather_allreduce(entry, 12_347, Fabric.of(cluster(p)), element=4)
     assert exits.tolist() == compiled.tolist()
 
 

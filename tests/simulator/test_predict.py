@@ -8,11 +8,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
+from gcsim.simulator import predict as predict_module
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
@@ -21,8 +23,8 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.plans import Planner
-from gcsim.simulator.predict import Prediction, predict, rough_iteration, weighted_plans
-from gcsim.simulator.steps import averages
+from gcsim.simulator.predict import Prediction, predict, rough_iteration, schedule_of_period
+from gcsim.simulator.steps import averages, counted
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan
@@ -152,21 +154,124 @@ def test_one_worker_alone_does_not_communicate() -> None:
     times = predict(profile((1, steps)), cluster(1, 1), COMPUTE)
     assert (times.communication, times.exposed, times.algorithms) == (0.0, 0.0, ())
     assert times.iteration == pytest.approx(0.030 + 6e-6 + 2 * 3e-6, rel=1e-12)
-    assert not any(span.resource == "network" for span in times.spans)
+    assert not any(span.resource == "communicator" for span in times.spans)
 
 
 def test_phases_are_weighted_by_how_often_they_occur() -> None:
+    """All ranks are alike and nothing is random: no step leaves anything behind for another."""
     dense = [exchange(reduce(40_000_000)), exchange(reduce(4_000_000))]
     short = [[exchange(reduce(400_000)), exchange(reduce(nbytes))] for nbytes in (4000, 8000)]
     local = [exchange(), exchange()]
-    alone = [predict(profile((1, [step])), cluster(4), COMPUTE) for step in (dense, *short, local)]
-    mixed = predict(profile((1, [dense]), (6, short), (3, [local])), cluster(4), COMPUTE)
+    where = cluster(4, 1)
+    alone = [predict(profile((1, [step])), where, COMPUTE) for step in (dense, *short, local)]
+    mixed = predict(profile((1, [dense]), (6, short), (3, [local])), where, COMPUTE)
     for part in ("iteration", "communication", "exposed", "encode", "decode", "backward"):
         values = [getattr(times, part) for times in alone]
         mean = (values[0] + 6 * (values[1] + values[2]) / 2 + 3 * values[3]) / 10
         assert getattr(mixed, part) == pytest.approx(mean, rel=1e-12)
     assert mixed.sample_phase == "phase 1"
     assert mixed.spans == alone[2].spans
+
+
+def test_a_period_goes_round_in_its_own_order_and_uses_all_recorded_steps_alike() -> None:
+    sizes = (4000, 8000, 12000)
+    often = [[exchange(reduce(400_000)), exchange(reduce(nbytes))] for nbytes in sizes]
+    local = [exchange(), exchange()]
+    planner = Planner(cluster(4), COMPUTE, Training())
+    traffic = profile((2, often), (1, [local]))
+
+    def names(traffic: TrafficProfile) -> str:
+        schedule = schedule_of_period(traffic, planner)
+        sent = [plan.buckets[1].collectives for plan in schedule.plans]
+        letters = ["-" if not found else "abc"[sizes.index(found[0].sent[0])] for found in sent]
+        return "".join(letters[turn] for turn in schedule.turns)
+
+    # two of three recorded steps a period: all have been used equally often after three periods
+    assert names(replace(traffic, order=(0, 1, 0))) == "a-bc-ab-c"
+    assert names(replace(traffic, order=(1, 0, 0))) == "-ab-ca-bc"
+    assert names(traffic) == "ab-ca-bc-"  # no order: one phase after the other
+    assert names(profile((1, [often[0], often[1]] * 2))) == "ab"
+    assert names(profile((7, [often[0]] * 3))) == "a"
+    for order in ((0, 1, 1), (0, 1)):
+        with pytest.raises(InternalError, match="do not fill its period"):
+            predict(replace(traffic, order=order), cluster(2), COMPUTE)
+
+
+def test_rounds_that_would_be_too_long_use_all_recorded_steps_nearly_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    often = [[exchange(reduce(400_000)), exchange(reduce(4000 * n))] for n in range(1, 8)]
+    traffic = profile((5, often), (1, [[exchange(), exchange()]]))
+    planner = Planner(cluster(4), COMPUTE, Training())
+    assert len(schedule_of_period(traffic, planner)) == 7 * 6
+    monkeypatch.setattr(predict_module, "LONGEST", 41)
+    turns = schedule_of_period(traffic, planner).turns
+    assert len(turns) == 2 * 6  # seven steps, five a period
+    assert sorted(turns.count(turn) for turn in range(8)) == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+NOISE_AND_LOADER = Training(
+    noise=Noise(variation=Fraction(1, 5)), iterations=12, slow_nodes={1: Fraction(5, 4)},
+    input=InputLoading(batch=Fraction(29, 1000)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [Training(), NOISE_AND_LOADER])
+def test_a_period_of_one_kind_is_that_step_again_and_again(training: Training) -> None:
+    step = [exchange(reduce(4_000_000)), exchange(gather(100, 90_000))]
+    once, often = (
+        predict(profile((count, [step] * steps)), cluster(3), COMPUTE, training=training)
+        for count, steps in ((1, 1), (7, 4))
+    )
+    assert once == often
+
+
+@pytest.mark.parametrize("k", [0, 1, 9, 40])
+def test_local_steps_of_a_slow_worker_take_their_time_once(k: int) -> None:
+    """Two workers, one 5/4 as slow: it computes all the time but for one ring a round."""
+    sync, local = [exchange(), exchange(reduce(4))], [exchange(), exchange()]
+    slow = Training(slow_nodes={1: Fraction(5, 4)})
+    traffic = profile((1, [sync]), *([(k, [local])] if k else []))
+    times = predict(traffic, cluster(2, 1), COMPUTE, training=slow)
+    # 30 ms and two encodings, and once a decoding of 1 us and 2 us for each worker's payload
+    expected = 1.25 * ((k + 1) * (0.030 + 6e-6) + 5e-6) + ring(2, 4)
+    waiting = 4 / 1.25e9  # the fast one's element, if it has one, has come before
+    assert (k + 1) * times.iteration == pytest.approx(expected, abs=1.01 * waiting)
+    assert (k + 1) * times.exposed == pytest.approx(ring(2, 4), abs=1.01 * waiting)
+    assert total(times) == pytest.approx(times.iteration, rel=1e-13)
+    # of no importance to a mean over whole rounds is which comes first
+    later = replace(traffic, order=(*[1] * k, 0))
+    assert predict(later, cluster(2, 1), COMPUTE, training=slow).iteration == times.iteration
+
+
+def test_noise_is_waited_for_as_the_root_of_the_number_of_local_steps() -> None:
+    """Sums of n independent times differ by their root n: 9 local steps, one synchronisation and
+    one barrier cost less than ten barriers, as often as they occur."""
+    sync, local = [exchange(), exchange(reduce(4))], [exchange(), exchange()]
+    training = Training(noise=Noise(variation=Fraction(1, 10)), iterations=2000)
+    # E max(0, X - Y) = s sqrt(n / pi) for sums X and Y of n normal times
+    one = 0.1 * 0.030 / math.sqrt(math.pi)
+    for n in (1, 4, 10):
+        traffic = profile((1, [sync]), *([(n - 1, [local])] if n > 1 else []))
+        times = predict(traffic, cluster(2, 1), COMPUTE, training=training, spans=False)
+        assert n * times.exposed - 100e-6 == pytest.approx(one * math.sqrt(n), rel=0.2)
+
+
+def test_a_round_that_is_too_long_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    traffic = profile((1, [[exchange(), exchange(reduce(4))]]), (29, [[exchange(), exchange()]]))
+    training = Training(noise=NOISE, iterations=10)
+    schedule = schedule_of_period(traffic, Planner(cluster(2), COMPUTE, training))
+
+    def number(most: int) -> int:
+        monkeypatch.setattr(counted, "MOST", most)
+        return len(Averager(cluster(2), training, 0).average(schedule).iterations)
+
+    assert [number(most) for most in (1000, 150, 149, 30)] == [150, 150, 120, 30]
+    assert not caplog.text
+    assert number(29) == 29
+    assert "repeat after 30 iterations, of which those after the first 29" in caplog.text
 
 
 def test_local_steps_cost_their_own_arithmetic_only() -> None:
@@ -262,7 +367,9 @@ def test_spans_show_all_ranks_of_the_sample_step() -> None:
     steps = [[exchange(reduce(4_000_000)), exchange(gather(100, 90_000))]]
     times = predict(profile((1, steps)), cluster(3), COMPUTE)
     assert {span.rank for span in times.spans} == set(range(6))
-    assert {span.resource for span in times.spans} == {"compute", "encode", "network", "decode"}
+    assert {span.resource for span in times.spans} == {"compute", "communicator"}
+    kinds = {"forward", "backward", "encode", "decode", "all_reduce", "all_gather"}
+    assert {span.kind for span in times.spans} == kinds
     # Times begin with the rank that begins first; the slowest one's iteration is its own.
     assert min(span.start for span in times.spans) == 0
     last = max(times.spans, key=lambda span: (span.end, -span.rank))
@@ -306,7 +413,7 @@ def test_optimiser_accumulation_and_loader_are_in_the_iteration() -> None:
     assert times.input == pytest.approx(0.105 - plain.iteration - 0.060 - 0.002, abs=60e-6)
     assert (times.forward, times.backward) == (0.030, 0.060)
     assert total(times) == pytest.approx(times.iteration, rel=1e-14)
-    assert {span.resource for span in times.spans} >= {"input", "compute"}
+    assert {span.resource for span in times.spans} >= {"loader", "compute"}
     # A loader that keeps up costs nothing, although the first batch had to be waited for.
     fast = replace(training, input=InputLoading(batch=Fraction(10, 1000)))
     assert predict(DENSE, cluster(4), COMPUTE, training=fast).input == 0.0
@@ -471,28 +578,33 @@ def test_nothing_random_has_no_standard_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("iterations", "batches", "length"), [(5, 5, 1), (14, 14, 1), (19, 9, 2), (100, 10, 10)]
+    ("local", "iterations", "counted", "batches", "length"),
+    [
+        (0, 5, 5, 5, 1),
+        (0, 14, 14, 14, 1),
+        (0, 19, 19, 9, 2),
+        (0, 100, 100, 10, 10),
+        (3, 5, 20, 5, 4),  # rounds of four: five of them at least
+        (3, 81, 84, 10, 8),  # 21 rounds, of which the last 20 are batches of two
+    ],
 )
 def test_the_standard_error_is_that_of_batch_means(
-    iterations: int, batches: int, length: int
+    local: int, iterations: int, counted: int, batches: int, length: int
 ) -> None:
-    """Against sums in plain Python, over two phases that weigh 1 : 3."""
+    """Against sums in plain Python; batches are whole rounds."""
     training = Training(noise=NOISE, iterations=iterations)
-    dense = [exchange(reduce(40_000_000)), exchange(reduce(4_000_000))]
-    traffic = profile((1, [dense]), (3, [SHORT]))
-    averager = averages.Averager(SHAKY, training, 7)
-    planner = Planner(SHAKY, COMPUTE, training)
-    long, short = (
-        averager.average(planner.plan(phase.steps[0])).iterations.tolist()
-        for phase in traffic.phases
-    )
-    mixed = [(one + 3 * other) / 4 for one, other in zip(long, short, strict=True)]
-    last = mixed[iterations - batches * length :]
+    kinds = [(local, [[exchange(), exchange()]])] if local else []
+    traffic = profile((1, [SHORT]), *kinds)
+    schedule = schedule_of_period(traffic, Planner(SHAKY, COMPUTE, training))
+    times = averages.Averager(SHAKY, training, 7).average(schedule).iterations.tolist()
+    assert len(times) == counted
+    last = times[counted - batches * length :]
     means = [sum(last[b * length : (b + 1) * length]) / length for b in range(batches)]
     # the variance of a batch's mean, over as many batches as the iterations would fill
-    expected = math.sqrt(statistics.variance(means) / (iterations / length))
-    times = predict(traffic, SHAKY, COMPUTE, training=training, seed=7, spans=False)
-    assert times.iteration_error == pytest.approx(expected / 1e12, rel=1e-9)
+    expected = math.sqrt(statistics.variance(means) / (counted / length))
+    found = predict(traffic, SHAKY, COMPUTE, training=training, seed=7, spans=False)
+    assert found.iteration_error == pytest.approx(expected / 1e12, rel=1e-9)
+    assert found.iteration == pytest.approx(statistics.mean(times) / 1e12, rel=1e-12)
 
 
 @pytest.mark.parametrize("carry", [False, True])
@@ -527,14 +639,18 @@ def test_steps_that_meet_the_same_luck_do_not_cancel_each_others_errors() -> Non
     assert both.iteration_error == pytest.approx(one.iteration_error, rel=0.01)
 
 
-def test_local_steps_that_nothing_disturbs_add_no_error() -> None:
-    training = Training(iterations=50)
-    alone, mixed = (
-        predict(profile((1, [SHORT]), *local), SHAKY, COMPUTE, training=training, spans=False)
-        for local in ([], [(3, [[exchange(), exchange()]])])
-    )
-    assert alone.iteration_error is not None
-    assert mixed.iteration_error == pytest.approx(alone.iteration_error / 4, rel=1e-12)
+def test_local_steps_that_nothing_disturbs_take_as_long_as_their_arithmetic() -> None:
+    """Only messages are late: of four iterations, the one that sends them is the one that differs.
+
+    Ranks leave it at different times and meet again four iterations later, for better or worse.
+    """
+    training = Training(iterations=40)
+    traffic = profile((1, [SHORT]), (3, [[exchange(), exchange()]]))
+    schedule = schedule_of_period(traffic, Planner(SHAKY, COMPUTE, training))
+    times = Averager(SHAKY, training, 0).average(schedule).iterations
+    synchronisations = np.arange(averages.WARM_UP, averages.WARM_UP + 40) % 4 == 0
+    assert set(times[~synchronisations].tolist()) == {30 * MILLISECOND + 6 * 10**6}
+    assert len(set(times[synchronisations].tolist())) == 10
 
 
 # --- a rough mean --------------------------------------------------------------------------------
@@ -561,7 +677,7 @@ def test_a_rough_mean_is_off_by_its_share_at_most(
                                                     all_gather="auto"))  # fmt: skip
     averager = Averager(chosen, training, 3)
     stated = predict(toy, chosen, COMPUTE, training=training, seed=3, averager=averager)
-    as_stated = weighted_plans(toy, Planner(chosen, COMPUTE, training))
+    as_stated = schedule_of_period(toy, Planner(chosen, COMPUTE, training))
     assert rough_iteration(as_stated, as_stated, averager) == stated.iteration
     for factor in (2, 3):  # other passes on the same cluster
         slower = ComputeTimes(
@@ -571,8 +687,8 @@ def test_a_rough_mean_is_off_by_its_share_at_most(
             provenance="test",
         )
         exact = predict(toy, chosen, slower, training=training, seed=3).iteration
-        plans = weighted_plans(toy, Planner(chosen, slower, training))
-        rough = rough_iteration(plans, as_stated, averager)
+        schedule = schedule_of_period(toy, Planner(chosen, slower, training))
+        rough = rough_iteration(schedule, as_stated, averager)
         # of random iterations the luck is the same, not the share of it in an iteration
         assert rough == pytest.approx(exact, rel=0.01 if training.noise else averages.ROUGH)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,8 +34,10 @@ from tests.simulator.random_plans import (
     contrary,
     fixed,
     in_pairs,
+    in_turn,
     keyed,
     plans,
+    rounds,
     same,
     skewed,
 )
@@ -155,42 +158,28 @@ def test_work_after_the_last_bucket_counts_as_backward() -> None:
 
 
 @given(
-    plan=plans(),
+    work=rounds(),
     ranks=st.integers(1, 4),
-    iterations=st.integers(1, 4),
+    iterations=st.integers(1, 5),
     how=st.sampled_from([fixed, skewed, in_pairs, keyed, contrary]),
     data=st.data(),
 )
 @settings(max_examples=300, deadline=None)
 def test_any_small_run_is_the_tick_by_tick_simulation(
-    plan: StepPlan, ranks: int, iterations: int, how: CarryOut, data: st.DataObject
+    work: list[StepPlan], ranks: int, iterations: int, how: CarryOut, data: st.DataObject
 ) -> None:
-    paces = data.draw(all_paces(ranks, iterations))
-    seed = data.draw(st.integers(0, 3))
+    arguments: dict[str, Any] = {
+        "ranks": ranks,
+        "carry_out": how,
+        "iterations": iterations,
+        "pace": data.draw(all_paces(ranks, iterations)).__getitem__,
+        "seed": data.draw(st.integers(0, 3)),
+    }
     few, many = (
-        simulate(
-            plan,
-            ranks=ranks,
-            carry_out=how,
-            iterations=iterations,
-            pace=paces.__getitem__,
-            seed=seed,
-            collapse=collapse,
-            spans=True,
-        )
+        simulate(in_turn(work), **arguments, collapse=collapse, spans=True)
         for collapse in (True, False)
     )
-    same(
-        few,
-        Tick(
-            plan,
-            ranks=ranks,
-            carry_out=how,
-            iterations=iterations,
-            pace=paces.__getitem__,
-            seed=seed,
-        ),
-    )
+    same(few, Tick(*work, **arguments))
     # Simulating ranks in classes changes nothing, to the last span.
     same(few, many)
     assert few.spans == many.spans
@@ -205,25 +194,22 @@ def test_spans_never_overlap_on_a_resource_and_add_up(
     plan: StepPlan, ranks: int, iterations: int
 ) -> None:
     run = simulate(plan, ranks=ranks, carry_out=skewed, iterations=iterations, spans=True)
-    streams = {"encode": "side", "decode": "side"} if plan.side_stream else {}
     for rank in range(ranks):
         spent: Counter[str] = Counter()
         own = [span for span in run.spans if span.rank == rank]
         assert own == sorted(own, key=lambda span: span.start)
-        for name in ("compute", "side", "network"):
-            spans = [
-                span
-                for span in own
-                if (span.resource == "network") == (name == "network")
-                and (streams.get(span.resource) == "side") == (name == "side")
-            ]
+        for name in ("compute", "side", "communicator", "loader"):
+            spans = [span for span in own if span.resource == name and span.kind != "wait"]
             assert all(first.end <= second.start for first, second in pairwise(spans))
         for span in own:
-            spent[span.resource] += span.end - span.start
+            spent[span.kind] += span.end - span.start
         part = {name: int(run.parts[name][-1, rank]) for name in PARTS}
-        assert spent["compute"] == part["forward"] + part["backward"] + part["optimizer"]
-        assert spent["network"] == part["communication"]
-        assert spent["input"] == part["input"]
+        for name in ("forward", "backward", "optimizer"):
+            assert spent[name] == part[name]
+        assert spent["all_reduce"] == part["communication"]
+        assert spent["wait"] == part["input"]
+        where = {span.resource for span in own if span.kind in {"encode", "decode"}}
+        assert where <= ({"side"} if plan.side_stream else {"compute"})
         if not plan.side_stream:
             assert (spent["encode"], spent["decode"]) == (part["encode"], part["decode"])
         begin = int(run.finish[-2, rank]) if iterations > 1 else 0
@@ -235,7 +221,7 @@ def test_what_arrives_at_one_instant_is_served_by_bucket() -> None:
     # At 22 bucket 1 returns, and bucket 0's second collective is asked for and returns at once.
     work = [bucket(0, 5, 7, 0, 3), bucket(0, 7, 4)]
     times = once(compute(0, 10, 5), work, ranks=2, carry_out=fixed, spans=True)
-    spans = [(span.start, span.end) for span in times.spans if span.resource == "decode"]
+    spans = [(span.start, span.end) for span in times.spans if span.kind == "decode"]
     assert spans[: len(spans) // 2] == [(22, 25), (25, 29)]
 
 
@@ -255,7 +241,13 @@ def test_a_loader_knows_when_its_next_batches_will_be_made(
     now += later
     ahead = loader.ahead(now)
     assert len(ahead) == prefetch
+    other = Loader(batch, prefetch, ahead, now)  # goes on from there
+    assert other.ahead(now) == ahead
     assert list(ahead) == [loader.take(now) - now for _ in range(prefetch)]
+    assert list(ahead) == [other.take(now) - now for _ in range(prefetch)]
+    for ask in asks:
+        now = loader.take(now + ask)
+        assert other.take(max(now - batch, now)) == now
 
 
 def test_skew_carries_over_to_the_next_iteration() -> None:
@@ -283,10 +275,10 @@ def test_a_side_stream_leaves_the_backward_pass_alone_and_is_slower() -> None:
     assert [(s.resource, s.start, s.end) for s in times.spans if s.rank == 1] == [
         ("compute", 0, 10),
         ("compute", 10, 20),
-        ("encode", 20, 30),
+        ("side", 20, 30),
         ("compute", 20, 110),
-        ("network", 30, 60),
-        ("decode", 60, 66),
+        ("communicator", 30, 60),
+        ("side", 60, 66),
     ]
     shown = replace(plan, compute=compute(10, 10, tail=0))
     assert parts(Slowest(simulate(shown, ranks=2, carry_out=fixed))) == (10, 10, 10, 30, 6)

@@ -28,7 +28,9 @@ from gcsim.simulator.steps import (
     vector_loops,
     vector_ranks,
     vector_steady,
+    vector_streams,
 )
+from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from gcsim.simulator.steps.vector_ranks import PARTS
 from gcsim.simulator.steps.vector_step import simulate
@@ -40,6 +42,7 @@ from tests.simulator.step_oracle import (
     pacings,
     plans,
     record,
+    rounds,
     skewed,
 )
 
@@ -66,10 +69,13 @@ def whole(run: Run) -> None:
 def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
     data: st.DataObject, ranks: int, how: CarryOut, seed: int
 ) -> None:
-    plan, pace = data.draw(plans()), data.draw(pacings(ranks))
-    iterations = data.draw(st.integers(1, 3))
-    oracle = Oracle(plan, ranks, how, iterations, pace, seed).run()
-    run = simulate(plan, ranks=ranks, carry_out=how, iterations=iterations, pace=pace, seed=seed)
+    work, pace = data.draw(rounds()), data.draw(pacings(ranks))
+    iterations = data.draw(st.integers(1, 4))
+    oracle = Oracle(work, ranks, how, iterations, pace, seed).run()
+    schedule = Schedule.of(work, range(len(work)))
+    run = simulate(
+        schedule, ranks=ranks, carry_out=how, iterations=iterations, pace=pace, seed=seed
+    )
     same(run, oracle)
     whole(run)
 
@@ -77,15 +83,16 @@ def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
 @given(data=st.data(), ranks=st.integers(1, 9), how=CARRIED, seed=st.integers(0, 9))
 @settings(max_examples=400, deadline=None)
 def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, seed: int) -> None:
-    plan, pace = data.draw(plans()), data.draw(pacings(ranks))
+    work, pace = data.draw(rounds()), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
         "ranks": ranks,
         "carry_out": how,
-        "iterations": data.draw(st.integers(1, 4)),
+        "iterations": data.draw(st.integers(1, 6)),
         "pace": pace,
         "seed": seed,
     }
-    same(simulate(plan, **arguments), step.simulate(plan, **arguments))
+    schedule = Schedule.of(work, range(len(work)))
+    same(simulate(schedule, **arguments), step.simulate(schedule, **arguments))
 
 
 @given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, most=st.integers(1, 20))
@@ -96,24 +103,26 @@ def test_it_goes_on_for_ever_as_the_simpy_model(
     def keyless(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
         return how(wanted, entry, server_time, 7)
 
-    plan, pace = data.draw(plans()), data.draw(pacings(ranks))(0)
+    work, pace = data.draw(rounds()), data.draw(pacings(ranks))(0)
     arguments: dict[str, Any] = {
         "ranks": ranks,
         "carry_out": keyless,
         "pace": pace,
         "most": most,
     }
-    found = vector_steady.simulate_steady(plan, **arguments)
-    expected = steady.simulate_steady(plan, **arguments)
+    schedule = Schedule.of(work, range(len(work)))
+    found = vector_steady.simulate_steady(schedule, **arguments)
+    expected = steady.simulate_steady(schedule, **arguments)
     assert (found.period, found.exact) == (expected.period, expected.exact)
     np.testing.assert_array_equal(found.shift, expected.shift)
     same(found.run, expected.run)
     if found.exact:
         whole(found.run)
+        many = len(found.iterations) + len(schedule) + 7
         long = simulate(
-            plan, ranks=ranks, carry_out=keyless, iterations=most + 7, pace=lambda _: pace
+            schedule, ranks=ranks, carry_out=keyless, iterations=many, pace=lambda _: pace
         )
-        same(found.extended(most + 7), long)
+        same(found.extended(many), long)
 
 
 def jobs(kind: Any, *durations: int) -> tuple[Job, ...]:
@@ -353,7 +362,7 @@ def test_the_loops_do_the_same_when_they_are_not_compiled(
     arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 2, "pace": pace}
     compiled = simulate(plan, **arguments)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (vector_loops, vector_ends, vector_layout, vector_ranks):
+        for module in (vector_loops, vector_streams, vector_ends, vector_layout, vector_ranks):
             for name, found in list(vars(module).items()):
                 if hasattr(found, "py_func"):
                     patch.setattr(module, name, found.py_func)

@@ -68,15 +68,17 @@ class Tick:
 
     def __init__(
         self,
-        plan: StepPlan,
-        *,
+        *plans: StepPlan,
         ranks: int,
         carry_out: CarryOut,
         iterations: int = 1,
         pace: Callable[[int], NDArray[np.float64] | None] = lambda _: None,
         seed: int = 0,
     ) -> None:
-        self.plan, self.ranks, self.carry_out, self.seed = plan, ranks, carry_out, seed
+        """Plans follow each other, again and again."""
+        self.plans = [plans[iteration % len(plans)] for iteration in range(iterations)]
+        self.plan = plans[0]  # whose loader is everybody's
+        self.ranks, self.carry_out, self.seed = ranks, carry_out, seed
         self.iterations, self.pace, self.now = iterations, pace, 0
         self.parts = {name: [[0] * ranks for _ in range(iterations)] for name in PARTS}
         self.finish: list[list[int]] = [[-1] * ranks for _ in range(iterations)]
@@ -110,8 +112,8 @@ class Tick:
         self.scripts.append((script, lambda: True))
 
     def train(self, rank: int) -> Script:
-        compute, plan = self.plan.compute, self.plan
-        for iteration in range(self.iterations):
+        for iteration, plan in enumerate(self.plans):
+            compute = plan.compute
             self.current[rank] = iteration
             left_to_do = [0]
             for micro in range(plan.accumulation):
@@ -138,8 +140,8 @@ class Tick:
             self.finish[iteration][rank] = self.now
 
     def exchange(self, rank: int, iteration: int, number: int, open_ones: list[int]) -> Script:
-        bucket = self.plan.buckets[number]
-        if self.plan.side_stream:
+        bucket = self.plans[iteration].buckets[number]
+        if self.plans[iteration].side_stream:
             jobs: list[Job] = list(bucket.before)
             yield from self.side(rank, iteration, (1, number, -1), jobs)
         for index in range(len(bucket.collectives)):
@@ -161,10 +163,11 @@ class Tick:
     def work(
         self, rank: int, iteration: int, key: tuple[int, ...], jobs: Sequence[tuple[str, int]]
     ) -> Script:
-        stream = "side" if self.plan.side_stream and key[0] == 1 else "compute"
+        plan = self.plans[iteration]
+        stream = "side" if plan.side_stream and key[0] == 1 else "compute"
         paces = self.pace(iteration)
         factor = 1.0 if paces is None else float(paces[rank])
-        slower = self.plan.side_slowdown if stream == "side" else 1
+        slower = plan.side_slowdown if stream == "side" else 1
         stretched = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
         piece = Piece(self.now, key, stretched, iteration)
         if sum(time for _, time in stretched):
@@ -221,7 +224,7 @@ class Tick:
         if not self.queue or len(self.known[self.queue[0][1]].asked) < self.ranks:
             return False
         _, name = self.queue.pop(0)
-        collective, bucket = self.known[name], self.plan.buckets[name[1]]
+        collective, bucket = self.known[name], self.plans[name[0]].buckets[name[1]]
         collective.entry = [
             max(collective.asked[rank], self.left[rank]) for rank in range(self.ranks)
         ]

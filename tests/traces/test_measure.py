@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -112,6 +112,29 @@ def test_a_local_method_is_run_for_whole_windows() -> None:
     ]
     assert silent.count(True) == 4 * len(LAYOUTS)
     assert silent.count(False) == 2 * len(LAYOUTS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "expected"),
+    [
+        ("none", {}, ["step"]),
+        ("gradient_sampling_bayes", {"tau": 3}, ["synchronisation", "sampled", "sampled"]),
+        ("qsparse_local_sgd", {"interval": 3}, ["local", "local", "synchronisation"]),
+        (  # not all of a period is run
+            "ok_topk", {"threshold_interval": 2, "region_interval": 6},
+            ["repartition", "reuse", "thresholds", "reuse", "thresholds", "reuse"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_profile_says_in_which_order_kinds_of_step_come(
+    kind: str, parameters: dict[str, Any], expected: list[str]
+) -> None:
+    profile = profile_of(kind, **parameters)
+    assert [profile.phases[number].name for number in profile.order] == expected
+    first, *_ = [phase.steps[0].number for phase in profile.phases]
+    for number, phase in enumerate(profile.phases):
+        for step in phase.steps:
+            assert profile.order[(step.number - first) % profile.period] == number
 
 
 @pytest.mark.parametrize("start", [1, 1000])

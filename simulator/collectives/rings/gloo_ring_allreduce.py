@@ -110,8 +110,14 @@ def _ratio(over: int, under: int) -> int:
 
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    links = call.ring_links(backwards=True)
-    return gloo_ring_allreduce(call.entry, call.nbytes, links, element=call.element, key=call.key)
+    return gloo_ring_allreduce(
+        call.entry,
+        call.nbytes,
+        call.ring_links(backwards=True),
+        element=call.element,
+        gamma=call.gamma,
+        key=call.key,
+    )
 
 
 def traffic(call: Call) -> Traffic:

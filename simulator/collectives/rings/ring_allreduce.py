@@ -77,7 +77,12 @@ def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
     return ring_allreduce(
-        call.entry, call.nbytes, call.ring_links(), element=call.element, key=call.key
+        call.entry,
+        call.nbytes,
+        call.ring_links(),
+        element=call.element,
+        gamma=call.gamma,
+        key=call.key,
     )
 
 

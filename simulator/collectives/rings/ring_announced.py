@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings.ring_announced_loop import (
+    FIRST_ODD,
+    ODD_BLOCKS,
     POSTED,
     REDUCES,
     SENDS_FIRST,
@@ -104,7 +106,8 @@ class AnnouncedRing:
     `links[r]` leads from rank r to rank r + 1 (mod p), and announcements back over it; a reduction
     costs `gamma` seconds a byte. O(p) numbers a message; where links are constant, one rank stands
     for all that do the same, and where blocks are equal too the rest of a phase is known once all
-    ranks keep one pace.
+    ranks keep one pace. Where links are equal and few blocks, neighbours, are not, only the ranks
+    around these are computed once all others keep one pace.
     """
 
     def __init__(
@@ -118,9 +121,13 @@ class AnnouncedRing:
         self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
         self._post = messages.run(post)
         self._period = 0
+        self._odd: tuple[int, int] | None = None
+        """The first of the blocks that differ from the rest, and how many follow it."""
         if messages.constant:
             alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
             self._period = common_period(alike, messages.kinds)
+            if len(messages.links) == 1 and self.ranks > 2:
+                self._odd = _odd_run(alike)
 
     def __call__(self, entry: Times, key: int = 0) -> Times:
         """Exit times `[p]` for entry times `[p]`, int64, picoseconds.
@@ -137,7 +144,9 @@ class AnnouncedRing:
         pieces = np.concatenate((once, once)).T.copy()
         sent = np.zeros(ranks, dtype=np.int64)
         for phase in program.phases:
-            flags = np.zeros(5, dtype=np.int64)
+            flags = np.zeros(7, dtype=np.int64)
+            if period == ranks and self._odd is not None:
+                flags[FIRST_ODD], flags[ODD_BLOCKS] = self._odd
             flags[TWO], flags[SENDS_FIRST] = ranks == 2, program.sends_first
             flags[SKIPS], flags[REDUCES] = program.skips_empty, phase.reduces
             flags[STEADY] = self._messages.constant and bool((once == once[0]).all())
@@ -192,3 +201,17 @@ class AnnouncedRing:
                 rank=np.tile(rank[::-1] if program.backwards else rank, (last - first, 1)),
             )
             yield first, last, late
+
+
+def _odd_run(alike: NDArray[np.int64]) -> tuple[int, int] | None:
+    """The run (mod p) that has in it all blocks unlike the commonest: first, and how many.
+
+    None where all are alike, or where that is no short run.
+    """
+    odd = np.flatnonzero(alike != np.bincount(alike).argmax())
+    if not len(odd):
+        return None
+    gaps = np.diff(np.append(odd, odd[0] + len(alike)))
+    widest = int(gaps.argmax())
+    count = len(alike) - int(gaps[widest]) + 1
+    return (int(odd[(widest + 1) % len(odd)]), count) if count <= len(alike) // 8 else None

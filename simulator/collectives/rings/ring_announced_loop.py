@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import inlined, loop
 from gcsim.simulator.clock import Times
 
 Ints = NDArray[np.int64]
 NOTHING = -(2**62)
 """When a message arrives that is none: earlier than any time."""
-TWO, SENDS_FIRST, SKIPS, REDUCES, STEADY = range(5)
+TWO, SENDS_FIRST, SKIPS, REDUCES, STEADY, FIRST_ODD, ODD_BLOCKS = range(7)
 """Places of the flags."""
 POSTED, LEFT, STARTED, _DATA, _WORD, _IN_FLIGHT = range(6)
 _ARRIVES, _LEAVES, _COSTS = range(3)
@@ -59,44 +60,43 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     the rest of the phase, and the rest is done at once.
     """
     q, per_block, window = state.shape[1], pieces.shape[0], (state.shape[0] - _IN_FLIGHT) // 3
-    width = latency.size // nbytes.size
-    word, ahead = np.empty(q, dtype=np.int64), np.empty(q, dtype=np.int64)
-    knows, before = np.zeros(q, dtype=np.int64), state
-    posted, left = state[POSTED], state[LEFT]
+    before, none = state, np.zeros(0, dtype=np.int64)
     number, compares = first, False
+    looks_at = 2 * per_block if flags[ODD_BLOCKS] and per_block % window == 0 else last
     while number < last:
-        if queue[0] == window:
-            wait(state, queue)
+        if number == looks_at - per_block:
+            before = state.copy()
+        if number == looks_at and queue[0] == window:
+            odd = flags[FIRST_ODD] - shift + number // per_block  # who sends the first odd block
+            low, high, by = _unsteady(before, state, odd, flags[ODD_BLOCKS], per_block)
+            if high - low < q // 2:
+                number = _around(
+                    state,
+                    queue,
+                    pieces,
+                    kinds,
+                    nbytes,
+                    busy,
+                    latency,
+                    back,
+                    reductions,
+                    flags,
+                    shift,
+                    number,
+                    last,
+                    low,
+                    high,
+                    by,
+                )
+            looks_at = number + per_block * (2 + number // per_block // 8)
+            continue
         block, piece = number // per_block, number % per_block
         turned = (shift - block) % q
+        late_now = late[number - first] if late.shape[0] > 0 else none
         size = pieces[piece, turned : turned + q]
-        slot = _IN_FLIGHT + 3 * ((queue[1] + queue[0]) % window)
-        _hear(state, back, flags, word, ahead, knows)
-        # between two ranks, first those whose data go before their own announcement
-        for turn in range(1 + flags[TWO]):
-            for r in range(q):
-                if flags[TWO] and knows[r] == turn:
-                    continue
-                to = (r + 1) % q
-                if flags[SKIPS] and nbytes[size[r]] == 0:
-                    state[slot + _ARRIVES, to], state[slot + _COSTS, to] = NOTHING, 0
-                    state[slot + _LEAVES, r] = left[r]
-                    continue
-                at = size[r] * width + kinds[r]
-                start = posted[r] if knows[r] else max(posted[r], word[r])
-                leaves = max(left[r], start) + busy[at]
-                arrives = leaves + latency[at]
-                if late.shape[0] > 0:
-                    arrives += late[number - first, r]
-                if flags[TWO]:
-                    arrives = max(arrives, state[_WORD, r])
-                    state[_DATA, r] = arrives
-                state[STARTED, r], left[r] = start, leaves
-                state[slot + _ARRIVES, to], state[slot + _LEAVES, r] = arrives, leaves
-                state[slot + _COSTS, to] = reductions[size[r]] if flags[REDUCES] else 0
-            if flags[TWO] and turn == 0:
-                _announce(state, queue, back, flags, size, nbytes, word, ahead, knows)
-        queue[0] += 1
+        _message(
+            state, queue, size, kinds, nbytes, busy, latency, back, reductions, flags, late_now
+        )
         number += 1
         if flags[STEADY] and piece == per_block - 1 and queue[0] == window:
             now = _in_order(state, queue)
@@ -104,6 +104,161 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
                 _advance(state, (last - number) // per_block * (now[0, 0] - before[0, 0]))
                 number = last
             before, compares = now, True
+
+
+def _message(  # noqa: PLR0917
+    state: Times,
+    queue: Ints,
+    size: Ints,
+    kinds: Ints,
+    nbytes: Ints,
+    busy: Times,
+    latency: Times,
+    back: Times,
+    reductions: Times,
+    flags: Ints,
+    late: Times,
+) -> None:
+    """Post one message of each rank, of size class `size` `[q]`."""
+    q, window = state.shape[1], (state.shape[0] - _IN_FLIGHT) // 3
+    width = latency.size // nbytes.size
+    word, ahead = np.empty(q, dtype=np.int64), np.empty(q, dtype=np.int64)
+    knows = np.zeros(q, dtype=np.int64)
+    posted, left = state[POSTED], state[LEFT]
+    if queue[0] == window:
+        wait(state, queue)
+    slot = _IN_FLIGHT + 3 * ((queue[1] + queue[0]) % window)
+    _hear(state, back, flags, word, ahead, knows)
+    # between two ranks, first those whose data go before their own announcement
+    for turn in range(1 + flags[TWO]):
+        for r in range(q):
+            if flags[TWO] and knows[r] == turn:
+                continue
+            to = r + 1 if r + 1 < q else 0
+            if flags[SKIPS] and nbytes[size[r]] == 0:
+                state[slot + _ARRIVES, to], state[slot + _COSTS, to] = NOTHING, 0
+                state[slot + _LEAVES, r] = left[r]
+                continue
+            at = size[r] * width + kinds[r]
+            start = posted[r] if knows[r] else max(posted[r], word[r])
+            leaves = max(left[r], start) + busy[at]
+            arrives = leaves + latency[at]
+            if late.size > 0:
+                arrives += late[r]
+            if flags[TWO]:
+                arrives = max(arrives, state[_WORD, r])
+                state[_DATA, r] = arrives
+            state[STARTED, r], left[r] = start, leaves
+            state[slot + _ARRIVES, to], state[slot + _LEAVES, r] = arrives, leaves
+            state[slot + _COSTS, to] = reductions[size[r]] if flags[REDUCES] else 0
+        if flags[TWO] and turn == 0:
+            _announce(state, queue, back, flags, size, nbytes, word, ahead, knows)
+    queue[0] += 1
+
+
+# callable from compiled loops, and plain Python for `busy` that is no array (`Messages.run`)
+register_jitable(error_model="numpy")(_message)
+
+
+@loop
+def _around(  # noqa: PLR0917
+    state: Times,
+    queue: Ints,
+    pieces: Ints,
+    kinds: Ints,
+    nbytes: Ints,
+    busy: Times,
+    latency: Times,
+    back: Times,
+    reductions: Times,
+    flags: Ints,
+    shift: int,
+    number: int,
+    last: int,
+    low: int,
+    high: int,
+    by: int,
+) -> int:
+    """Post messages, block by block, of the ranks from `low` to before `high` alone (mod q).
+
+    A rank whose block is like the one before, and all of whose neighbours' times that matter to it
+    have moved by `by` in a block, moves by `by`: these are brought up to date when they are needed.
+    Until all is posted, or too many ranks differ; the number of the next message is returned.
+    """
+    q, per_block = state.shape[1], pieces.shape[0]
+    reach, none = per_block + 1, np.zeros(0, dtype=np.int64)
+    known = np.full(q, number // per_block, dtype=np.int64)  # to the beginning of which block
+    while number < last and high - low + 2 * reach < q // 2:
+        block, begin = number // per_block, low - reach
+        width = high - low + 2 * reach
+        strip = np.empty((state.shape[0], width), dtype=np.int64)
+        for i in range(width):
+            r = (begin + i) % q
+            later = (block - known[r]) * by
+            for row in range(state.shape[0]):
+                strip[row, i] = _later(state[row, r], later, row)
+        old = strip.copy()
+        turned = (shift - block + begin) % q
+        for piece in range(per_block):
+            size = np.empty(width, dtype=np.int64)
+            for i in range(width):
+                size[i] = pieces[piece, (turned + i) % q]
+            _message(
+                strip,
+                queue,
+                size,
+                kinds[:width],
+                nbytes,
+                busy,
+                latency,
+                back[:width],
+                reductions,
+                flags,
+                none,
+            )
+        number += per_block
+        odd = flags[FIRST_ODD] - shift + block
+        first, end = odd - 1, odd + flags[ODD_BLOCKS] + 2
+        for i in range(reach, width - reach):
+            r = (begin + i) % q
+            known[r] = block + 1
+            same = True
+            for row in range(state.shape[0]):
+                state[row, r] = strip[row, i]
+                same = same and strip[row, i] == _later(old[row, i], by, row)
+            if not same:
+                first, end = min(first, begin + i), max(end, begin + i + 1)
+        low, high = first - reach, end + reach
+    for r in range(q):
+        for row in range(state.shape[0]):
+            state[row, r] = _later(state[row, r], (number // per_block - known[r]) * by, row)
+    return number
+
+
+@inlined
+def _later(time: int, by: int, row: int) -> int:
+    """An entry of the state when all times are later."""
+    cost = row >= _IN_FLIGHT and (row - _IN_FLIGHT) % 3 == _COSTS
+    return time if cost or time == NOTHING else time + by
+
+
+@loop
+def _unsteady(
+    before: Times, now: Times, odd: int, count: int, per_block: int
+) -> tuple[int, int, int]:
+    """From which rank to before which (around `odd`, mod q) ranks do not keep the common pace.
+
+    With those that they can touch; and that pace, per block.
+    """
+    q = now.shape[1]
+    by = now[0, (odd - q // 2) % q] - before[0, (odd - q // 2) % q]
+    first, end = odd - 1, odd + count + 2
+    for rank in range(odd - q // 2, odd - q // 2 + q):
+        r = rank % q
+        for row in range(now.shape[0]):
+            if now[row, r] != _later(before[row, r], by, row):
+                first, end = min(first, rank), max(end, rank + 1)
+    return first - per_block - 1, end + per_block + 1, by
 
 
 @loop

@@ -98,30 +98,53 @@ def _exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
     With P the running sum of the serialisation, a chain by way of a dear block is worth
     (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and P of it for a chain that
-    goes from block 0 to block p - 1.
+    goes from block 0 to block p - 1. Straight lines are added in loops of their own, which run
+    several ranks at a time; only running maxima go rank by rank.
     """
     ranks = entry.size
     around = dear * busy + (ranks - dear) * cheap_busy - ranks * hop
-    wrapped = np.empty(ranks, dtype=np.int64)  # over blocks 0 ... q, once around
-    best = _NEVER
-    for q in range(ranks):
-        total = (q + 1) * busy if q < dear else dear * busy + (q + 1 - dear) * cheap_busy
-        at = q + first if q + first < ranks else q + first - ranks
-        best = max(best, entry[at] + total - q * hop + around)
-        wrapped[q] = best
-    best, best_cheap = _NEVER, _NEVER
-    for q in range(ranks - 1, -1, -1):
-        total = (q + 1) * busy if q < dear else dear * busy + (q + 1 - dear) * cheap_busy
-        at = q + first if q + first < ranks else q + first - ranks
-        best = max(best, entry[at] + total - q * hop)
-        rest = steps * hop + q * hop - total
-        if q < dear:
-            over = best if q == 0 else max(best, wrapped[q - 1])
-            leaves = over + rest
-        else:
-            best_cheap = max(best_cheap, entry[at] + q * (cheap_busy - cheap_hop))
-            leaves = max(
-                wrapped[min(ranks - 1, q + steps - ranks)] + rest,
-                best_cheap + steps * cheap_hop + q * (cheap_hop - cheap_busy),
-            )
-        exits[(at + steps) % ranks] = leaves
+    to_cheap = dear * (busy - hop) + cheap_busy
+    worth = np.empty(ranks, dtype=np.int64)
+    worth[: ranks - first] = entry[first:]
+    worth[ranks - first :] = entry[:first]
+    of_dear, of_cheap = worth[:dear], worth[dear:]
+    cheap_alone = of_cheap.copy()
+    _add_line(of_dear, busy, busy - hop)
+    _add_line(of_cheap, to_cheap, cheap_busy - hop)
+    up_to = np.empty(ranks, dtype=np.int64)  # the best of blocks 0 ... q
+    _running_maximum(worth, up_to)
+    _running_maximum(worth[::-1], worth[::-1])
+    over_the_end = of_dear[1:]
+    for q in range(over_the_end.size):
+        over_the_end[q] = max(over_the_end[q], up_to[q] + around)
+    _add_line(of_dear, steps * hop - busy, hop - busy)
+    if dear < ranks:
+        _add_line(cheap_alone, 0, cheap_busy - cheap_hop)
+        _running_maximum(cheap_alone[::-1], cheap_alone[::-1])
+        _add_line(cheap_alone, steps * cheap_hop, cheap_hop - cheap_busy)
+        # blocks that a chain of `steps` sends reaches: from some cheap one on, all of them
+        reached = up_to[dear + steps - ranks : ranks]
+        near = min(reached.size, of_cheap.size)
+        of_cheap[:near] = reached[:near]
+        of_cheap[near:] = up_to[ranks - 1]
+        _add_line(of_cheap, around + steps * hop - to_cheap, hop - cheap_busy)
+        for q in range(of_cheap.size):
+            of_cheap[q] = max(of_cheap[q], cheap_alone[q])
+    at = (first + steps) % ranks
+    exits[at:] = worth[: ranks - at]
+    exits[:at] = worth[ranks - at :]
+
+
+@loop
+def _add_line(values: Times, start: int, slope: int) -> None:
+    for q in range(values.size):
+        values[q] += start + q * slope
+
+
+@loop
+def _running_maximum(values: Times, best: Times) -> None:
+    """`best[q]` is the largest of `values[: q + 1]`; both may be the same array."""
+    highest = _NEVER
+    for q in range(values.size):
+        highest = max(highest, values[q])
+        best[q] = highest

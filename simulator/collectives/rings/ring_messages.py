@@ -242,6 +242,6 @@ def _beyond(duration: Picoseconds) -> InputError:
         Problem(
             message=f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, more than "
             "the 13 days that the clock has room for",
-            hint="check the link's bandwidth and latency",
+            hint="check the link's bandwidth and latency, and cluster.reduction",
         )
     )

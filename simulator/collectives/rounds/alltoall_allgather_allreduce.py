@@ -27,11 +27,9 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rings.ring import NO_COST
 from gcsim.simulator.collectives.rings.ring_allreduce import chunks
-from gcsim.simulator.collectives.rounds.direct_exchange import (
-    Parts,
-    direct_traffic,
-    exchange_directly,
-)
+from gcsim.simulator.collectives.rounds.card_exchange import Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic
+from gcsim.simulator.collectives.rounds.exchanges_in_turn import Exchange, exchange_in_turn
 from gcsim.simulator.host import Traffic
 
 
@@ -49,9 +47,9 @@ def alltoall_allgather_allreduce(
     `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
     byte; `key` is that of the random delays. O(p^2); p = 1 costs nothing.
     """
-    steps = len(entry) - 1
-    summed = exchange_directly(entry, fabric, _to_owners, nbytes, element, gamma=gamma, key=key)
-    return exchange_directly(summed, fabric, _to_all, nbytes, element, key=key, first=steps)
+    of = nbytes, element
+    both = Exchange(_to_owners, of, gamma), Exchange(_to_all, of)
+    return exchange_in_turn(entry, fabric, both, key=key)
 
 
 def _to_owners(ranks: int, nbytes: int, element: int) -> Parts:
@@ -70,7 +68,12 @@ def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return alltoall_allgather_allreduce(
-        call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
+        call.entry,
+        call.nbytes,
+        call.fabric,
+        element=call.element,
+        gamma=call.gamma,
+        key=call.key,
     )
 
 

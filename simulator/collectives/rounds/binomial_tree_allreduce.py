@@ -92,7 +92,9 @@ def children(ranks: int, distance: int) -> Ranks:
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return binomial_tree_allreduce(call.entry, call.nbytes, call.fabric, key=call.key)
+    return binomial_tree_allreduce(
+        call.entry, call.nbytes, call.fabric, gamma=call.gamma, key=call.key
+    )
 
 
 def traffic(call: Call) -> Traffic:

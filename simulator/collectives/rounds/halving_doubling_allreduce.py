@@ -79,7 +79,12 @@ def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Round
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return halving_doubling_allreduce(
-        call.entry, call.nbytes, call.fabric, element=call.element, key=call.key
+        call.entry,
+        call.nbytes,
+        call.fabric,
+        element=call.element,
+        gamma=call.gamma,
+        key=call.key,
     )
 
 

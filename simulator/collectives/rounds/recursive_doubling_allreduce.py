@@ -55,7 +55,9 @@ def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
 
 def carry_out(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return recursive_doubling_allreduce(call.entry, call.nbytes, call.fabric, key=call.key)
+    return recursive_doubling_allreduce(
+        call.entry, call.nbytes, call.fabric, gamma=call.gamma, key=call.key
+    )
 
 
 def traffic(call: Call) -> Traffic:

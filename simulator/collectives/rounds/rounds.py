@@ -11,6 +11,10 @@ is found beforehand, and one loop over the messages is left to do. Messages betw
 overtake each other: each is taken up in its round.
 
 Message m of a rank is its m-th, counted from 0 (`first`, where messages went before).
+
+How messages share what they cross is the fabric's to say (`Fabric.sharing`). Counted: as in
+`round_paths.py`, each has its share among those of its round, whenever they start. Fluid: as in
+`fluid_rounds.py`, among all that cross it at the same time.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from gcsim.simulator.collectives.fabric import Fabric, reduction
 from gcsim.simulator.collectives.hops import Hops
 from gcsim.simulator.collectives.link_table import Bytes, Ranks
 from gcsim.simulator.collectives.rings.ring import NO_COST, check_range
+from gcsim.simulator.collectives.rounds.fluid_rounds import FluidRounds, SharedRound
 from gcsim.simulator.host import Traffic
 
 Numbers = NDArray[np.int64]
@@ -83,6 +88,8 @@ class Rounds:
         over time. Raises `InputError` when the clock cannot hold them.
         """
         ready = entry.copy()
+        if self._fabric.fluid and self._rounds:
+            return self._fluid.carry_out(entry, key)
         if any(round_.hops.timed for round_ in self._rounds):
             for round_ in self._rounds:
                 _at_its_time(round_, ready, key)
@@ -108,7 +115,25 @@ class Rounds:
     @property
     def nbytes(self) -> int:
         """Memory that the messages take, about."""
-        return sum(64 * len(round_.message) for round_ in self._rounds)
+        each = 600 if self._fabric.fluid else 64
+        return sum(each * len(round_.message) for round_ in self._rounds)
+
+    @cached_property
+    def _fluid(self) -> FluidRounds:
+        return FluidRounds(
+            self._fabric.crossed(),
+            self._fabric.ranks,
+            [
+                SharedRound(
+                    senders=each.hops.senders,
+                    receivers=each.hops.receivers,
+                    nbytes=np.broadcast_to(each.nbytes, each.message.shape),
+                    adding=np.broadcast_to(each.adding, each.message.shape),
+                    message=each.message,
+                )
+                for each in self._rounds
+            ],
+        )
 
     @cached_property
     def _messages(self) -> _Messages:

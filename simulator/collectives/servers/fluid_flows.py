@@ -1,12 +1,13 @@
 """How do flows run that cross several shared links each, from their starts to their ends?
 
 From event to event (a start, an end, a capacity that changes) all rates are constant:
-`fluid_levels.py`. Flows that started together with the same bytes and have always had the same
-rate are one cohort: what is left of one is left of all, so that the exact arithmetic is by cohort,
-and only the assignment of flows to cohorts is by flow.
+`fluid_levels.py`. Flows that the same full link holds up are a group of one rate, and that has a
+virtual time: the bytes that a flow would have got which had always been there. A flow with s bytes
+left that joins the group at V ends when V + s is reached, so that the exact arithmetic of an event
+is by group, and by flow only for those that change theirs (as on a single link, `incast.py`).
 
-All integers: bytes left are in units of 1 / (K D) bytes, K the capacities' common denominator, D a
-multiple of the scales of all levels so far.
+All integers: bytes are in units of 1 / (K D), K the capacities' common denominator, D a group's
+scale, a multiple of the denominators of its rates and of what its flows had left.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.collectives.servers.fluid_levels import Crossings, Ints
 from gcsim.simulator.collectives.servers.fluid_model import Capacity, Ended, FlowClass, supply
+from gcsim.simulator.collectives.servers.incast import divided_by_all
 
+_NEW = -1
+"""The number of the group of flows that have no rate yet."""
 _LONG = 2048
 """Bits of D from which on it is reduced."""
+_PATIENCE = 8
+"""Changes of D before it takes what many numbers of flows divide."""
+_LARGEST = 1 << 10
 
 
 def share_several_links(
@@ -69,16 +76,11 @@ class _Running:
         sizes = {flow.nbytes for flow in flows}
         self._whole = lcm(*(Fraction(nbytes).denominator for nbytes in sizes))
         self._nbytes = [int(flow.nbytes * self._whole) * self._unit for flow in flows]
-        self._scale = self._whole
-        """D."""
         self.flows: Ints = np.zeros(0, dtype=np.int64)
         """Places, ascending."""
-        self._cohort: Ints = self.flows
-        """Of each of them."""
-        self._left: list[int] = []
-        """Bytes left, by cohort."""
-        self._rates: list[int] = []
-        """Per picosecond, by cohort."""
+        self._held: Ints = self.flows
+        """The number of each one's group."""
+        self._groups: dict[int, _Group] = {_NEW: _Group(self._whole)}
         self._changed = True
         self._capacities: list[int] = []
         self._until: Picoseconds | None = None
@@ -86,34 +88,21 @@ class _Running:
 
     def start(self, places: list[int]) -> None:
         """Add flows that start now."""
-        cohorts: dict[int, int] = {}
-        of = []
-        for place in sorted(places):
-            nbytes = self._nbytes[place]
-            if nbytes not in cohorts:
-                cohorts[nbytes] = len(self._left)
-                self._left.append(nbytes * (self._scale // self._whole))
-            of.append(cohorts[nbytes])
-        flows = np.concatenate((self.flows, np.array(sorted(places), dtype=np.int64)))
-        order = np.argsort(flows, kind="stable")
-        self.flows = flows[order]
-        self._cohort = np.concatenate((self._cohort, np.array(of, dtype=np.int64)))[order]
+        for place in places:
+            self._groups[_NEW].add(place, self._nbytes[place], self._whole)
+        new = np.array(sorted(places), dtype=np.int64)
+        at = np.searchsorted(self.flows, new)
+        self.flows, self._held = np.insert(self.flows, at, new), np.insert(self._held, at, _NEW)
         self._changed = True
 
     def through(self) -> list[int]:
         """Take out the flows whose bytes are through, in order."""
-        done = [cohort for cohort, left in enumerate(self._left) if left <= 0]
-        if not done:
-            return []
-        number = np.full(len(self._left), -1, dtype=np.int64)
-        kept = [cohort for cohort, left in enumerate(self._left) if left > 0]
-        number[kept] = np.arange(len(kept))
-        self._left = [self._left[cohort] for cohort in kept]
-        cohort = number[self._cohort]
-        places: list[int] = self.flows[cohort < 0].tolist()
-        self.flows, self._cohort = self.flows[cohort >= 0], cohort[cohort >= 0]
-        self._changed = True
-        return places
+        done = sorted(place for group in self._groups.values() for place in group.through())
+        if done:
+            at = np.searchsorted(self.flows, done)
+            self.flows, self._held = np.delete(self.flows, at), np.delete(self._held, at)
+            self._changed = True
+        return done
 
     def run(self, now: Picoseconds, upcoming: Picoseconds | None) -> Picoseconds:
         """Go on to the next event and say when that is."""
@@ -121,34 +110,36 @@ class _Running:
             return upcoming
         if self._changed or (self._until is not None and now >= self._until):
             self._set_rates(now)
-        ends = [
-            now - (-left // rate)
-            for left, rate in zip(self._left, self._rates, strict=True)
-            if rate
-        ]
+        ends = [group.next_end(now) for group in self._groups.values()]
         events = [event for event in (*ends, upcoming, self._until) if event is not None]
         if not events:
             raise InternalError(f"{self.flows.size} flows that never end, at {now} ps")
         reached = min(events)
-        if reached > now:
-            elapsed = reached - now
-            moved = zip(self._left, self._rates, strict=True)
-            self._left = [left - rate * elapsed for left, rate in moved]
+        for group in self._groups.values():
+            group.virtual += group.rate * (reached - now)
         return reached
 
     def _set_rates(self, now: Picoseconds) -> None:
         if not self._capacities or (self._until is not None and now >= self._until):
             self._read_capacities(now)
         levels = self._crossings.levels(self.flows, self._capacities)
-        self._rescale(levels.scale)
-        cells = self._cohort * len(levels.shares) + levels.level
-        occupied = np.zeros(len(self._left) * len(levels.shares), dtype=bool)
-        occupied[cells] = True
-        self._cohort = (np.cumsum(occupied) - 1)[cells]
-        factor = self._scale // levels.scale
-        places = [divmod(cell, len(levels.shares)) for cell in np.flatnonzero(occupied).tolist()]
-        self._left = [self._left[cohort] for cohort, _ in places]
-        self._rates = [levels.shares[level] * factor for _, level in places]
+        held, groups = levels.held, self._groups
+        moved = np.flatnonzero(held != self._held)
+        moves = (each[moved].tolist() for each in (self.flows, self._held, held))
+        for place, before, after in zip(*moves, strict=True):
+            if after not in groups:
+                groups[after] = _Group(self._whole)
+            groups[after].add(place, *groups[before].take(place))
+        self._held = held
+        level = np.zeros(int(held.max(initial=0)) + 1, dtype=np.int64)
+        level[held] = levels.level
+        for number, group in list(groups.items()):
+            if number == _NEW:
+                continue
+            if group.tags:
+                group.set_rate(levels.shares[level[number]], levels.scale)
+            else:
+                del groups[number]
         self._changed = False
 
     def _read_capacities(self, now: Picoseconds) -> None:
@@ -159,15 +150,80 @@ class _Running:
         ]
         self._until = min((time for time in until if time is not None), default=None)
 
-    def _rescale(self, divisor: int) -> None:
-        """Have the divisor divide D."""
-        if self._scale.bit_length() > _LONG:
-            keep = lcm(divisor, self._whole)
-            common = gcd(self._scale // gcd(self._scale, keep), *self._left)
-            if common > 1:
-                self._scale //= common
-                self._left = [left // common for left in self._left]
-        factor = divisor // gcd(self._scale, divisor)
-        if factor > 1:
-            self._scale *= factor
-            self._left = [left * factor for left in self._left]
+
+class _Group:
+    """Flows that have one rate as long as they are in the group."""
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+        """D."""
+        self.virtual = 0
+        """What a flow would have got that had always been there."""
+        self.rate = 0
+        """By which it grows in a picosecond."""
+        self.tags: dict[int, int] = {}
+        """By place: what `virtual` will be at its end."""
+        self._queue: list[tuple[int, int]] = []
+        """Heap of (tag, place), and of some that have gone."""
+        self._changes = 0
+
+    def add(self, place: int, left: int, scale: int) -> None:
+        """A flow that has so many bytes left, in units of its own scale."""
+        common = gcd(left, scale)
+        self._have_divided(scale // common)
+        tag = self.virtual + left // common * (self.scale // (scale // common))
+        self.tags[place] = tag
+        heappush(self._queue, (tag, place))
+
+    def take(self, place: int) -> tuple[int, int]:
+        """Take a flow out: what it has left, and in which scale."""
+        return self.tags.pop(place) - self.virtual, self.scale
+
+    def through(self) -> list[int]:
+        """Take out the flows whose bytes are through."""
+        places = []
+        while self._queue and self._queue[0][0] <= self.virtual:
+            tag, place = heappop(self._queue)
+            if self.tags.get(place) == tag:
+                del self.tags[place]
+                places.append(place)
+        return places
+
+    def next_end(self, now: Picoseconds) -> Picoseconds | None:
+        """When the next flow is through at this rate; None: there is none."""
+        while self._queue and self.tags.get(self._queue[0][1]) != self._queue[0][0]:
+            heappop(self._queue)
+        if not self._queue or not self.rate:
+            return None
+        return now - (self.virtual - self._queue[0][0]) // self.rate
+
+    def set_rate(self, over: int, under: int) -> None:
+        """So many units of bytes a picosecond from now on."""
+        common = gcd(over, under)
+        self._have_divided(under // common)
+        self.rate = over // common * (self.scale // (under // common))
+
+    def _have_divided(self, divisor: int) -> None:
+        """Have the divisor divide D; after many such changes, most later ones too."""
+        if self.scale % divisor == 0:
+            return
+        if self.scale.bit_length() > _LONG:
+            self._shorten()
+        self._changes += 1
+        numbers = 1 << (len(self.tags) + 1).bit_length()
+        if self._changes > _PATIENCE and numbers <= _LARGEST:
+            divisor = lcm(divisor, divided_by_all(numbers))
+        self._multiply(divisor // gcd(self.scale, divisor), 1)
+
+    def _shorten(self) -> None:
+        for place in self.tags:
+            self.tags[place] -= self.virtual
+        self.virtual = 0
+        self._multiply(1, gcd(self.scale, *self.tags.values()))
+
+    def _multiply(self, factor: int, divisor: int) -> None:
+        self.scale = self.scale * factor // divisor
+        self.virtual = self.virtual * factor // divisor
+        self.tags = {place: tag * factor // divisor for place, tag in self.tags.items()}
+        self._queue = [(tag, place) for place, tag in self.tags.items()]
+        heapify(self._queue)

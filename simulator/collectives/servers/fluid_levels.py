@@ -16,7 +16,7 @@ Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -42,6 +42,8 @@ class Levels:
     level: Ints
     shares: list[int]
     scale: int
+    held: Ints
+    """By flow: a number that only flows of one level share, mostly that of a link that is full."""
 
 
 class Crossings:
@@ -59,6 +61,10 @@ class Crossings:
             [count for flow in flows for count in flow.loads.values()], dtype=np.int64
         )
 
+        self._capacities: Sequence[int] | None = None
+        """The last ones; in floating point, of at most 1:"""
+        self._room = np.zeros(0, dtype=np.float64)
+
     @cached_property
     def largest(self) -> int:
         """Flows on one link, at most."""
@@ -68,16 +74,18 @@ class Crossings:
     def levels(self, active: Ints, capacities: Sequence[int]) -> Levels:
         """Levels of the active flow classes (ascending places), by place among them.
 
-        `capacities` by number of the link, in any unit.
+        `capacities` by number of the link, in any unit; a list that never changes.
         """
-        room = np.array(capacities, dtype=np.float64)
-        level, steps, counts, full = _fill(
-            active, self.first, self.link, self.count, room / max(room.max(), 1), _BAND
+        if capacities is not self._capacities:
+            room = np.array(capacities, dtype=np.float64)
+            self._capacities, self._room = capacities, room / max(room.max(), 1)
+        level, steps, counts, full, held = _fill(
+            active, self.first, self.link, self.count, self._room, _BAND
         )
         if self.largest * (steps + 8) * 2.0**-52 < _ROUNDING:
             found = _exact_shares(capacities, counts, full, steps)
             if found is not None:
-                return Levels(level, *found)
+                return Levels(level, *found, held)
         return self._exact(active, capacities)
 
     def _exact(self, active: Ints, capacities: Sequence[int]) -> Levels:
@@ -92,34 +100,70 @@ class Crossings:
         scale = lcm(*(rate.denominator for rate in distinct))
         place_of = {rate: place for place, rate in enumerate(distinct)}
         level = np.array([place_of[rate] for rate in rates], dtype=np.int64)
-        return Levels(level, [int(rate * scale) for rate in distinct], scale)
+        return Levels(level, [int(rate * scale) for rate in distinct], scale, level)
 
 
 def filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> list[Fraction]:
-    """The rate of one flow of each class, given its loads: exact progressive filling.
-
-    The links with the smallest fair share fix the rates of their flows.
-    """
-    rates = [Fraction(0)] * len(flows)
-    left = dict(capacities)
-    loads: dict[Any, int] = {}
-    for flow in flows:
+    """The rate of one flow of each class, given its loads: exact progressive filling."""
+    on: dict[Any, list[int]] = {}
+    load: dict[Any, int] = {}
+    for place, flow in enumerate(flows):
         for link, count in flow.items():
-            loads[link] = loads.get(link, 0) + count
-    free = list(range(len(flows)))
-    while free:
-        shares = {link: left[link] / load for link, load in loads.items() if load}
-        smallest = min(shares.values())
-        tight = {link for link, share in shares.items() if share == smallest}
-        fixed = [place for place in free if not tight.isdisjoint(flows[place])]
+            on.setdefault(link, []).append(place)
+            load[link] = load.get(link, 0) + count
+    room = {link: capacities[link].as_integer_ratio() for link in load}
+    rates = [Fraction(0)] * len(flows)
+    for over, under, fixed in progressive_filling(
+        on, [tuple(flow.items()) for flow in flows], load, room
+    ):
         for place in fixed:
-            rates[place] = smallest
-            for link, count in flows[place].items():
-                left[link] -= smallest * count
-                loads[link] -= count
-        gone = set(fixed)
-        free = [place for place in free if place not in gone]
+            rates[place] = Fraction(over, under)
     return rates
+
+
+def progressive_filling(
+    on: Mapping[Any, Iterable[int]] | Sequence[Iterable[int]],
+    loads: Sequence[tuple[tuple[Any, int], ...]],
+    load: dict[Any, int],
+    room: dict[Any, tuple[int, int]],
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Exact progressive filling, level by level: a rate as a fraction, and whom it is for.
+
+    `on[link]` are the classes of flows on a link, `loads[flow]` the links of a class and the number
+    of its flows on each, `load` the number of all on each link, `room` its capacity as a fraction.
+    Uses up `load` and `room`.
+    """
+    done: set[int] = set()
+    while load:
+        over, under, tight = 1, 0, list[Any]()
+        for link, flows in load.items():
+            left, scale = room[link]
+            mine, least = left * under, over * scale * flows
+            if mine < least:
+                over, under, tight = left, scale * flows, [link]
+            elif mine == least:
+                tight.append(link)
+        common = gcd(over, under)
+        over, under = over // common, under // common
+        fixed = []
+        taken: dict[Any, int] = {}
+        for link in tight:
+            for flow in on[link]:
+                if flow not in done:
+                    done.add(flow)
+                    fixed.append(flow)
+                    for other, count in loads[flow]:
+                        taken[other] = taken.get(other, 0) + count
+        yield over, under, fixed
+        for link, flows in taken.items():
+            load[link] -= flows
+            if not load[link]:
+                del load[link]
+            else:
+                left, scale = room[link]
+                left, scale = left * under - flows * over * scale, scale * under
+                common = gcd(left, scale)
+                room[link] = left // common, scale // common
 
 
 def _exact_shares(
@@ -148,15 +192,16 @@ def _exact_shares(
 @loop
 def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
     active: Ints, first: Ints, link: Ints, count: Ints, capacity: NDArray[np.float64], band: float
-) -> tuple[Ints, int, Ints, Ints]:
-    """Levels of the active flows, their number, flows by link and level, level of full links."""
+) -> tuple[Ints, int, Ints, Ints, Ints]:
+    """Levels of the active flows, their number, flows by link and level, level of full links, and
+    the full link that holds each flow up."""
     links = capacity.size
     flows = active.size
     left = capacity.copy()
     load = np.zeros(links, dtype=np.int64)
     taken = np.zeros(links, dtype=np.int64)
     full = np.full(links, -1, dtype=np.int64)
-    level = np.zeros(flows, dtype=np.int64)
+    level, held = np.zeros(flows, dtype=np.int64), np.full(flows, -1, dtype=np.int64)
     free = np.arange(flows)
     for flow in range(flows):
         for at in range(first[active[flow]], first[active[flow] + 1]):
@@ -176,10 +221,10 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
         for place in range(waiting):
             flow = free[place]
             begin, end = first[active[flow]], first[active[flow] + 1]
-            held = False
             for at in range(begin, end):
-                held = held or full[link[at]] == steps
-            if held:
+                if full[link[at]] == steps:
+                    held[flow] = link[at]
+            if held[flow] >= 0:
                 level[flow] = steps
                 for at in range(begin, end):
                     taken[link[at]] += count[at]
@@ -197,4 +242,4 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
     for flow in range(flows):
         for at in range(first[active[flow]], first[active[flow] + 1]):
             counts[link[at], level[flow]] += count[at]
-    return level, steps, counts, full
+    return level, steps, counts, full, held

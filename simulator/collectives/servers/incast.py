@@ -146,7 +146,7 @@ class _SharedLink:
             common = gcd(*(load for _, _, load in self.tags))
             numbers = 1 << (self._load // common - 1).bit_length()
             if numbers <= _LARGEST:
-                divisor = lcm(divisor, self._supply.scale * common * _divided_by_all(numbers))
+                divisor = lcm(divisor, self._supply.scale * common * divided_by_all(numbers))
         factor = divisor // gcd(self._scale, divisor)
         self._scale *= factor
         self._virtual *= factor
@@ -154,6 +154,6 @@ class _SharedLink:
 
 
 @cache
-def _divided_by_all(numbers: int) -> int:
+def divided_by_all(numbers: int) -> int:
     """The least common multiple of 1 ... numbers."""
     return lcm(*range(1, numbers + 1))

@@ -229,12 +229,16 @@ def carry_out_allgather(call: Call) -> Times:
 
 
 def carry_out_allreduce(call: Call) -> Times:
-    """A dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes."""
+    """A dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes.
+
+    A server adds p - 1 stripes to the first, (p - 1) n gamma / S, when it has all of them.
+    """
+    received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.collectives.servers)
     return parameter_server(
         call.entry,
         call.sent,
         call.nbytes,
         call.cluster,
-        server_time=call.server_time,
+        server_time=call.server_time + picoseconds(received * call.gamma),
         key=call.key,
     )

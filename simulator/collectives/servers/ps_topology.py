@@ -83,8 +83,9 @@ class Topology:
         """
         loads: Loads = {("out", id(sender)): leaving, ("in", id(receiver)): entering}
         for end in (sender, receiver):
-            medium = "air", end.card
-            loads[medium] = loads.get(medium, 0) + leaving * sender.nodes
+            if end.card is not None and end.card.shared:
+                medium = "air", end.card
+                loads[medium] = loads.get(medium, 0) + leaving * sender.nodes
         if racks:
             loads["rack out", sender.rack] = leaving * sender.in_rack
             loads["rack in", receiver.rack] = entering * receiver.in_rack

@@ -183,6 +183,7 @@ def carry_out(call: Call) -> Times:
         call.fabric,
         piece=call.cluster.collectives.pipeline_block,
         element=call.element,
+        gamma=call.gamma,
         key=call.key,
     )
 

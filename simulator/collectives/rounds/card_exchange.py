@@ -1,0 +1,239 @@
+"""How long does an exchange with everybody take where a message sees two cards and nothing else?
+
+The steps of `direct_exchange.py` with one device a node and without racks, a shared medium or a
+protocol's cost: no two messages of a step share anything, and of a message's two cards the slower
+one counts, with half the latency of each. Or all messages see the same link, which may be late at
+random. Then nothing has to be looked up for a step, and all of them are one compiled loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import inlined, loop
+from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.collectives.fabric import Fabric, reduction
+from gcsim.simulator.collectives.hops import Hops
+from gcsim.simulator.collectives.link_table import Bytes, Ranks
+from gcsim.simulator.collectives.rings.ring import check_range
+from gcsim.simulator.collectives.rings.ring_messages import DRAWN_AT_A_TIME
+
+_LARGEST_TABLE = 1 << 20
+"""Times by size and card."""
+_WIDE = 128
+"""Ranks from which on runs of like messages are worth a loop each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parts:
+    """How many bytes rank r has for rank q."""
+
+    longer: Ranks
+    """`[p]`: ranks q below `longer[r]` get `long[r]`."""
+    long: Bytes
+    short: Bytes
+    last: Bytes
+    """What rank q = p - 1 gets."""
+
+    def to(self, partner: Ranks) -> Bytes:
+        """Bytes that each rank sends to its partner."""
+        usual = np.where(partner < self.longer, self.long, self.short)
+        return np.where(partner == len(partner) - 1, self.last, usual)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CardExchange:
+    """An exchange in which a message sees its ends' cards alone, or all see the same link."""
+
+    parts: Parts
+    sizes: Bytes
+    """Distinct, `[k]`."""
+    classes: NDArray[np.int64]
+    """`[4, p]`: `longer`, and the places of `long`, `short` and `last` among the sizes."""
+    busy: Times
+    """`[k, p]`, of each card: of two cards the slower counts."""
+    latency: Times
+    """`[k]`."""
+    ends: Times
+    """`[p]`: of each card; half of both cards' comes on top."""
+    adding: Times
+    """`[k]`."""
+    random: Hops | None
+    """The messages of one step, if they are late at random."""
+    first: int
+
+    @staticmethod
+    def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> CardExchange | None:
+        """None where messages see more than that, or too many different things."""
+        ranks = fabric.ranks
+        given = np.stack([parts.long, parts.short, parts.last])
+        sizes, places = np.unique(given, return_inverse=True)
+        kinds, random = np.arange(len(sizes)), None
+        if len(sizes) * ranks > _LARGEST_TABLE:
+            return None
+        if fabric.flat:
+            hops = fabric.hops(fabric.everyone, (fabric.everyone + 1) % ranks)
+            if hops.timed:
+                return None
+            random = hops if hops.random else None
+            table, one = hops.table, np.resize(hops.kinds[0], len(sizes))
+            busy, latency = table.serialization(one, sizes)[:, None], table.latency(one, sizes)
+            busy, ends = np.repeat(busy, ranks, axis=1), np.zeros(ranks, dtype=np.int64)
+        else:
+            cards = fabric.ends()
+            if cards is None:
+                return None
+            table, kinds, ends = cards
+            busy = np.stack([table.serialization(kinds, size) for size in sizes.tolist()])
+            latency = np.zeros(len(sizes), dtype=np.int64)
+        return CardExchange(
+            parts=parts,
+            sizes=sizes,
+            classes=np.vstack((parts.longer, places.reshape(given.shape))),
+            busy=busy,
+            latency=latency,
+            ends=ends,
+            adding=np.zeros(len(sizes), dtype=np.int64) + reduction(sizes, gamma),
+            random=random,
+            first=first,
+        )
+
+    @cached_property
+    def _slowest(self) -> Picoseconds:
+        parts = self.busy, self.latency, self.ends, self.adding
+        return sum(int(each.max()) for each in parts)
+
+    @cached_property
+    def equal(self) -> bool:
+        """All ranks have the same for the others, and only the receiver's place counts."""
+        return bool((self.classes == self.classes[:, :1]).all())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return int(self.busy.nbytes + self.classes.nbytes)
+
+    def carry_out(self, entry: Times, key: int) -> Times:
+        """Exit times `[p]` for entry times `[p]`."""
+        ready, ranks = entry.copy(), len(entry)
+        together = ranks if self.random is None else max(1, DRAWN_AT_A_TIME // ranks)
+        late = np.zeros((0, ranks), dtype=np.int64)
+        for begin in range(1, ranks, together):
+            end = min(begin + together, ranks)
+            longest = (end - begin) * self._slowest
+            if self.random is not None:
+                late = self._late(self.random, begin, end, key)
+                longest += sum(late.max(axis=1).tolist())
+            check_range(ready, longest)
+            _exchange(
+                ready,
+                self.classes,
+                self.equal and ranks >= _WIDE,
+                self.busy,
+                self.latency,
+                self.ends,
+                self.adding,
+                late,
+                begin,
+                end,
+            )
+        return ready
+
+    def _late(self, hops: Hops, begin: int, end: int, key: int) -> Times:
+        """Random delays of the messages of some steps, by step and sender."""
+        rank = np.arange(len(hops.senders), dtype=np.int64)
+        step = np.arange(begin, end, dtype=np.int64)[:, None]
+        if self.equal:
+            by_receiver = self.parts.to(rank)
+            twice = np.concatenate((by_receiver, by_receiver))
+            nbytes = np.lib.stride_tricks.sliding_window_view(twice, len(rank))[begin:end]
+        else:
+            nbytes = np.stack([self.parts.to((rank + number) % len(rank)) for number in step[:, 0]])
+        return hops.delays(nbytes, key=key, message=self.first + step - 1)
+
+
+@loop
+def _exchange(  # noqa: PLR0917 - compiled: arrays by position
+    ready: Times,
+    classes: NDArray[np.int64],
+    equal: bool,
+    busy: NDArray[np.int64],
+    latency: Times,
+    ends: Times,
+    adding: Times,
+    late: Times,
+    begin: int,
+    end: int,
+) -> None:
+    """`ready` becomes what it is after the steps from `begin` to before `end`.
+
+    Where parts are `equal`, the ranks whose messages have one size are a few runs.
+    """
+    ranks = ready.size
+    longer, long, short, last = classes[0], classes[1], classes[2], classes[3]
+    left, arrives, added = np.empty((3, ranks), dtype=np.int64)
+    for step in range(begin, end):
+        if equal:
+            cuts = (0, min(longer[0], ranks - 1), ranks - 1, ranks)  # by receiver
+            kinds = (long[0], short[0], last[0])
+            for which in range(3):
+                k = kinds[which]
+                low, high = cuts[which], cuts[which + 1]
+                for wrapped in range(2):  # receivers from number `step` on have senders below them
+                    first, stop = (low, min(high, step)) if wrapped else (max(low, step), high)
+                    by = ranks - step if wrapped else -step
+                    if first < stop:
+                        _send(
+                            ready[first + by : stop + by],
+                            left[first + by : stop + by],
+                            arrives[first:stop],
+                            busy[k, first + by : stop + by],
+                            busy[k, first:stop],
+                            ends[first + by : stop + by],
+                            ends[first:stop],
+                            latency[k],
+                        )
+                added[low:high] = adding[k]
+        else:
+            for r in range(ranks):
+                to = r + step if r + step < ranks else r + step - ranks
+                k = long[r] if to < longer[r] else short[r]
+                if to == ranks - 1:
+                    k = last[r]
+                left[r] = ready[r] + max(busy[k, r], busy[k, to])
+                arrives[to] = left[r] + _half(ends[r] + ends[to]) + latency[k]
+                added[to] = adding[k]
+        if late.shape[0] > 0:
+            arrives[step:] += late[step - begin, : ranks - step]
+            arrives[:step] += late[step - begin, ranks - step :]
+        for r in range(ranks):
+            ready[r] = max(left[r], arrives[r]) + added[r]
+
+
+@inlined
+def _half(twice: int) -> int:
+    """Halves to the even number."""
+    half = twice >> 1
+    return half + (twice & half & 1)
+
+
+@loop
+def _send(  # noqa: PLR0917
+    ready: Times,
+    left: Times,
+    arrives: Times,
+    out: Times,
+    into: Times,
+    leaving: Times,
+    reaching: Times,
+    latency: int,
+) -> None:
+    """Messages of neighbours to neighbours, of one size: `arrives` by receiver."""
+    for i in range(ready.size):
+        left[i] = ready[i] + max(out[i], into[i])
+        arrives[i] = left[i] + _half(leaving[i] + reaching[i]) + latency
