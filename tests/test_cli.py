@@ -49,7 +49,10 @@ RESULT = Result(
     timelines=(
         Timeline(
             compressor="none", label="dense", nodes=4, phase="step",
-            spans=(Span(rank=0, resource="compute", kind="forward", name="forward", start_s=0.0, end_s=0.01),),
+            spans=(
+                Span(rank=0, resource="compute", kind="forward", name="forward",
+                     start_s=0.0, end_s=0.01),
+            ),
         ),
     ),
 )  # fmt: skip
