@@ -48,10 +48,11 @@ def simulate(
 ) -> list[list[Simulated]]:
     """Stage 2: by compressor, then by cluster size."""
     steps = len(profiles) * (1 + len(corners)) + (1 if corners else 0)
+    prices = _price_lists(scenario.cluster.device, corners)
     with progress.task("cluster sizes", len(scenario.node_counts) * steps) as task:
         of_sizes = []
         for nodes in scenario.node_counts:
-            one = _OneSize(scenario, profiles, compute, corners, nodes)
+            one = _OneSize(scenario, profiles, compute, corners, prices, nodes=nodes)
             found = []
             for number in range(len(profiles)):
                 prediction = one.predicted(number)
@@ -68,6 +69,15 @@ def simulate(
     return [list(of_method) for of_method in zip(*of_sizes, strict=True)]
 
 
+def _price_lists(stated: Device, corners: Sequence[Corner]) -> dict[str | None, PriceList]:
+    """By end of the kernels' ranges, None as stated: a stretch is priced once for all sizes."""
+    lists: dict[str | None, PriceList] = {None: PriceList(stated)}
+    for corner in corners:
+        if corner.kernels not in lists:
+            lists[corner.kernels] = PriceList(corner.device)
+    return lists
+
+
 class _OneSize:
     """All methods on one cluster, which share what does not depend on the device."""
 
@@ -77,19 +87,18 @@ class _OneSize:
         profiles: Sequence[TrafficProfile],
         compute: ComputeTimes,
         corners: Sequence[Corner],
+        prices: dict[str | None, PriceList],
+        *,
         nodes: int,
     ) -> None:
+        self._prices = prices
         self._profiles, self._compute, self._corners = profiles, compute, corners
         self._spans = nodes == scenario.node_counts[-1]  # the only timeline that is kept
         self._seed, self._training = scenario.seed, scenario.training_at(nodes)
         self._cluster = scenario.cluster_at(nodes)
         self._averager = Averager(self._cluster, self._training, self._seed)
-        stated = Planner(self._cluster, compute, self._training)
+        stated = Planner(self._cluster, compute, self._training, prices[None])
         self._schedules = [schedule_of_period(p, stated) for p in profiles] if corners else []
-        by_device: dict[str | None, PriceList] = {}
-        for corner in corners:
-            by_device.setdefault(corner.kernels, PriceList(corner.device))
-        self._prices = [by_device[corner.kernels] for corner in corners]
 
     def predicted(self, number: int) -> Prediction:
         """A method on the device as stated."""
@@ -101,12 +110,13 @@ class _OneSize:
             seed=self._seed,
             spans=self._spans,
             averager=self._averager,
+            prices=self._prices[None],
         )
 
     def at_corner(self, number: int, corner: int) -> float:
         """Seconds an iteration of a method at a corner."""
         chosen = self._corners[corner]
-        return self._iteration(number, chosen.device, chosen.compute, self._prices[corner])
+        return self._iteration(number, chosen.device, chosen.compute, self._prices[chosen.kernels])
 
     def _iteration(
         self, number: int, device: Device, compute: ComputeTimes, prices: PriceList

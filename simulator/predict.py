@@ -39,6 +39,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.steps.averages import Averager
@@ -99,16 +100,18 @@ def predict(
     seed: int = 0,
     spans: bool = True,
     averager: Averager | None = None,
+    prices: PriceList | None = None,
 ) -> Prediction:
     """Simulate the profile's traffic on the cluster.
 
     `compute` is one worker's forward and backward pass of a micro-batch (`training_times`), `seed`
     that of all random times. `spans=False` leaves the sample's timeline out, which costs one more
     simulation of all ranks. `averager` is that of earlier predictions with the same training and
-    seed on the same cluster, whatever its device. Raises `InputError` when the device has no price
-    for a kernel, or the times exceed the clock.
+    seed on the same cluster, whatever its device; `prices` are those of the device, where they are
+    at hand. Raises `InputError` when the device has no price for a kernel, or the times exceed the
+    clock.
     """
-    planner = Planner(cluster, compute, training)
+    planner = Planner(cluster, compute, training, prices)
     averager = averager or Averager(cluster, training, seed)
     schedule = schedule_of_period(profile, planner)
     average = averager.average(schedule)

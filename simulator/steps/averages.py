@@ -3,8 +3,8 @@
 - Where nothing is random and nothing depends on absolute time, iterations repeat themselves
   (`cycles.py`): the mean over one cycle is exact, and the first iterations, with a loader that has
   nothing yet, do not count. Where a cycle is long, because a skew of nanoseconds goes round a ring,
-  it is cut short: with few or two-slot ranks within a share of `TOLERANCE`, with many after
-  `MOST_TIMES` simulated iterations of a rank. A cycle is a number of whole rounds of the schedule.
+  it is cut short: within a share of `TOLERANCE`, with many ranks after `MOST_TIMES` simulated
+  iterations of a rank. A cycle is a number of whole rounds of the schedule.
 - Else the mean over `Training.iterations` iterations or more (`counted.py`), after a few that do
   not count. Each worker's pace in each iteration and each message's delay are functions of the
   seed, so that equal seeds give equal means, and different compressors meet the same luck.
@@ -29,7 +29,7 @@ from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import counted
-from gcsim.simulator.steps.cycles import MOST, Steady
+from gcsim.simulator.steps.cycles import MOST, PATIENCE, Steady
 from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.noise import paces
 from gcsim.simulator.steps.ring_programs import RingPrograms
@@ -185,8 +185,8 @@ class Averager:
             carry_out=self._carry_out,
             pace=self._slow,
             most=min(MOST, max(FEWEST, MOST_TIMES // ranks)),
-            tolerance=ROUGH if rough else 0.0,
-            patience=ROUGH_PATIENCE,
+            tolerance=ROUGH if rough else TOLERANCE,
+            patience=ROUGH_PATIENCE if rough else PATIENCE,
         )
 
     def _many(self, schedule: Schedule, iterations: int) -> Run:
