@@ -108,6 +108,8 @@ class _Job:
         self.dead: set[int] = set()
         self.absent: set[int] = set()
         """Of the iteration under way: who was dead at some time of it."""
+        self.latest: dict[int, Picoseconds] = {}
+        """By node: when it died last."""
         self.regroup = False
         """The process group must be formed anew before the next iteration."""
         self.forming = False
@@ -162,18 +164,20 @@ class _Job:
 
     def _die(self, node: int, at: Picoseconds, down: Picoseconds | None) -> Wait:
         yield self.env.timeout(at)
-        if node in self.dead:
-            return  # it is down already
-        needed = self._is_needed(node)
-        self.dead.add(node)
-        self.absent.add(node)
-        gone = len(self.dead) == self.nodes
-        self._changed(needed=needed, interrupt=needed or self.forming or gone)
+        self.latest[node] = at
+        if node not in self.dead:  # else it dies again while it joins, and nobody has missed it
+            needed = self._is_needed(node)
+            self.dead.add(node)
+            self.absent.add(node)
+            gone = len(self.dead) == self.nodes
+            self._changed(needed=needed, interrupt=needed or self.forming or gone)
         if down is None:
             return
         yield self.env.timeout(down)
         if not self._is_needed(node):
             yield self.env.timeout(self.restart)  # the others go on meanwhile
+        if self.latest[node] != at:
+            return
         needed = self._is_needed(node)
         self.restarts += not needed
         self.dead.discard(node)

@@ -87,8 +87,8 @@ class Prediction:
     sample_phase: str
     """The phase that `spans` shows."""
     spans: tuple[Span, ...]
-    """The last recorded step of the most frequent phase that communicates (if one does), all
-    ranks, in picoseconds from when the first rank begins it."""
+    """A step of the most frequent phase that communicates (if one does), all ranks, in
+    picoseconds from when the first rank begins it."""
 
 
 def predict(
@@ -126,7 +126,7 @@ def predict(
         iteration_error=_standard_error(average, len(schedule)) if random else None,
         algorithms=tuple(sorted(_algorithms(profile, cluster))),
         sample_phase=sample.name,
-        spans=averager.spans(schedule, _turn(profile, sample) % len(schedule)) if spans else (),
+        spans=averager.spans(schedule, _shown(profile, sample)) if spans else (),
         **{part: float(mean / PS_PER_SECOND) for part, mean in means.items()},
     )
 
@@ -176,12 +176,10 @@ def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, in
         occurred[phase] += 1
 
 
-def _turn(profile: TrafficProfile, phase: Phase) -> int:
-    """When the last recorded step of a phase comes for the first time."""
+def _shown(profile: TrafficProfile, phase: Phase) -> int:
+    """The first iteration of a phase, but for the very first of all."""
     number, order = profile.phases.index(phase), _order(profile)
-    periods, occurrence = divmod(len(phase.steps) - 1, phase.count)
-    places = [place for place, found in enumerate(order) if found == number]
-    return periods * len(order) + places[occurrence]
+    return next(n for n in range(1, len(order) + 1) if order[n % len(order)] == number)
 
 
 def _percentile(average: Average, share: Fraction) -> float:

@@ -111,15 +111,13 @@ class Averager:
         same = Fraction(int(whole.iterations[:count].sum()), count)
         return whole.iteration * few / same if same else few
 
-    def spans(self, schedule: Schedule, turn: int) -> tuple[Span, ...]:
-        """What all ranks do in an iteration of this turn, from when the first of them begins it:
-        in the last one of a cycle, or, where nothing repeats, in the first one but for the very
-        first."""
-        number = turn or len(schedule)
+    def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
+        """What all ranks do in iteration `number` >= 1, from when the first of them begins it; of
+        those that repeat, in the last one of a cycle that is like it."""
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
-            number = last - (last - turn) % len(schedule)
+            number = last - (last - number) % len(schedule)
             if schedule.plans[0].machines is None:
                 return self._events(schedule).spans(number, steady.before(number))
         run = self._by_events(schedule, number + 1, spans=True)

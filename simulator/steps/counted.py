@@ -3,7 +3,8 @@
 As many as are asked for, and more
 
 - where several plans follow each other: whole rounds, so that every plan counts as often as it
-  occurs, and `FEWEST_ROUNDS` of them (of long ones two), so that rounds can be compared;
+  occurs, and `FEWEST_ROUNDS` of them (of long ones two, or one where `MOST` hold no more), so that
+  rounds can be compared;
 - where a link's trace lasts longer: until all of it has been met. Then the last of them count that
   fill whole passes, so that none of its parts counts more often, but for less than a round.
 

@@ -49,8 +49,7 @@ from typing import Literal
 
 import numpy as np
 
-from gcsim.errors import InputError
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
+from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, run_of
 from gcsim.simulator.steps.step_plan import Run
 
@@ -60,7 +59,6 @@ MOST_ROUNDS = 4
 """That are put together, beyond those iterations, from what has been simulated."""
 PATIENCE = 8
 """Iterations in which a cycle must be exact."""
-_LIMIT = 2**62
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,11 +153,7 @@ class Search:
         Raises `InputError` when the clock cannot hold the time.
         """
         end = self._ends[-1] + iteration.elapsed
-        if end >= _LIMIT:
-            raise InputError(
-                f"iteration {self.number} would end after {end / PS_PER_SECOND:.3g} s, more than "
-                "the 53 days that the clock has room for"
-            )
+        check_room(self.number, end)
         self._iterations.append(iteration)
         self._ends.append(end)
         self._simulated += like == "itself"

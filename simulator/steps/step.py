@@ -22,8 +22,8 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from gcsim.errors import InputError, InternalError
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.steps.communicator import Communicator, UnlikeRanksError
 from gcsim.simulator.steps.concurrent import Rings, TwoSlots
 from gcsim.simulator.steps.cores import Share, shares
@@ -45,8 +45,6 @@ Classes = NDArray[np.int64]
 Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
 """Of a class and an iteration: its finish, the loader's state then, and `PARTS`."""
 Result = TypeVar("Result")
-
-_LIMIT = 2**62
 
 
 def simulate(
@@ -185,11 +183,7 @@ class Simulation:
             plan = schedule.plans[schedule.turn(self._turn + iteration)]
             ledger = yield from worker.iteration(plan, iteration, self._pace_of(member, iteration))
             finish = reading(self.env.now)
-            if finish >= _LIMIT:
-                raise InputError(
-                    f"iteration {iteration} would end after {finish / PS_PER_SECOND:.3g} s, more "
-                    "than the 53 days that the clock has room for"
-                )
+            check_room(iteration, finish)
             row = self._rows[iteration]
             row[member] = (finish, worker.loader.ahead(finish), ledger.parts(finish))
             self._ledgers[iteration][member] = ledger

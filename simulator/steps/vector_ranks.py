@@ -6,17 +6,19 @@ went. The rules and why this is exact: `vector_step.py`.
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import Times, check_room
 from gcsim.simulator.network.delays import collective_key
 from gcsim.simulator.steps.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+from gcsim.simulator.steps.step_plan import CarryOut
 from gcsim.simulator.steps.vector_ends import begin, beside
-from gcsim.simulator.steps.vector_layout import FORWARD, KINDS, OPTIMIZER, THREAD, Layout
+from gcsim.simulator.steps.vector_layout import FORWARD, KINDS, OPTIMIZER, THREAD
 from gcsim.simulator.steps.vector_loops import (
     EARLY,
     FREE,
@@ -30,51 +32,11 @@ from gcsim.simulator.steps.vector_loops import (
     STREAMS,
     advance,
 )
+from gcsim.simulator.steps.vector_plan import PlanArrays
 from gcsim.simulator.steps.vector_streams import run
 
 PARTS = (*KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
-
-
-class _Step:
-    """What the loops read of one plan, and where they write while they follow it."""
-
-    def __init__(self, plan: StepPlan) -> None:
-        if plan.machines is not None:
-            raise InternalError("ranks that share cores: only events simulate that")
-        if plan.slots != 1:
-            raise InternalError(f"{plan.slots} collectives at a time: only events simulate that")
-        if plan.input_batch and plan.prefetch < 1:
-            raise InternalError(f"a loader that keeps {plan.prefetch} batches never makes one")
-        self.plan, self.layout = plan, Layout.of(plan)
-        layout, side = self.layout, int(self.layout.side_stream)
-        self.even_table = layout.table(_ONE)
-        self.shape = layout.shape()
-        self.places = np.array(
-            [layout.buckets, side, layout.side if side else THREAD, layout.after, 0, 0],
-            dtype=np.int64,
-        )
-        self.works = [
-            (bucket, index, record, work.server_times[index] if work.server_times else 0)
-            for bucket, work in enumerate(plan.buckets)
-            for index, record in enumerate(work.collectives)
-        ]
-        self.calls, self.side = _zeros(0, 0, 0), _zeros(0, 0)
-        self._uneven = _zeros(0, 0)
-
-    def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The durations at these factors; until the next call."""
-        if self._uneven.shape[-1] != len(factors):
-            self._uneven = self.layout.room(len(factors))
-        return self.layout.table(factors, self._uneven)
-
-    def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`calls` and `side`, whatever is in them, with as many columns."""
-        if self.calls.shape[-1] != width or self.side.shape[-1] != width:
-            layout, collectives = self.layout, len(self.layout.names)
-            pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
-            self.calls, self.side = _zeros(3, collectives, width), _zeros(pieces, width)
-        return self.calls, self.side
 
 
 class Vectors:
@@ -88,7 +50,7 @@ class Vectors:
     def __init__(self, schedule: Schedule, ranks: int, carry_out: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._carry_out = carry_out
-        self._steps = [_Step(plan) for plan in schedule.plans]
+        self._steps = [PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
         self._number = 0
         """Of the iteration that comes next, or is under way."""
@@ -119,6 +81,7 @@ class Vectors:
         """Simulate the next iteration, at these paces `[ranks]`; when each rank finishes it.
 
         The iteration's `parts` `[ranks]` are filled. The finish is `[1]` where all ranks are alike.
+        Raises `InputError` when the clock cannot hold the times.
         """
         self._step = self._steps[self._schedule.turn(self._number)]
         self._calls, self._side = self._step.room(self._width)
@@ -134,11 +97,15 @@ class Vectors:
             self._join()
         elif self._width < len(factors):
             self._part()
+        # before the loops, whose sums would pass 64 bits without a word
+        most = ceil(self._step.work * float(factors.max()))
+        check_room(self._number, int(self._start.max()) + most)
         self._simulate(table)
         start = self._start  # after `_part`, which may have given each rank its own
         state = self._state
         ended = np.maximum(np.maximum(state[FREE], state[ISSUED]), state[LEFT])
         done: Times = ended + table[OPTIMIZER]
+        check_room(self._number, int(done.max()))
         self._account(parts, table, factors)
         exposed = parts["exposed"]
         exposed[:] = done - start

@@ -53,7 +53,8 @@ def simulate(
 
     `carry_out` gives a collective's exits; the key that it is given is made of `seed`, iteration,
     bucket and place. `pace(i)` are the ranks' factors in iteration i. Raises `InternalError`
-    for two slots, and when a collective lets a rank leave before its last entry.
+    for two slots, and when a collective lets a rank leave before its last entry, `InputError` when
+    the clock cannot hold the times.
     """
     vectors = Vectors(schedule_of(plan), ranks, carry_out, seed)
     finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)

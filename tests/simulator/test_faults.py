@@ -86,6 +86,17 @@ def test_with_a_parameter_server_nobody_waits() -> None:
     assert done.lost == 5
 
 
+@pytest.mark.parametrize(("down", "with_four", "restarts"), [(None, 2, 0), (10, 2 + 2, 1)])
+def test_a_node_that_dies_again_while_it_joins_stays_away(
+    down: int | None, with_four: int, restarts: int
+) -> None:
+    again = faults((2, 25, 40), (2, 80, down), horizon=145)
+    done = run(again, waits=False, faster=0)
+    # back at 65, to take part from 95 on, but dead at 80; if back at 90, with the weights at 120
+    assert (done.iterations, done.restarts) == (14, restarts)
+    assert done.samples == (with_four * 4 + (14 - with_four) * 3) * 32
+
+
 def test_a_restart_that_is_disturbed_begins_again() -> None:
     done = run(faults((2, 25, None), (3, 40, None), horizon=131), faster=0)
     assert done.restarts == 1

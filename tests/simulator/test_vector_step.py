@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.errors import InternalError
+from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps import (
@@ -396,3 +396,12 @@ def test_what_does_not_fit_together_is_our_bug() -> None:
         simulate(plan, ranks=3, carry_out=lambda w, e, s, k: fixed(w, e[:2], s, k))
     with pytest.raises(InternalError, match="keeps 0 batches"):
         simulate(replace(plan, input_batch=1, prefetch=0), ranks=1, carry_out=fixed)
+
+
+@pytest.mark.parametrize("work", [2**60, 2**62, 2**70])
+def test_times_beyond_the_clock_are_reported_before_a_sum_passes_64_bits(work: int) -> None:
+    """Whatever is computed: within an iteration, over iterations, or in one piece of work."""
+    compute = ComputeTimes(forward=work, backward=1, parts=(1,), provenance="a test")
+    plan = StepPlan(compute=compute, buckets=(BucketWork(before=()),))
+    with pytest.raises(InputError, match="more than the 53 days"):
+        simulate(plan, ranks=2, carry_out=lambda _, entry, *__: entry, iterations=12)

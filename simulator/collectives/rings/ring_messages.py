@@ -227,8 +227,9 @@ def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
 
 def check_range(entry: Times, duration: Picoseconds) -> None:
     """Raise `InputError` when `duration` after the last entry is beyond the 64-bit clock."""
-    if int(entry.max()) + duration >= _LIMIT:
-        raise _beyond(duration)
+    end = int(entry.max()) + duration
+    if end >= _LIMIT:
+        raise _beyond(duration) if duration >= _LIMIT // 2 else _late(end)
 
 
 def check_time(time: Picoseconds) -> None:
@@ -243,5 +244,15 @@ def _beyond(duration: Picoseconds) -> InputError:
             message=f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, more than "
             "the 13 days that the clock has room for",
             hint="check the link's bandwidth and latency, and cluster.reduction",
+        )
+    )
+
+
+def _late(end: Picoseconds) -> InputError:
+    return InputError(
+        Problem(
+            message=f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, more "
+            "than the 13 days that the clock has room for",
+            hint="let training.iterations be fewer, or check the times of the step",
         )
     )
