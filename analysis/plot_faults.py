@@ -1,9 +1,8 @@
-"""How far does training get when nodes die? Useful iterations against time, at the largest size.
+"""How far does training get when nodes die? Useful samples against time, at the largest size.
 
 Above, one line a method: flat where nothing gets done that counts (an iteration that a death has
 destroyed, the restart of a new process group, nobody left). In the middle the same over what the
-method would have done by then without deaths, so that slow methods can be read too; above 100 %
-where fewer nodes need less time for an iteration. Below, a bar for each node that dies, until it is
+method would have done by then without deaths, so that slow methods can be read too. Below, a bar for each node that dies, until it is
 back.
 """
 
@@ -50,7 +49,7 @@ _DEATH: dict[str, Any] = {"color": VERMILION, "linewidth": 0.8, "linestyle": (0,
 _RETURN: dict[str, Any] = {"color": GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Seconds, and iterations that are done by then."""
+"""Seconds, and samples that have been used by then."""
 
 
 def faults_figure(result: Result) -> Figure:
@@ -108,26 +107,26 @@ def line(progress: Progress, horizon: float) -> Line:
 
 
 def undisturbed(result: Result) -> dict[str, float]:
-    """By label: iterations a second at the largest size, without deaths."""
-    return {row.label: 1 / row.iteration_s for row in at_largest(result)}
+    """By label: samples a second at the largest size, without deaths."""
+    return {row.label: row.throughput_samples_per_s for row in at_largest(result)}
 
 
 def _lines(
     axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, LineStyle], result: Result
 ) -> None:
     """Both panels of lines."""
-    rates = undisturbed(result)
+    rates, iteration = undisturbed(result), _samples_of_an_iteration(result)
     instants = np.linspace(0, told.horizon_s, INSTANTS + 1)[1:]
     for one in told.progress:
         times, done = line(one, told.horizon_s)
         look = _look(styles[one.label])
         axes.plot(times, done, label=one.label, **look)
         share = 100 * np.interp(instants, times, done) / (instants * rates[one.label])
-        whole = instants * rates[one.label] >= 1  # before the first iteration it tells nothing
+        whole = instants * rates[one.label] >= iteration  # before the first it tells nothing
         shares.plot(instants[whole], share[whole], **look)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_ylabel("useful iterations")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.set_ylabel("useful samples")
     handles = [Line2D([], [], label="a node dies", **_DEATH)]
     if any(outage.end_s is not None for outage in told.outages):
         handles.append(Line2D([], [], label="it is back", **_RETURN))
@@ -165,6 +164,20 @@ def _marks(axes: Axes, outages: Sequence[Outage]) -> None:
             axes.axvline(outage.end_s, zorder=1, **_RETURN)
 
 
+def _samples_of_an_iteration(result: Result) -> float:
+    """Of all nodes together."""
+    row = at_largest(result)[0]
+    return row.throughput_samples_per_s * row.iteration_s
+
+
+def _short(samples: float) -> str:
+    """With three digits: 870 k, 1.16 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if samples >= size:
+            return f"{float(f'{samples / size:.3g}'):g} {unit}"
+    return f"{samples:.0f}"
+
+
 def _look(style: LineStyle) -> dict[str, Any]:
     if style.muted:
         return {"color": style.colour, "linewidth": 0.9, "zorder": 1.5}
@@ -172,12 +185,12 @@ def _look(style: LineStyle) -> dict[str, Any]:
 
 
 def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
-    """By label: the iterations that were done, and what is written beside the end of the line."""
+    """By label: the samples that were used, and what is written beside the end of the line."""
     rates, ends = undisturbed(result), {}
     for one in told.progress:
         done = float(line(one, told.horizon_s)[1][-1])
         share = 100 * done / (told.horizon_s * rates[one.label])
-        ends[one.label] = done, f"{done:,.0f} ({share:.3g} %)  {one.label}"
+        ends[one.label] = done, f"{_short(done)} ({share:.3g} %)  {one.label}"
     return ends
 
 

@@ -41,7 +41,8 @@ Missing = frozenset[int]
 Needed = Callable[[Missing], Collection[int]]
 """Without those that are missing: the nodes without which nobody can go on."""
 Stretch = tuple[Picoseconds, Picoseconds, int]
-"""From when until when, and how many iterations were finished in that time, one after the other."""
+"""From when until when, and how many samples entered the iterations that were finished in that
+time, one after the other."""
 Wait = Generator[simpy.Event, Any, None]
 
 
@@ -158,9 +159,10 @@ class _Job:
         count = max(1, (free - 1) // length)
         yield self.env.timeout(count * length)
         self.iterations += count
-        self.samples += count * (self.nodes - len(self.absent)) * self.samples_per_node
+        samples = count * (self.nodes - len(self.absent)) * self.samples_per_node
+        self.samples += samples
         self.useful += count * length
-        self.stretches.append((now, now + count * length, count))
+        self.stretches.append((now, now + count * length, samples))
 
     def _die(self, node: int, at: Picoseconds, down: Picoseconds | None) -> Wait:
         yield self.env.timeout(at)

@@ -1,6 +1,6 @@
 """The figure of a run with deaths shows what `simulator/faults.py` found, for each method.
 
-Iterations of 10 s, a run of 1000 s: node 3 dies at 205 s and is back at 500 s, a restart costs 30 s
+Iterations of 10 s and one sample, a run of 1000 s: node 3 dies at 205 s and is back at 500 s, a restart costs 30 s
 (the numbers of `stretches` follow by hand from the rules in `simulator/faults.py`).
 """
 
@@ -26,7 +26,9 @@ SERVED = ((0.0, 990.0, 99),)
 @pytest.fixture
 def dying(result: Result) -> Result:
     rows = tuple(
-        replace(row, iteration_s=10.0) for row in result.rows if row.compressor in {"none", "topk"}
+        replace(row, iteration_s=10.0, throughput_samples_per_s=0.1)
+        for row in result.rows
+        if row.compressor in {"none", "topk"}
     )
     faulty = FaultyRuns(
         horizon_s=1000.0,
@@ -39,7 +41,7 @@ def dying(result: Result) -> Result:
     return replace(result, rows=rows, faulty=faulty)
 
 
-def test_a_line_is_flat_where_nothing_counts_and_ends_with_all_iterations() -> None:
+def test_a_line_is_flat_where_nothing_counts_and_ends_with_all_samples() -> None:
     times, done = line(Progress(label="dense", stretches=TOGETHER), 1000.0)
     assert np.interp([100, 200, 220, 235, 505, 520, 535, 1000], times, done).tolist() == [
         10, 20, 20, 20, 47, 47, 47, 93,
@@ -89,6 +91,13 @@ def test_time_is_in_the_unit_that_suits_the_run(dying: Result, horizon: float, u
     *_, below = faults_figure(replace(dying, faulty=shorter)).axes
     assert below.get_xlabel() == unit
     assert "no node dies" in below.texts[0].get_text()
+
+
+def test_samples_are_told_with_three_digits(dying: Result) -> None:
+    assert dying.faulty is not None
+    many = replace(dying.faulty, progress=(Progress(label="dense", stretches=((0, 10, 1234567),)),))
+    above, *_ = faults_figure(replace(dying, faulty=many)).axes
+    assert above.texts[0].get_text().startswith("1.23 M (")
 
 
 def test_the_file_is_written_with_faults_only_and_does_not_stay(

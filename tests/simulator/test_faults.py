@@ -133,7 +133,7 @@ def test_stretches_say_when_what_counts_was_done() -> None:
     assert seconds[0][0] == 0
     assert (20, 55) in [(one[1], two[0]) for one, two in pairwise(seconds)]
     assert seconds[-1][1] == 55 + 63
-    assert sum(count for _, _, count in seconds) == done.iterations
+    assert sum(samples for _, _, samples in seconds) == done.samples
     assert 125 - sum(b - a for a, b, _ in seconds) == done.lost
 
 
