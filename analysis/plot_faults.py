@@ -2,8 +2,8 @@
 
 Above, one line a method: flat where nothing gets done that counts (an iteration that a death has
 destroyed, the restart of a new process group, nobody left). In the middle the same over what the
-method would have done by then without deaths, so that slow methods can be read too. Below, a bar for each node that dies, until it is
-back.
+method would have done by then without deaths, so that slow methods can be read too. Below, a bar
+for each node that dies, until it is back.
 """
 
 from __future__ import annotations

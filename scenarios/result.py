@@ -151,8 +151,8 @@ class Progress:
 
     label: str
     stretches: tuple[tuple[float, float, int], ...]
-    """From when until when (seconds), and how many samples entered the iterations that were finished
-    then, one after the other; between the stretches nothing gets done that counts."""
+    """From when until when (seconds), and how many samples entered the iterations that were
+    finished then, one after the other; between the stretches nothing gets done that counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
