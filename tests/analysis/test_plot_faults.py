@@ -1,7 +1,8 @@
 """The figure of a run with deaths shows what `simulator/faults.py` found, for each method.
 
 Iterations of 10 s and one sample, a run of 1000 s: node 3 dies at 205 s and is back at 500 s, a
-restart costs 30 s (the numbers of `stretches` follow by hand from the rules in `simulator/faults.py`).
+restart costs 30 s (the numbers of `stretches` follow by hand from the rules of
+`simulator/faults.py`).
 """
 
 from __future__ import annotations
