@@ -1,7 +1,8 @@
 """How long does every method take at every size, on the device as stated and on what it may be?
 
 The device as stated is predicted exactly. The corners of its ranges (`corners.py`) need less: only
-the mean iteration, to a share of 1e-4, with what the prediction has prepared of the same cluster.
+the mean iteration, roughly (`Averager.rough_average`), with what the prediction has prepared of the
+same cluster.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
 
@@ -143,6 +143,9 @@ def rough_iteration(schedule: Schedule, stated: Schedule, averager: Averager) ->
 def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
     """The plans of the recorded steps, in the order in which the period has them."""
     plans = [[planner.plan(step) for step in phase.steps] for phase in profile.phases]
+    if not any(_overlaps(plan) for of_phase in plans for plan in of_phase):
+        # a second slot is never taken, and message by message it would take far longer to say so
+        plans = [[replace(plan, slots=1) for plan in of_phase] for of_phase in plans]
     first = list(accumulate((len(of_phase) for of_phase in plans), initial=0))
     numbers: dict[StepPlan, int] = {}
     alike = [[numbers.setdefault(plan, len(numbers)) for plan in of_phase] for of_phase in plans]
@@ -150,6 +153,11 @@ def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
     order = _order(profile)
     turns = [first[phase] + step for phase, step in _steps(order, steps)]
     return Schedule.of([plan for of_phase in plans for plan in of_phase], turns)
+
+
+def _overlaps(plan: StepPlan) -> bool:
+    """Whether two of its collectives may be under way at a time: one bucket's never are."""
+    return sum(bool(bucket.collectives) for bucket in plan.buckets) > 1
 
 
 def _order(profile: TrafficProfile) -> Sequence[int]:

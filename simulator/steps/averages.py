@@ -40,8 +40,8 @@ from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-6
-ROUGH = 1e-4
-"""Where a rough mean will do."""
+ROUGH = 1e-5
+"""The same, where a rough mean will do; a state that moves more in each iteration goes far."""
 ROUGH_PATIENCE = 3
 ROUGH_ITERATIONS = 10
 """Where times are random."""
@@ -92,7 +92,7 @@ class Averager:
         """Picoseconds of the mean iteration, where the mean of a schedule that is like it, and as
         long but for its computations, may stand behind it.
 
-        Off by a share `ROUGH` at most, and exact where it is known. Of random iterations a few are
+        Off by about a share `ROUGH`, and exact where it is known. Of random iterations a few are
         simulated, which say how much longer they take than the same ones of the stated schedule.
         """
         if schedule in self._known:
@@ -107,7 +107,7 @@ class Averager:
             return self._average(schedule, rough=True).iteration
         whole = self.average(stated)
         run = self._many(schedule, WARM_UP + count)
-        few = mean_of(run, int(run.finish[-1].argmax()), count).iteration
+        few = mean_of(run, whole.rank, count).iteration  # two ranks would differ by their luck
         same = Fraction(int(whole.iterations[:count].sum()), count)
         return whole.iteration * few / same if same else few
 

@@ -22,6 +22,8 @@ class Average:
     """By `ledger.PARTS`; all but communication add up to the iteration."""
     iterations: Times
     """Those that count, `[n]`."""
+    rank: int
+    """Whose they are."""
 
 
 def mean_of(run: Run, rank: int, iterations: int) -> Average:
@@ -35,6 +37,7 @@ def mean_of(run: Run, rank: int, iterations: int) -> Average:
             for part in PARTS
         },
         iterations=times,
+        rank=rank,
     )
 
 
@@ -54,4 +57,5 @@ def mean_of_cycle(steady: Steady, *, talks: bool) -> Average:
             for part in PARTS
         },
         iterations=times,
+        rank=rank,
     )

@@ -26,6 +26,7 @@ from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, rough_iteration, schedule_of_period
 from gcsim.simulator.steps import averages, counted
 from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan
 from gcsim.simulator.training import InputLoading, Noise, Training
@@ -691,6 +692,37 @@ def test_a_rough_mean_is_off_by_its_share_at_most(
         rough = rough_iteration(schedule, as_stated, averager)
         # of random iterations the luck is the same, not the share of it in an iteration
         assert rough == pytest.approx(exact, rel=0.01 if training.noise else averages.ROUGH)
+
+
+def test_a_device_that_is_a_picosecond_slower_takes_as_long_whoever_ends_last() -> None:
+    """In ten iterations another rank ends last than in a hundred: ranks must not be mixed."""
+    toy = profile((3, [[exchange()]]), (1, [[exchange(reduce(40_000))]]))
+    compute = replace(COMPUTE, parts=COMPUTE.parts[:1])
+    slower = replace(compute, forward=compute.forward + 1)
+    training = Training(noise=Noise(variation=Fraction(1, 5)), iterations=60)
+    averager = Averager(cluster(4), training, 1)
+    stated = predict(toy, cluster(4), compute, training=training, seed=1, averager=averager)
+    as_stated, schedule = (
+        schedule_of_period(toy, Planner(cluster(4), each, training)) for each in (compute, slower)
+    )
+    rough = rough_iteration(schedule, as_stated, averager)
+    assert rough == pytest.approx(stated.iteration, rel=1e-6)
+
+
+@pytest.mark.parametrize("transport", ["textbook", "gloo"])
+def test_a_second_slot_is_for_a_second_bucket(transport: Literal["textbook", "gloo"]) -> None:
+    chosen = cluster(3, collectives=Collectives(transport=transport))
+    training = Training(concurrent_collectives=2, slow_nodes={0: Fraction(5, 4)})
+    planner = Planner(chosen, replace(COMPUTE, parts=COMPUTE.parts[:1]), training)
+    toy = profile((1, [[exchange(reduce(40_000), gather(700, 30, 5, 900))]]))
+    (alone,) = schedule_of_period(toy, planner).plans
+    assert alone.slots == 1
+    averager = Averager(chosen, training, 0)
+    taken = averager.average(Schedule.of([replace(alone, slots=2)], [0]))
+    assert taken.iteration == averager.average(Schedule.of([alone], [0])).iteration
+    two = profile((1, [[exchange(reduce(40_000)), exchange(reduce(400))]]))
+    both = schedule_of_period(two, Planner(chosen, COMPUTE, training))
+    assert both.plans[0].slots == 2
 
 
 def test_predictions_on_one_cluster_share_what_they_can() -> None:
