@@ -19,10 +19,14 @@ def averaged(result: Result) -> str:
 
 
 def number(result: Result) -> str:
-    """Over how many iterations the means are: "100 iterations"."""
+    """Over how many iterations the means are: "100 iterations"; "or more", where a method has
+    several kinds of step, of which whole rounds are taken."""
     facts = result.provenance.get("averages")
     count = facts.get("iterations") if isinstance(facts, dict) else None
-    return "many iterations" if count is None else plural(count, "iteration")
+    if count is None:
+        return "many iterations"
+    rounds = any(row.period > 1 for row in result.rows)
+    return plural(count, "iteration") + (" or more" if rounds else "")
 
 
 def mean_of(row: Row) -> str:

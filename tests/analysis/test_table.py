@@ -166,7 +166,7 @@ def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
 def test_random_times_input_and_accumulation_are_explained(result: Result) -> None:
     said = " ".join(footnotes(busy(result)))
     assert (
-        "times are means of 50 iterations, which differ. +-: standard error of the mean iteration. "
+        "times are means of 50 iterations or more, which differ. +-: standard error of the mean iteration. "
         "p5, p95: 5 % of the" in said
     )
     assert "iteration = input wait + compute" in said
@@ -244,5 +244,5 @@ def test_all_that_cannot_be_told_apart_are_marked(result: Result) -> None:
     marked = [line for line in render(shown, 240).splitlines() if line.startswith("> ")]
     assert len(marked) == len(at_largest(shown)) + 1
     assert marked[-1] == (
-        "> cannot be told apart with 50 iterations: closer than two standard errors"
+        "> cannot be told apart with 50 iterations or more: closer than two standard errors"
     )
