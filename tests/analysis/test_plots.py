@@ -215,7 +215,9 @@ def test_a_line_from_the_5th_to_the_95th_percentile_where_something_is_random(
     wanted = [(row.iteration_p5_s, row.iteration_p95_s) for row in at_largest(busy(result))]
     found = [tuple(value / 1e3 for value in xs(line)) for line in axes.lines]
     assert found == [pytest.approx(pair) for pair in wanted]
-    assert axes.get_xlabel().startswith("means of 50 iterations or more [ms] (line: 5 to 95 %), and the ")
+    assert axes.get_xlabel().startswith(
+        "means of 50 iterations or more [ms] (line: 5 to 95 %), and the "
+    )
     assert not breakdown_figure(result).axes[0].lines
     assert "mean" not in breakdown_figure(result).axes[0].get_xlabel()
 

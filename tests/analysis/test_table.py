@@ -166,8 +166,8 @@ def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
 def test_random_times_input_and_accumulation_are_explained(result: Result) -> None:
     said = " ".join(footnotes(busy(result)))
     assert (
-        "times are means of 50 iterations or more, which differ. +-: standard error of the mean iteration. "
-        "p5, p95: 5 % of the" in said
+        "times are means of 50 iterations or more, which differ. +-: standard error of the mean "
+        "iteration. p5, p95: 5 % of the" in said
     )
     assert "iteration = input wait + compute" in said
     assert "+ decode + optimizer. An iteration has 4 micro-batches." in said
