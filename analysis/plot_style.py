@@ -108,11 +108,11 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def mark_synthetic(figure: Figure, result: Result) -> None:
-    """Say in the lower right corner that the gradients were drawn, where they were."""
+    """Say in the upper right corner, where no axis has a label, that the gradients were drawn."""
     if are_synthetic(result):
-        inches = 0.06 / float(figure.get_size_inches()[1])
+        top = 1 - 0.06 / float(figure.get_size_inches()[1])
         figure.text(
-            0.995, inches, SYNTHETIC_NOTE, ha="right", va="bottom", fontsize=8, style="italic"
+            0.995, top, SYNTHETIC_NOTE, ha="right", va="top", fontsize=8, style="italic"
         )  # fmt: skip
 
 
