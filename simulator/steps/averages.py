@@ -40,6 +40,7 @@ from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-6
+"""Of a cycle's length: by how much a state may have moved in it to count as settled."""
 ROUGH = 1e-5
 """The same, where a rough mean will do; a state that moves more in each iteration goes far."""
 ROUGH_PATIENCE = 3

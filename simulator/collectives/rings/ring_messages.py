@@ -253,6 +253,6 @@ def _late(end: Picoseconds) -> InputError:
         Problem(
             message=f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, more "
             "than the 13 days that the clock has room for",
-            hint="let training.iterations be fewer, or check the times of the step",
+            hint="let training.iterations be fewer, or check the times of the step and of links",
         )
     )

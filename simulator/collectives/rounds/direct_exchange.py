@@ -90,9 +90,7 @@ class _DirectExchange:
         if few and (self._cards is None or self._cards.random is not None):
             self._cards = None
             self._rounds = Rounds(fabric, first=first)
-            for step in range(1, ranks):
-                partner = self._partner(step)
-                self._rounds.exchange(fabric.everyone, partner, self._parts.to(partner), gamma)
+            exchange_in_rounds(self._rounds, fabric, self._parts, gamma)
 
     def carry_out(self, entry: Times, key: int) -> Times:
         """Exit times `[p]` for entry times `[p]`."""
@@ -102,7 +100,7 @@ class _DirectExchange:
             return self._rounds.carry_out(entry, key)
         ready = entry
         for step in range(1, len(entry)):
-            partner = self._partner(step)
+            partner = _partner(self._fabric, step)
             ready = self._fabric.exchange(
                 ready,
                 self._fabric.everyone,
@@ -121,5 +119,13 @@ class _DirectExchange:
         more = [each.nbytes for each in (self._cards, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
 
-    def _partner(self, step: int) -> Ranks:
-        return (self._fabric.everyone + step) % self._fabric.ranks
+
+def exchange_in_rounds(rounds: Rounds, fabric: Fabric, parts: Parts, gamma: Fraction) -> None:
+    """Add the messages: in step s each rank sends rank r + s its part."""
+    for step in range(1, fabric.ranks):
+        partner = _partner(fabric, step)
+        rounds.exchange(fabric.everyone, partner, parts.to(partner), gamma)
+
+
+def _partner(fabric: Fabric, step: int) -> Ranks:
+    return (fabric.everyone + step) % fabric.ranks

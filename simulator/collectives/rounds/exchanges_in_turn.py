@@ -15,7 +15,11 @@ from typing import Any
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rings.ring import NO_COST
-from gcsim.simulator.collectives.rounds.direct_exchange import MakeParts, exchange_directly
+from gcsim.simulator.collectives.rounds.direct_exchange import (
+    MakeParts,
+    exchange_directly,
+    exchange_in_rounds,
+)
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 
 
@@ -53,7 +57,5 @@ def _rounds(fabric: Fabric, exchanges: tuple[Exchange, ...], first: int) -> Roun
     rounds = Rounds(fabric, first=first)
     for one in exchanges:
         parts = one.make(fabric.ranks, *one.arguments)
-        for step in range(1, fabric.ranks):
-            partner = (fabric.everyone + step) % fabric.ranks
-            rounds.exchange(fabric.everyone, partner, parts.to(partner), one.gamma)
+        exchange_in_rounds(rounds, fabric, parts, one.gamma)
     return rounds
