@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= scenarios/alexnet_32node.yaml
 
-.PHONY: run test long validate validation fuzz bench crosscheck speed transfer devices gallery lint types imports check clean
+.PHONY: run test long validate validation fuzz same bench crosscheck speed transfer devices gallery lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -29,6 +29,9 @@ validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
 
 fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
+
+same: $(VENV)/dev.stamp  ## whether results and pages are those of the commit OLD
+	$(BIN)/python tests/same.py $(OLD)
 
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
 	$(BIN)/python -m pytest tests/benchmarks --ignore=tests/benchmarks/test_bench_compressors.py --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"

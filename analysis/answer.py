@@ -1,42 +1,32 @@
-"""Does compression pay here? The answer in sentences.
+"""Does compression pay here? The answer in sentences: what is safe, what to try, how sure it is.
 
-The winner is chosen by the rule of `gcsim.analysis.selection`; where luck decides, none is named.
-A gradient error is a property of single updates, not an accuracy: the sentences say what was
-measured and claim no more.
+What is named is chosen by the rules of `gcsim.analysis.selection`. A gradient error is a property
+of single updates, not an accuracy: the sentences say what was measured and claim no more.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import groupby
 
-from gcsim.analysis.known import BY, GIVEN, iteration_known, speedup_known, uncertain
-from gcsim.analysis.numbers import milliseconds, plural, significant, times
-from gcsim.analysis.phrases import listed, name_of, spread, within
-from gcsim.analysis.selection import (
-    DENSE,
-    TIE,
-    Best,
-    at_largest,
-    best,
-    best_by_size,
-    dense_row,
-    error_of,
-    told_apart,
-)
+from gcsim.analysis.known import iteration_known, speedup_known, within
+from gcsim.analysis.numbers import milliseconds, plural, significant
+from gcsim.analysis.phrases import listed, name_of, spread
+from gcsim.analysis.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.sources import are_synthetic
-from gcsim.analysis.spread import number, spreads
-from gcsim.analysis.undecided import NAMED, given, undecided
+from gcsim.analysis.spread import number
+from gcsim.analysis.trust import DENSE, NO_MEMORY, is_safe
+from gcsim.analysis.widths import MOST, main_sources
+from gcsim.scenarios.near import TIE
 from gcsim.scenarios.result import Result, Row
 
-NO_MEMORY = "none"
-"""What `Row.memory` says of a method whose steps stand alone."""
-
-SMALL_ERROR = 0.1
-"""NMSE up to which an update counts as near to the dense one in `_nearer`."""
+NAMED = 4
+"""Methods that are named of those that may be faster than the one to try."""
 LARGE_ERROR = 0.5
 """NMSE above which a sentence says what an NMSE of 1 means."""
 
+NO_QUESTION = "no accuracy question"
+NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (
     "The gradients are synthetic: what is sent and the gradient error are those of distributions "
     "fitted to other recordings."
@@ -44,161 +34,211 @@ SYNTHETIC_ANSWER = (
 
 
 def answer(result: Result) -> list[str]:
-    """The answer at the largest size, what it costs, and how it changes with the size."""
-    return _answer(result) + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
-
-
-def _answer(result: Result) -> list[str]:
-    rows = at_largest(result)
-    winner = best(rows)
-    dense = dense_row(rows)
-    where = f"On {plural(winner.row.nodes, 'node')} ({plural(winner.row.workers, 'worker')})"
-    if len(rows) == 1:
-        fact = (
-            f"{where} {winner.row.label} takes {milliseconds(winner.row.iteration_s)} an iteration"
-        )
-        fact += within(iteration_known(winner.row), BY)
-        return [f"{fact}: nothing to compare it with.", *spread(result, rows[:1])]
-    if winner.unclear:
-        sentences = undecided(result, where, winner, dense)
-        if dense is not None and dense not in winner.unclear:
-            sentences += _nearer(result, winner.unclear[0], dense, rows)
-        return [*sentences, *_by_size(result)]
-    if dense is None:
+    """The answer at the largest size, what is safe and what to try, where the width of the
+    interval comes from, and how it changes with the size."""
+    found = largest_verdict(result)
+    first = found.rows[0]
+    where = f"On {plural(first.nodes, 'node')} ({plural(first.workers, 'worker')})"
+    if len(found.rows) == 1:
+        takes = f"{where} {first.label} takes {milliseconds(first.iteration_s)} an iteration"
         sentences = [
-            f"{where} {winner.row.label} is fastest: {milliseconds(winner.row.iteration_s)} an "
-            f"iteration{within(iteration_known(winner.row), BY)}. The scenario has no row of kind "
-            "`none`, so there is no speedup to state.",
-            *spread(result, [winner.row]),
-            _cost(winner.row),
+            f"{takes}{within(iteration_known(first))}: nothing to compare it with.",
+            *_ring_or_tree([first]),
+            *spread(result, [first]),
+            *_left_out(found),
         ]
-    elif winner.row.compressor == DENSE:
-        rival = next(row for row in rows if row is not dense)
-        sentences = [_dense_wins(where, dense, rival), *spread(result, [dense, rival])]
     else:
         sentences = [
-            f"{where} {winner.row.label} is fastest: "
-            f"{times(dense.iteration_s / winner.row.iteration_s)} the speed of {name_of(dense)}"
-            f"{within(speedup_known(winner.row), BY)}, "
-            f"{milliseconds(winner.row.iteration_s)} an iteration against "
-            f"{milliseconds(dense.iteration_s)}.",
-            *spread(result, [winner.row, dense]),
-            _cost(winner.row),
-            *_nearer(result, winner.row, dense, rows),
+            f"{where} {_pays(found)}",
+            *_safe(found),
+            *_to_try(found),
+            *_rivals(result, found),
+            *_left_out(found),
+            *_width(result, found),
+            *_ring_or_tree(_named(found)),
+            *spread(result, _named(found)),
+            *_by_size(result),
         ]
-    equals = [row for row in winner.equals if row.compressor != DENSE]
-    if equals and winner.row.compressor != DENSE:
-        names = " and ".join(row.label for row in equals)
-        sentences.append(f"As fast within {TIE:.0%}, with a larger error: {names}.")
-    return [*sentences, *_by_size(result)]
+    return sentences + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+
+
+def _named(found: Verdict) -> list[Row]:
+    """The rows that the sentences are about, each once."""
+    rows: list[Row] = []
+    for row in (found.safe, found.to_try, found.dense):
+        if row is not None and not any(row is other for other in rows):
+            rows.append(row)
+    return rows
+
+
+def _pays(found: Verdict) -> str:
+    dense, best = found.dense, found.to_try
+    if dense is None:
+        return f"methods are compared with each other. {NO_SPEEDUP}"
+    against = f"{name_of(dense)} takes {milliseconds(dense.iteration_s)} an iteration"
+    if best is None:
+        return f"nothing can be said of compression: {against}, no method here can train."
+    if found.pays == "yes":
+        return f"compression pays: {against}, {best.label} {milliseconds(best.iteration_s)}."
+    if found.pays == "no":
+        return (
+            f"compression does not pay: nothing is more than {TIE:.0%} faster than "
+            f"{name_of(dense)} ({milliseconds(dense.iteration_s)} an iteration); the nearest, "
+            f"{_speedup(best)}."
+        )
+    chance = f"{found.probability:.0%} for {best.label}"
+    if found.pays == "likely":
+        return f"compression is likely to pay, but that is not sure ({chance}): {against}."
+    return f"it is not known whether compression pays ({chance}): {against}."
+
+
+def _speedup(row: Row) -> str:
+    """ "half precision, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
+    if row.speedup_vs_dense is None:
+        return f"{row.label}, {milliseconds(row.iteration_s)}{within(iteration_known(row))}"
+    return f"{row.label}, {significant(row.speedup_vs_dense)} times{within(speedup_known(row))}"
+
+
+def _safe(found: Verdict) -> list[str]:
+    row = found.safe
+    if row is not None:
+        kind = "Safe, and the fastest" if row is found.to_try else "Safe"
+        return [f"{kind}: {_speedup(row)}, {NO_QUESTION}."]
+    if found.pays != "yes":
+        return []
+    tried = [row for row in found.rows if is_safe(row) and row.compressor != DENSE]
+    if not tried:
+        return ["Safe: none of these methods; half precision (`fp16`) would be one."]
+    return [
+        "Of the methods without an accuracy question none is surely faster than dense training; "
+        f"the fastest of them: {_speedup(tried[0])}."
+    ]
+
+
+def _to_try(found: Verdict) -> list[str]:
+    row = found.to_try
+    if row is None or row is found.safe or found.pays == "no":
+        return []
+    if is_safe(row):
+        return [f"Fastest to try: {_speedup(row)}, {NO_QUESTION}."]
+    return [f"Fastest to try: {_speedup(row)}; train before you trust it. {_cost(row)}"]
 
 
 def _cost(row: Row) -> str:
     drift = "" if row.memory == NO_MEMORY else " from empty memory, which later steps move"
+    over = f"over {plural(row.steps_run, 'step')}{drift}"
     if row.nmse is None:
         return (
-            f"What it costs in gradient error: cosine similarity {row.cosine_similarity:.3f}, its "
-            f"update against the dense one, over {plural(row.steps_run, 'step')}{drift}; its scale "
-            "is the learning rate's."
+            f"Its update against the dense one: cosine similarity {row.cosine_similarity:.3f} "
+            f"{over}; its scale is the learning rate's."
         )
     scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
     return (
-        f"What it costs in gradient error: NMSE {significant(row.nmse)}{scale} and cosine "
-        f"similarity {row.cosine_similarity:.3f}, its update against the dense one, over "
-        f"{plural(row.steps_run, 'step')}{drift}."
+        f"Its update against the dense one: NMSE {significant(row.nmse)}{scale}, cosine similarity "
+        f"{row.cosine_similarity:.3f}, {over}."
     )
 
 
-def _dense_wins(where: str, dense: Row, rival: Row) -> str:
-    verdict = f"{where} compression does not pay: "
-    if rival.iteration_s <= dense.iteration_s * (1 + TIE):
-        return (
-            f"{verdict}nothing is more than {TIE:.0%} faster than {name_of(dense)} "
-            f"({milliseconds(dense.iteration_s)} an iteration; {rival.label} takes "
-            f"{milliseconds(rival.iteration_s)})."
-        )
-    return (
-        f"{verdict}{name_of(dense)} is fastest, {milliseconds(dense.iteration_s)} an iteration; "
-        f"the next, {rival.label}, takes {times(rival.iteration_s / dense.iteration_s)} as long "
-        f"({milliseconds(rival.iteration_s)})."
-    )
-
-
-def _nearer(result: Result, winner: Row, dense: Row, rows: tuple[Row, ...]) -> list[str]:
-    """The fastest method whose update is near to the dense one, when the winner's is not.
-
-    Only methods without memory: what error feedback and momentum deliver later differs from the
-    few steps that were run.
-    """
-    if error_of(winner) <= SMALL_ERROR and winner.memory == NO_MEMORY:
+def _rivals(result: Result, found: Verdict) -> list[str]:
+    """What may be faster than the method to try, and what would tell."""
+    if found.to_try is None or found.pays == "no":
         return []
-    faster = [
-        row
-        for row in rows
-        if error_of(row) <= SMALL_ERROR
-        and row.memory == NO_MEMORY
-        and row.compressor != DENSE
-        and row.iteration_s * (1 + TIE) < dense.iteration_s
-    ]
-    if not faster:
-        return [
-            f"No method without memory that has an NMSE of at most {SMALL_ERROR} is faster than "
-            f"{name_of(dense)}."
-        ]
-    faster = [row for row in faster if told_apart(row, dense)]
-    if not faster:
-        doubts = [f"with {number(result)}"] if spreads(rows) else []
-        doubts += [GIVEN] if uncertain(rows) else []
-        return [
-            f"No method without memory that has an NMSE of at most {SMALL_ERROR} can be told from "
-            f"{name_of(dense)} {listed(doubts)}."
-        ]
-    kind = f"Of the methods without memory that have an NMSE of at most {SMALL_ERROR}"
-    found = best(faster)
-    if found.unclear:
-        names = [
-            f"{row.label} ({times(dense.iteration_s / row.iteration_s)})"
-            for row in found.unclear[:NAMED]
-        ]
-        return [f"{kind}, {listed(names)} are faster, and cannot be told apart."]
-    row = faster[0]
-    speedup = times(dense.iteration_s / row.iteration_s)
-    known = f"{speedup_known(row)}; " if speedup_known(row) else ""
+    sentences = []
+    if found.rivals:
+        shown = [_speedup(row) for row in found.rivals[:NAMED]]
+        left = len(found.rivals) - len(shown)
+        others = [plural(left, "other")] if left else []
+        sentences.append(f"As fast, for all that is known: {'; '.join([*shown, *others])}.")
+    if found.by_luck:
+        sentences.append(
+            f"With {number(result)} luck decides between some of them: set training.iterations "
+            "higher."
+        )
+    return sentences
+
+
+def _left_out(found: Verdict) -> list[str]:
+    """Methods that are faster than what is named, and cannot be trained with."""
+    limit = None if found.to_try is None else found.to_try.iteration_s
     return [
-        f"{kind}, {row.label} is fastest: {speedup} ({known}NMSE {significant(error_of(row))})."
+        f"Not counted: {_speedup(row)}: {why}."
+        for row, why in found.left_out
+        if limit is None or row.iteration_s < limit
     ]
+
+
+def _width(result: Result, found: Verdict) -> list[str]:
+    """What the width of the interval comes from, of the row that has the widest."""
+    rows = [row for row in (found.safe, found.to_try) if row is not None and _known(row)]
+    if not rows:
+        return []
+    row = max(rows, key=_relative_width)
+    sources = main_sources(result, row, found.dense)
+    if not sources:
+        return []
+    measures: list[str] = []
+    for one in sources:
+        if one.input.measure not in measures:
+            measures.append(one.input.measure)
+    names = [f"{one.input.name} ({one.share:.0%})" for one in sources]
+    most = "most" if sum(one.share for one in sources) >= MOST else "the largest part"
+    return [
+        f"The interval of {row.label} ({_known(row)}) holds 80 % of what may come out; {most} of "
+        f"its width: {listed(names)}. To narrow it: {listed(measures)}."
+    ]
+
+
+def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
+    """Both times, where NCCL's tuner is near its border and the choice matters."""
+    both = [
+        f"{name_of(row)} {milliseconds(row.iteration_ring_s)} or "
+        f"{milliseconds(row.iteration_tree_s)}"
+        for row in rows
+        if row.iteration_ring_s is not None
+        and row.iteration_tree_s is not None
+        and abs(row.iteration_ring_s - row.iteration_tree_s) > TIE * row.iteration_s
+    ]
+    return [f"NCCL may take ring or tree here: {', '.join(both)}."] if both else []
+
+
+def _known(row: Row) -> str:
+    return iteration_known(row) if row.speedup_vs_dense is None else speedup_known(row)
+
+
+def _relative_width(row: Row) -> float:
+    if row.speedup_low and row.speedup_high:
+        return row.speedup_high / row.speedup_low
+    return (row.iteration_high_s or 1.0) / (row.iteration_low_s or 1.0)
 
 
 def _by_size(result: Result) -> list[str]:
-    """Which method wins at which sizes; nothing to say of a single size."""
-    winners = best_by_size(result)
-    if len(winners) == 1:
+    """What to try at which sizes; nothing to say of a single size."""
+    found = verdicts(result)
+    if len(found) == 1:
         return []
-    runs = [list(group) for _, group in groupby(winners, key=_winner_named)]
-    if len(runs) == 1 and winners[0].unclear:
-        causes = given(
-            result,
-            replace(
-                winners[0],
-                by_luck=any(found.by_luck for found in winners),
-                by_device=any(found.by_device for found in winners),
-            ),
-        )
-        return [f"At no size can it be told which method is fastest, {causes}."]
+    runs = [list(group) for _, group in groupby(found, key=_winner)]
     if len(runs) == 1:
-        return [
-            f"The same method wins at every size, from {plural(winners[0].row.nodes, 'node')} on."
-        ]
+        return [f"The same holds at every size, from {plural(found[0].rows[0].nodes, 'node')} on."]
     parts = []
     for place, group in enumerate(runs):
-        first, last = group[0].row.nodes, group[-1].row.nodes
-        if place == len(runs) - 1:
-            span = f"from {plural(first, 'node')} on" if first != last else f"on {last} nodes"
-        else:
-            span = f"on {plural(last, 'node')}" if first == last else f"on {first} to {last} nodes"
-        parts.append(f"{_winner_named(group[0])} {span}")
-    return ["Fastest by size: " + ", ".join(parts) + "."]
+        span = _span(group, last=place == len(runs) - 1)
+        parts.append(f"{_winner(group[0])} {span}")
+    return ["Fastest to try by size: " + ", ".join(parts) + "."]
 
 
-def _winner_named(found: Best) -> str:
-    return "not told apart" if found.unclear else name_of(found.row)
+def _span(group: Sequence[Verdict], *, last: bool) -> str:
+    """ "on 1 node", "on 2 to 8 nodes", "from 16 nodes on"."""
+    first, end = group[0].rows[0].nodes, group[-1].rows[0].nodes
+    if last and first != end:
+        return f"from {plural(first, 'node')} on"
+    return f"on {plural(end, 'node')}" if first == end else f"on {first} to {end} nodes"
+
+
+def _winner(found: Verdict) -> str:
+    """The method to try; dense where nothing pays."""
+    if found.dense is not None and (found.pays in (None, "no") or found.to_try is None):
+        return name_of(found.dense)
+    if found.to_try is None:
+        return "nothing"
+    sure = found.pays in (None, "yes")
+    return found.to_try.label + ("" if sure else f" ({found.probability:.0%} to pay)")

@@ -23,9 +23,17 @@ import numpy as np
 
 from gcsim.analysis.link_measurements import Measurement
 from gcsim.analysis.link_model import Model, check_algorithm, message_bytes
-from gcsim.analysis.link_shape import SHORTEST, Figure, Shape, Step, Vector
+from gcsim.analysis.link_shape import (
+    SHORTEST,
+    Figure,
+    Shape,
+    Step,
+    Vector,
+    rounded_number,
+    rounded_seconds,
+)
 from gcsim.analysis.link_solver import EXACT, Problem, Solution, latency_and_goodput
-from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.links import Link, Range
 
 STRONG = 10.0
 """By how much a figure must lower the criterion."""
@@ -142,9 +150,10 @@ def fit(
     solution, steps = _with_steps(problem, solution, points)
     link = solution.shape.link(solution.x, name, DIGITS)
     times = problem.model.seconds(link)
+    estimates = tuple(_estimates(solution))
     return LinkFit(
-        link=link,
-        estimates=tuple(_estimates(solution)),
+        link=link.exactly(**_ranges(link, estimates)),
+        estimates=estimates,
         points=tuple(
             Point(measurement=point, repeats=repeats, fitted=float(seconds))
             for (point, repeats), seconds in zip(medians, times, strict=True)
@@ -302,3 +311,28 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
             low=low,
             high=high,
         )
+
+
+def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None]:
+    """The link's, by their fields: the intervals of what long messages see, as its figures are."""
+    last = {estimate.figure: estimate for estimate in estimates}  # by ascending size
+    line = float(link.bandwidth)
+    found: dict[str, Range | None] = {}
+    fields: dict[Figure, str] = {
+        "latency": "latency",
+        "goodput": "efficiency",
+        "overhead": "overhead",
+    }
+    for figure, field in fields.items():
+        known = last.get(figure)
+        if known is None or known.low is None or known.high is None:
+            continue
+        stated = getattr(link, field)
+        low, high = (
+            rounded_number(end / line, DIGITS)
+            if field == "efficiency"
+            else rounded_seconds(end, DIGITS)
+            for end in (known.low, known.high)
+        )
+        found[f"{field}_range"] = (min(stated, low), max(stated, high))
+    return found

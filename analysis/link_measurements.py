@@ -43,6 +43,8 @@ class Measurement:
     seconds: float
     element: int = 4
     """Bytes an element of a vector that is reduced."""
+    dtype: str = "float32"
+    """Type of these elements, by torch's name."""
     algorithm: str = "textbook"
     """A transport, which chooses, or an algorithm, by gcsim's names."""
     place: str

@@ -6,7 +6,8 @@
     collective,ranks,bytes,seconds
     all_reduce,4,1048576,0.0031
 
-Columns may come in any order; `devices_per_node` may be one. Sizes: see `link_measurements.py`.
+Columns may come in any order; `devices_per_node` may be one, and `dtype`: the elements' type as
+torch names it (default float32). Sizes: see `link_measurements.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from gcsim.analysis.link_measurements import (
 from gcsim.errors import InputError, Problem, did_you_mean
 
 COLUMNS = ("collective", "ranks", "bytes", "seconds")
-_OPTIONAL = ("devices_per_node",)
+_OPTIONAL = ("devices_per_node", "dtype")
+ELEMENTS = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
+    "uint8": 1,
+}  # fmt: skip
+"""Bytes an element of the types that Gloo reduces."""
 _LARGEST = 1 << 50
 """Bytes."""
 _MOST_RANKS = 100_000
@@ -59,6 +65,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             continue
         row = dict(zip(header, cells, strict=True))
         row.setdefault("devices_per_node", str(devices))
+        row.setdefault("dtype", "float32")
         point = _point(row, count, mistakes, algorithm)
         if point is not None:
             found.append(point)
@@ -83,6 +90,10 @@ def _point(
     nbytes = _whole(row["bytes"], 1, _LARGEST)
     each = _whole(row["devices_per_node"], 1, _MOST_RANKS)
     seconds = number(row["seconds"])
+    if row["dtype"] not in ELEMENTS:
+        hint = did_you_mean(row["dtype"], ELEMENTS)
+        mistakes.add(line, f"dtype: {row['dtype']!r:.30} is no type that is reduced", hint)
+        return None
     if ranks is None:
         mistakes.add(line, f"ranks: {row['ranks']!r:.30} is no number of ranks from 2")
     elif each is None or ranks % each:
@@ -100,6 +111,8 @@ def _point(
             devices_per_node=each,
             nbytes=nbytes,
             seconds=seconds,
+            element=ELEMENTS[row["dtype"]],
+            dtype=row["dtype"],
             algorithm=algorithm,
             place=f"{mistakes.name}:{line}",
         )

@@ -154,6 +154,7 @@ def _points(
                 nbytes=whole,
                 seconds=row["p50"],
                 element=element,
+                dtype="float16" if element == 2 else "float32",
                 algorithm=stated.algorithm or (known[1] if known else "textbook"),
                 place=f"{name}:{line}",
             )

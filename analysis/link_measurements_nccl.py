@@ -52,6 +52,14 @@ ELEMENTS = {
     "double": 8, "int64": 8, "uint64": 8,
 }  # fmt: skip
 """Bytes an element, by the tool's name of the type."""
+_TORCH = {
+    "char": "int8",
+    "half": "float16",
+    "float": "float32",
+    "int": "int32",
+    "double": "float64",
+}
+"""Names that differ from torch's."""
 
 
 @dataclass(slots=True)
@@ -237,6 +245,7 @@ def _point(
         nbytes=int(nbytes),
         seconds=time / 1e6,
         element=element,
+        dtype=_TORCH.get(row["type"], row["type"]),
         algorithm=stated.algorithm or "nccl",
         place=place,
     )

@@ -31,7 +31,9 @@ from gcsim.simulator.cluster import (
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_ring_allreduce import segments
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.sums import Sums
 
 TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
 _ALL_REDUCE = get_args(AllReduceAlgorithm)
@@ -66,6 +68,9 @@ class Model:
     measurements: Sequence[Measurement]
     inside: Link
     """Between the devices of a machine, where the network is what is fitted."""
+    sums: Sums = Sums()  # noqa: RUF009 (frozen)
+    """What additions cost; nothing where the link's goodput holds them."""
+    host: Host | None = None
     _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -99,17 +104,14 @@ class Model:
             network=link,
             intra_node=link if alone else self.inside,
             collectives=_collectives(point.algorithm),
+            sums=self.sums,
+            host=self.host,
         )
 
 
 def _collectives(algorithm: str) -> Collectives:
     if algorithm in TRANSPORTS:
-        return Collectives(
-            transport=algorithm,  # type: ignore[arg-type]
-            all_reduce="auto",
-            all_gather="auto",
-            host_staging=False,
-        )
+        return Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
     return Collectives(
         all_reduce=algorithm if algorithm in _ALL_REDUCE else "ring",  # type: ignore[arg-type]
         all_gather=algorithm if algorithm in _ALL_GATHER else "ring",  # type: ignore[arg-type]
@@ -122,7 +124,9 @@ def _record(point: Measurement) -> CollectiveRecord | None:
     if kind == "send":
         return None
     if kind == "all_reduce":
-        return CollectiveRecord(kind="all_reduce", sent=(point.nbytes,), element=point.element)
+        return CollectiveRecord(
+            kind="all_reduce", sent=(point.nbytes,), element=point.element, dtype=point.dtype
+        )
     if kind == "all_to_all":
         return CollectiveRecord(kind="all_to_all", sent=(point.nbytes,))
     return CollectiveRecord(kind="all_gather", sent=(-(-point.nbytes // point.ranks),))

@@ -101,14 +101,14 @@ class Shape:
         return Link(
             name=name,
             bandwidth=Fraction(round(line)) if digits is None else _bits(line, digits),
-            latency=_seconds(latency, digits),
-            efficiency=min(Fraction(1), _number(goodput / line, digits)),
-            overhead=_seconds(found.get(("overhead", 0), 0.0), digits),
+            latency=rounded_seconds(latency, digits),
+            efficiency=min(Fraction(1), rounded_number(goodput / line, digits)),
+            overhead=rounded_seconds(found.get(("overhead", 0), 0.0), digits),
             factors=tuple(
                 SizeFactor(
                     from_bytes=from_bytes,
-                    bandwidth=_number(rate / goodput, digits),
-                    latency=_number(max(time, SHORTEST) / latency, digits),
+                    bandwidth=rounded_number(rate / goodput, digits),
+                    latency=rounded_number(max(time, SHORTEST) / latency, digits),
                 )
                 for from_bytes, time, rate in segments
             )
@@ -126,13 +126,15 @@ def _bits(bytes_per_second: float, digits: int) -> Fraction:
     return _significant(bytes_per_second * 8, digits) / 8
 
 
-def _seconds(value: float, digits: int | None) -> Fraction:
+def rounded_seconds(value: float, digits: int | None) -> Fraction:
+    """A time as a link has it; with `digits`, so many that are significant."""
     if digits is not None:
         value = float(_significant(value, digits)) if value >= SHORTEST / 10 else 0.0
     return Fraction(round(value * 10**15), 10**15)
 
 
-def _number(value: float, digits: int | None) -> Fraction:
+def rounded_number(value: float, digits: int | None) -> Fraction:
+    """An efficiency or a factor as a link has it; with `digits`, so many that are significant."""
     if digits is not None:
         return _significant(value, digits)
     return Fraction(max(1, round(value * _DIGITS)), _DIGITS)

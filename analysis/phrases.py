@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gcsim.analysis.selection import DENSE
 from gcsim.analysis.spread import averaged, number, range_of
+from gcsim.analysis.trust import DENSE
 from gcsim.scenarios.result import Result, Row
 
 
@@ -17,7 +17,7 @@ def listed(names: Sequence[str]) -> str:
 
 def name_of(row: Row) -> str:
     """A row's label, where that can stand in a sentence."""
-    return "no compression" if row.label == DENSE else row.label
+    return "dense training" if row.label == DENSE else row.label
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:
@@ -28,9 +28,3 @@ def spread(result: Result, rows: Iterable[Row]) -> list[str]:
     if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
         return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
     return [f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."]
-
-
-def within(interval: str, by: str = "") -> str:
-    """An interval behind the value that it belongs to, and why it is one."""
-    why = f", {by}" if by else ""
-    return f" ({interval}{why})" if interval else ""

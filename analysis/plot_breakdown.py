@@ -14,9 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gcsim.analysis.known import speedup_known, uncertain
+from gcsim.analysis.known import speedup_known, uncertain, within
 from gcsim.analysis.numbers import milliseconds, plural, significant, times
-from gcsim.analysis.phrases import within
 from gcsim.analysis.plot_style import (
     BLUE,
     GREEN,
@@ -39,7 +38,7 @@ PARTS = (
     ("forward", "forward_s", BLUE, ""),
     ("backward", "backward_s", SKY, ""),
     ("encode", "encode_s", ORANGE, "////"),
-    ("exposed communication", "exposed_communication_s", VERMILION, ""),
+    ("waiting for network", "exposed_communication_s", VERMILION, ""),
     ("decode", "decode_s", PURPLE, "...."),
     ("optimizer", "optimizer_s", GREEN, "--"),
 )
@@ -50,7 +49,7 @@ NOW_AND_THEN = ("input_s", "optimizer_s")
 DOT = 0.008
 """Share of the axis below which a line is not drawn."""
 
-KNOWN = "\n(upper line, and range: by what is known of the device)"
+KNOWN = "\n(upper line, and in brackets: the middle 80 % of what the cluster may be)"
 
 DWARFED = 1.8
 """Slowest iteration over the second panel's scale from which that panel is drawn."""
@@ -60,8 +59,7 @@ def breakdown_figure(result: Result) -> Figure:
     """One bar a compressor; the axes' containers are the parts in the order of `parts_of`.
 
     Where iterations differ the bars are means, and a thin line reaches from the 5th to the 95th
-    percentile of the iterations; another, above it, as far as what is known of the device leaves
-    open.
+    percentile of the iterations; another, above it, over the middle 80 % of the draws.
     """
     rows = at_largest(result)
     parts = parts_of(rows)
@@ -172,16 +170,13 @@ def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
-    """Thin lines from the shortest to the longest that an iteration may be, with ends, above the
-    middle of the bars; none that would be a dot."""
+    """Thin lines over the middle 80 % of the draws, with ends, above the middle of the bars; none
+    that would be a dot."""
     for place, row in enumerate(rows):
-        fastest, slowest = (
-            (row.iteration_fastest_s or 0) * 1e3,
-            (row.iteration_slowest_s or 0) * 1e3,
-        )
-        if slowest - fastest > DOT * limit:
+        low, high = (row.iteration_low_s or 0) * 1e3, (row.iteration_high_s or 0) * 1e3
+        if high - low > DOT * limit:
             axes.plot(
-                [fastest, slowest], [place - 0.22] * 2, color="black", linewidth=1.0, marker="|",
+                [low, high], [place - 0.22] * 2, color="black", linewidth=1.0, marker="|",
                 markersize=5, clip_on=True,
             )  # fmt: skip
 
@@ -209,12 +204,12 @@ def _cut_mark(axes: Axes, place: int) -> None:
 def _totals(axes: Axes, rows: Sequence[Row]) -> None:
     """Total and speedup behind each bar."""
     ends = [
-        max(row.iteration_s, row.iteration_p95_s or 0.0, row.iteration_slowest_s or 0.0) * 1e3
+        max(row.iteration_s, row.iteration_p95_s or 0.0, row.iteration_high_s or 0.0) * 1e3
         for row in rows
     ]
     axes.set_xlim(0, (1.6 if any(map(speedup_known, rows)) else 1.27) * max(ends))
     for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
-        speedup += within(speedup_known(row).replace(" to ", "-").replace("x", ""))
+        speedup += within(speedup_known(row).replace(" to ", "-"))
         text = f" {milliseconds(row.iteration_s)}{speedup}"
         axes.text(end, place, text, va="center", fontsize=9)

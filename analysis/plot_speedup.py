@@ -41,8 +41,8 @@ def speedup_figure(result: Result) -> Figure:
     """One line a compressor, in the order of the rows, then the ideal line.
 
     The height of a point is `scaling_efficiency * workers`: throughput over that of one device
-    without communication. A band is what is left open of the speedup against dense by what is known
-    of the device (the same for both); without a dense row, of the throughput.
+    without communication. A band is the middle 80 % of the draws of the speedup against dense (both
+    in the same world); without a dense row, of the throughput.
     """
     styles = line_styles(result)
     with settings():
@@ -88,7 +88,7 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None
 
 
 def _band(axes: Axes, rows: Sequence[Row], style: LineStyle) -> None:
-    """What the throughput may be; where there is a single size, a line with ends."""
+    """Between what the throughput may be; where there is a single size, a line with ends."""
     if style.muted or not uncertain(rows):
         return
     workers = [row.workers for row in rows]
@@ -103,14 +103,18 @@ def _band(axes: Axes, rows: Sequence[Row], style: LineStyle) -> None:
 
 
 def _ends(row: Row) -> tuple[float, float]:
-    """The smallest and the largest height that a point may have."""
+    """Between which heights a point is in 80 % of the draws."""
     height = relative_throughput(row)
-    if row.speedup_vs_dense and row.speedup_lowest and row.speedup_highest:
+    if row.speedup_vs_dense and row.speedup_low and row.speedup_high:
         unit = height / row.speedup_vs_dense
-        return unit * row.speedup_lowest, unit * row.speedup_highest
-    fastest, slowest = row.iteration_fastest_s, row.iteration_slowest_s
+        return unit * row.speedup_low, unit * row.speedup_high
+    if row.speedup_vs_dense:
+        return height, height  # dense itself
     unit = height * row.iteration_s
-    return unit / (slowest or row.iteration_s), unit / (fastest or row.iteration_s)
+    return (
+        unit / (row.iteration_high_s or row.iteration_s),
+        unit / (row.iteration_low_s or row.iteration_s),
+    )
 
 
 def _look(style: LineStyle) -> dict[str, Any]:
@@ -154,7 +158,7 @@ def _note(result: Result) -> str:
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
-    return f"\nband: what {what} may be, by what is known of the device"
+    return f"\nband: the middle 80 % of what {what} may be, for all that is known"
 
 
 def _power(value: float) -> str:

@@ -19,8 +19,9 @@ import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gcsim.analysis.selection import DENSE, at_largest
+from gcsim.analysis.selection import at_largest
 from gcsim.analysis.sources import SYNTHETIC_NOTE, are_synthetic
+from gcsim.analysis.trust import DENSE
 from gcsim.scenarios.result import Result
 
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"

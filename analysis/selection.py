@@ -1,52 +1,84 @@
-"""Which rows answer the question? The largest size, the fastest method there, and at each size.
+"""Which rows answer the question? At each size: does compression pay, what is safe, what to try.
 
-Rule: at a size the winner has the shortest iteration; methods within 1 % of the shortest are
-called equal, since no prediction here is that sharp, and of equals that one wins whose update is
-nearest to the dense one (smallest NMSE; the uncompressed exchange has none).
+Methods are compared by the interval of how many times as fast one is as the other
+(`comparison.py`): one *surely beats* another when it is more than `TIE` faster in the whole
+interval, 1 %: no prediction here is sharper. Candidates for the fastest are those that nobody
+surely beats; what `trust.py` leaves out neither is one nor beats one.
 
-Where times are random, two methods are told apart when their means differ by more than two combined
-standard errors, 2 sqrt(a^2 + b^2). Methods meet the same luck, so that their errors mostly go
-together and the rule is on the safe side. Methods that are not told apart from the fastest, and may
-differ by more than 1 %, leave no winner.
+Whether compression pays is a question of its own, against every uncompressed row, which servers may
+carry too:
 
-Where figures of the device have ranges, a method that is faster by more than 1 % on a device within
-them leaves no winner either, and a method whose speedup may be on either side of 1 is not told
-apart from the uncompressed exchange.
+- yes: some method is surely faster;
+- no: none may be more than `TIE` faster;
+- else it is likely, or not known, by the probability that it is faster of the method to try.
+
+The method to try is the candidate with the shortest iteration, in the middle of the draws, of those
+that surely pay, if some do; of those within `TIE` of it, the one with the smallest error. Where it
+is not sure to pay, it is the candidate that most probably does. The safe method is chosen in the
+same way among the safe ones that surely pay.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from gcsim.analysis.comparison import median_of, probability_faster, ratio
+from gcsim.analysis.trust import DENSE, fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
+from gcsim.scenarios.near import TIE
 from gcsim.scenarios.result import Result, Row
 
-TIE = 0.01
-"""Relative difference of iteration times below which two methods count as equally fast."""
+LIKELY = 0.5
+"""Probability from which on compression is said to be likely to pay."""
 
-ERRORS = 2
-"""Combined standard errors within which two means are not told apart."""
-
-DENSE = "none"
-"""Registered name of the uncompressed exchange."""
+Pays = Literal["yes", "likely", "not known", "no"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The winner at one size, and those that are as fast."""
+class Verdict:
+    """What can be said at one size."""
 
-    row: Row
-    """Where there is no winner: of those that may be fastest, the one with the smallest error."""
-    equals: tuple[Row, ...]
-    """Other rows within `TIE` of the fastest, by rising NMSE."""
-    unclear: tuple[Row, ...] = ()
-    """Where there is no winner: the rows that cannot be told apart, fastest first; else empty."""
-    by_luck: bool = False
-    """Some of those for luck."""
-    by_device: bool = False
-    """Some of those for what is not known of the device."""
+    rows: tuple[Row, ...]
+    """All of them, fastest first."""
+    dense: Row | None
+    """The uncompressed row that speedups are against."""
+    pays: Pays | None
+    """None where there is nothing to compare, or nothing to compare with."""
+    safe: Row | None
+    """The fastest method whose update is practically the dense one, if it surely pays; without a
+    dense row, the fastest such method."""
+    to_try: Row | None
+    """None where no method can be trained with, or there is none."""
+    probability: float | None
+    """That the method to try is faster than uncompressed training; None without that."""
+    rivals: tuple[Row, ...]
+    """Other methods that nobody surely beats, fastest first."""
+    by_luck: bool
+    """More iterations would decide what is open."""
+    left_out: tuple[tuple[Row, str], ...]
+    """Methods that cannot be trained with, fastest first, and why."""
+
+    @property
+    def recommended(self) -> Row | None:
+        """Uncompressed training unless compression pays; the safe method before others. None where
+        there is nothing to train with."""
+        if self.safe is not None:
+            return self.safe
+        return self.to_try if self.pays == "yes" or self.dense is None else self.dense
+
+    @property
+    def foremost(self) -> tuple[Row, ...]:
+        """Those that may be the fastest, for all that is known; the uncompressed row where nothing
+        is faster."""
+        found = () if self.to_try is None else (self.to_try, *self.rivals)
+        if self.dense is None:
+            return found
+        if self.pays in (None, "no"):
+            return (self.dense,)
+        return found if self.pays == "yes" else (*found, self.dense)
 
 
 def at_largest(result: Result) -> tuple[Row, ...]:
@@ -58,8 +90,8 @@ def at_largest(result: Result) -> tuple[Row, ...]:
 
 
 def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """By iteration time, then by NMSE."""
-    return tuple(sorted(rows, key=lambda row: (row.iteration_s, error_of(row))))
+    """By iteration time, then by NMSE, then by label."""
+    return tuple(sorted(rows, key=lambda row: (row.iteration_s, error_of(row), row.label)))
 
 
 def sizes(result: Result) -> tuple[int, ...]:
@@ -67,90 +99,133 @@ def sizes(result: Result) -> tuple[int, ...]:
     return tuple(sorted({row.workers for row in result.rows}))
 
 
-def best(rows: Iterable[Row]) -> Best:
-    """The winner among rows of one size."""
-    ordered = fastest_first(rows)
-    fastest, dense = ordered[0], dense_row(ordered)
-    limit = fastest.iteration_s * (1 + TIE)
-    equals = sorted((row for row in ordered if row.iteration_s <= limit), key=_error)
-    luck = [row for row in ordered[1:] if _unclear(fastest, row)]
-    device = [row for row in ordered[1:] if may_beat(row, fastest)]
-    unclear = [row for row in ordered[1:] if any(row is one for one in (*luck, *device))]
-    if unclear:
-        first, *others = sorted({id(row): row for row in (*equals, *unclear)}.values(), key=_error)
-        return Best(
-            row=first,
-            equals=tuple(others),
-            unclear=(fastest, *unclear),
-            by_luck=bool(luck),
-            by_device=bool(device),
-        )
-    if dense is not None and dense not in equals:
-        # who is faster than dense beyond doubt goes before who may not be
-        equals = [row for row in equals if row is fastest or told_apart(row, dense)]
-    return Best(row=equals[0], equals=tuple(equals[1:]))
-
-
-def doubt(one: Row, other: Row) -> float:
-    """The difference of two mean iterations, in seconds, that could be luck; 0 without any."""
-    return ERRORS * math.hypot(one.iteration_error_s or 0.0, other.iteration_error_s or 0.0)
-
-
-def told_apart(one: Row, dense: Row) -> bool:
-    """Whether it is known that a method is faster, or slower, than the uncompressed exchange."""
-    return _beyond_luck(one, dense) and not either_side(one)
-
-
-def either_side(row: Row) -> bool:
-    """Whether the speedup may be on either side of 1, for all that is known of the device."""
-    if row.speedup_lowest is None or row.speedup_highest is None:
-        return False
-    return row.speedup_lowest < 1 < row.speedup_highest
-
-
-def may_beat(row: Row, fastest: Row) -> bool:
-    """Whether a row may be faster by more than `TIE`, for all that is known of the device.
-
-    Against the fastest of all rows, that was tried; against another one intervals are compared.
-    """
-    if row.iteration_fastest_s is None or fastest.iteration_slowest_s is None:
-        return False
-    if fastest.over_fastest_lowest is None and row.over_fastest_lowest is not None:
-        ratio = row.over_fastest_lowest
-    elif fastest.speedup_lowest is not None and row.speedup_highest is not None:
-        ratio = fastest.speedup_lowest / row.speedup_highest
-    else:
-        ratio = row.iteration_fastest_s / fastest.iteration_slowest_s
-    return ratio * (1 + TIE) < 1
-
-
-def _beyond_luck(one: Row, other: Row) -> bool:
-    return abs(one.iteration_s - other.iteration_s) > doubt(one, other)
-
-
-def _unclear(fastest: Row, row: Row) -> bool:
-    """Whether a slower row may be faster, or slower by more than `TIE`, but for luck."""
-    worst = row.iteration_s - fastest.iteration_s + doubt(fastest, row)
-    return not _beyond_luck(fastest, row) and worst > fastest.iteration_s * TIE
-
-
-def _error(row: Row) -> tuple[bool, float]:
-    # an exchange without rounding differences may share the NMSE of the dense one
-    return (row.compressor != DENSE, error_of(row))
-
-
 def error_of(row: Row) -> float:
     """The NMSE; infinite where the update's scale is not the gradient's."""
     return math.inf if row.nmse is None else row.nmse
 
 
-def best_by_size(result: Result) -> tuple[Best, ...]:
-    """The winner at each size, ascending."""
+def dense_row(rows: Iterable[Row]) -> Row | None:
+    """The uncompressed row that speedups are against, where there is one."""
+    plain = [row for row in rows if row.compressor == DENSE]
+    return min(plain, key=lambda row: (row.speedup_vs_dense != 1, row.via != ""), default=None)
+
+
+def largest_verdict(result: Result) -> Verdict:
+    """What can be said at the largest size."""
+    return verdict(at_largest(result), recorded_workers(result))
+
+
+def verdicts(result: Result) -> tuple[Verdict, ...]:
+    """What can be said at each size, ascending."""
+    workers = recorded_workers(result)
     return tuple(
-        best(row for row in result.rows if row.workers == workers) for workers in sizes(result)
+        verdict((row for row in result.rows if row.workers == size), workers)
+        for size in sizes(result)
     )
 
 
-def dense_row(rows: Iterable[Row]) -> Row | None:
-    """The first uncompressed row, where there is one."""
-    return next((row for row in rows if row.compressor == DENSE), None)
+def surely_beats(one: Row, other: Row) -> bool:
+    """Whether it is more than `TIE` faster, for all that is known."""
+    return one is not other and ratio(one, other).surely_above(1 + TIE)
+
+
+def surely_faster(one: Row, others: Iterable[Row]) -> bool:
+    """Whether it is faster than each of them, if by little, for all that is known."""
+    return all(ratio(one, other).surely_above(1) for other in others)
+
+
+def candidates(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows that none of them surely beats; quick where they come fastest first."""
+    found = tuple(row for row in rows if not any(surely_beats(other, row) for other in rows))
+    # ten methods or more may beat each other in a circle, each in nine worlds of ten
+    return found or tuple(sorted(rows, key=median_of)[:1])
+
+
+def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
+    """What can be said of rows of one size; `recorded` as in `fault_of`."""
+    ordered = fastest_first(rows)
+    faults = [(row, fault_of(row, recorded)) for row in ordered]
+    usable = [row for row, fault in faults if not fault]
+    plain = [row for row in ordered if row.compressor == DENSE]
+    methods = [row for row in usable if row.compressor != DENSE]
+    dense = dense_row(ordered)
+    leaders = [row for row in candidates(usable) if row.compressor != DENSE]
+    to_try = _to_try(leaders or methods, plain)
+    pays = _pays(methods, plain)
+    rivals = tuple(row for row in leaders if row is not to_try)
+    return Verdict(
+        rows=ordered,
+        dense=dense,
+        pays=pays,
+        safe=_safe(usable, dense, to_try),
+        to_try=to_try,
+        probability=_probability(to_try, plain) if to_try and plain else None,
+        rivals=rivals,
+        by_luck=to_try is not None and _by_luck(to_try, rivals, plain, pays),
+        left_out=tuple((row, fault) for row, fault in faults if fault),
+    )
+
+
+def _pays(methods: Sequence[Row], plain: Sequence[Row]) -> Pays | None:
+    if not methods or not plain:
+        return None
+    if not any(_may_gain(row, plain) for row in methods):
+        return "no"
+    if any(surely_faster(row, plain) for row in methods):
+        return "yes"
+    return "likely" if max(_probability(row, plain) for row in methods) >= LIKELY else "not known"
+
+
+def _may_gain(row: Row, plain: Sequence[Row]) -> bool:
+    """Whether it may be more than `TIE` faster than each."""
+    return all(ratio(row, other).high > 1 + TIE for other in plain)
+
+
+def _probability(row: Row, plain: Sequence[Row]) -> float:
+    return min(probability_faster(row, other) for other in plain)
+
+
+def _to_try(rows: Sequence[Row], plain: Sequence[Row]) -> Row | None:
+    sure = [row for row in rows if surely_faster(row, plain)]
+    if sure or not rows:
+        return _nearest_of_fastest(sure)
+    return max(rows, key=lambda row: (_probability(row, plain), -median_of(row)))
+
+
+def _nearest_of_fastest(rows: Sequence[Row]) -> Row | None:
+    """Of those that are as fast as the fastest, the one with the smallest error."""
+    if not rows:
+        return None
+    limit = min(map(median_of, rows)) * (1 + TIE)
+    # an exchange without rounding differences may share the NMSE of the dense one
+    return min(
+        (row for row in rows if median_of(row) <= limit),
+        key=lambda row: (row.compressor != DENSE, error_of(row), row.iteration_s),
+    )
+
+
+def _safe(usable: Sequence[Row], dense: Row | None, to_try: Row | None) -> Row | None:
+    against = [] if dense is None else [dense]
+    pool = [
+        row
+        for row in usable
+        if row is not dense
+        and is_safe(row)
+        and surely_faster(row, against)
+        and _may_gain(row, against)
+    ]
+    if any(row is to_try for row in pool):
+        return to_try
+    return _nearest_of_fastest(candidates(pool))
+
+
+def _by_luck(to_try: Row, rivals: Sequence[Row], plain: Sequence[Row], pays: Pays | None) -> bool:
+    """Whether something that is open would not be, if the means had no errors."""
+    for rival in rivals:
+        one = ratio(to_try, rival, luck=False)
+        if one.surely_above(1 + TIE) or 1 / one.high > 1 + TIE:
+            return True
+    if pays in ("yes", "no", None):
+        return False
+    found = [ratio(to_try, other, luck=False) for other in plain]
+    return all(one.surely_above(1) for one in found) or any(one.high <= 1 + TIE for one in found)

@@ -125,20 +125,30 @@ def _kernels(facts: Mapping[str, Any]) -> str:
 
 def _ranges(estimates: object) -> str:
     """Figures that were used and are known within a range only: "bandwidth in GB/s: sort 10
-    (10-30), random 200 (150-440); ..."."""
+    (10-30), random 200 (150-440); ...; latency in us: cluster.network 120 (50-220)"."""
     kinds: dict[str, list[str]] = {}
     for entry in estimates if isinstance(estimates, list) else ():
         if isinstance(entry, Mapping) and entry.get("range"):
-            unit, factor = _UNITS[entry["unit"] if entry["figure"] != "launch" else "launch"]
+            own = "kernels" in entry or entry["setting"] == "compute"
+            unit, factor = _unit(entry, short=not own)
             value, low, high = (
                 f"{number / factor:.3g}" for number in (entry["value"], *entry["range"])
             )
-            name = f"{entry['kernels']} " if "kernels" in entry else ""
-            kinds.setdefault(f"{entry['figure']} in {unit}", []).append(
-                f"{name}{value} ({low}-{high})"
+            name = entry.get("kernels", "" if own else entry["setting"])
+            figure = str(entry["figure"]).replace("_", " ")
+            kinds.setdefault(f"{figure} in {unit}" if unit else figure, []).append(
+                f"{name} {value} ({low}-{high})".strip()
             )
     shown = "; ".join(f"{kind}: {', '.join(parts)}" for kind, parts in kinds.items())
     return f"known within ranges: {shown}" if shown else ""
+
+
+def _unit(entry: Mapping[str, Any], *, short: bool) -> tuple[str, float]:
+    """How a note writes the unit of a figure, and how large that is."""
+    if short and entry["unit"] == "s":
+        return ("ns", 1e-9) if entry["value"] < 1e-6 else ("us", 1e-6)
+    named = "launch" if entry["figure"] == "launch" else entry["unit"]
+    return _UNITS.get(named, (named, 1.0))
 
 
 def _transport(facts: Mapping[str, Any]) -> str:

@@ -19,21 +19,13 @@ def averaged(result: Result) -> str:
 
 
 def number(result: Result) -> str:
-    """Over how many iterations the means are: "100 iterations"; "or more", where a method has
-    several kinds of step, of which whole rounds are taken."""
-    facts = result.provenance.get("averages")
-    count = facts.get("iterations") if isinstance(facts, dict) else None
-    if count is None:
+    """Over how many iterations the means are: "100 iterations", "100 to 800 iterations" where some
+    methods needed more."""
+    counts = {row.iterations for row in result.rows if row.iterations is not None}
+    if not counts:
         return "many iterations"
-    rounds = any(row.period > 1 for row in result.rows)
-    return plural(count, "iteration") + (" or more" if rounds else "")
-
-
-def mean_of(row: Row) -> str:
-    """The mean iteration, with its standard error where there is one: "98.0 ms (+- 1.2 ms)"."""
-    error = row.iteration_error_s
-    mean = milliseconds(row.iteration_s)
-    return mean if error is None else f"{mean} (+- {milliseconds(error)})"
+    fewest = f"{min(counts)} to " if len(counts) > 1 else ""
+    return fewest + plural(max(counts), "iteration")
 
 
 def range_of(row: Row) -> str:

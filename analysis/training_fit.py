@@ -207,5 +207,5 @@ def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str
                     f"    {precision}: {{factor: {found.factors[board]:.5g}, "
                     f"models: {found.models[board]}}}"
                 )
-    lines += [f"between: {errors['between']}", f"beyond: {errors['beyond']}"]
+    lines += [f"{kind}: {errors[kind]}" for kind in ("between", "beyond", "elsewhere")]
     return "\n".join(lines) + "\n"

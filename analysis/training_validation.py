@@ -7,6 +7,7 @@ flops    one model is left out; three times its forward FLOPs at the board's eff
          the median over its other models at their largest batch: what the layer model replaces
 between  one measured batch inside a curve: the line between its neighbours
 beyond   one measured batch alone: every other batch of its curve, with the layer model's shape
+elsewhere  a batch by what another source measured of it on the same board
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from gcsim.analysis.training_fit import FAMILIES, Fit, Observation, facts_of, fit, observations
-from gcsim.scenarios.catalog_rates import Processor, boards
+from gcsim.scenarios.catalog_rates import Processor, boards, measurements
 from gcsim.simulator.devices.training_rates import PRODUCTS, Precision
 
 _OUTER = 0.05
@@ -167,11 +168,27 @@ def beyond() -> list[Error]:
     return found
 
 
+def elsewhere() -> list[Error]:
+    """A source's median (over frameworks) of a batch by each other source's, both ways."""
+    groups: dict[tuple[object, ...], dict[str, list[float]]] = {}
+    for row in measurements():
+        key = row.board, row.model, row.tokens, row.precision, row.batch
+        groups.setdefault(key, {}).setdefault(row.source, []).append(row.seconds)
+    return [
+        Error(
+            name=f"{key[0]}, {key[1]}, batch {key[4]}: {one}, {other}",
+            ratio=statistics.median(seconds) / statistics.median(own[other]),
+        )
+        for key, own in groups.items()
+        for one, seconds in own.items()
+        for other in own
+        if one != other
+    ]
+
+
 def backward_ratios() -> tuple[list[Error], list[Error], float]:
     """Errors of the backward pass's share when one board is left out: with one ratio for all
     models, and with each model's own; and the ratio of all."""
-    from gcsim.scenarios.catalog_rates import measurements
-
     rows = [
         (row.board, row.model, row.backward_over_forward)
         for row in measurements()

@@ -25,7 +25,9 @@ Writer = Callable[[Result, Path], None]
 def to_csv(result: Result) -> str:
     """The rows with full precision; the empty field where there is no dense row to compare to."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=Result.columns(), lineterminator="\n")
+    writer = csv.DictWriter(
+        text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(asdict(row) for row in result.rows)
     return text.getvalue()

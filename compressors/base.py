@@ -1,9 +1,10 @@
 """What a compressor is: one worker's side of an algorithm, written as a generator.
 
-    class Mine(Compressor):
-        class Parameters(CompressorParameters):
-            ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
+    class MyParameters(CompressorParameters):
+        ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
 
+    class Mine(Compressor[MyParameters]):
+        Parameters = MyParameters
         about = About(...)
 
         def exchange(self, bucket, step):
@@ -19,17 +20,17 @@ the mean gradient. State lives on the object, keyed by bucket or tensor; randomn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.requests import Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.requests import Exchange, WithoutServer
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
 """A fraction of the elements, in (0, 1]."""
@@ -61,6 +62,8 @@ class About:
     family: Family
     collective: str
     """How it communicates, e.g. "all-gather" or "all-reduce (dense every tau, short between)"."""
+    without_server: WithoutServer | None = None
+    """As its `PushPull` says; None where it never asks for one."""
     bits: str
     """Bits per element that one worker sends, as a formula in the parameters."""
     unbiased: bool
@@ -80,7 +83,10 @@ class Worker:
     seed: int
 
 
-class Compressor(ABC):
+P = TypeVar("P", bound=CompressorParameters, default=Any)
+
+
+class Compressor(ABC, Generic[P]):
     """One worker's state and behaviour; one instance a worker."""
 
     Parameters: ClassVar[type[CompressorParameters]] = CompressorParameters
@@ -89,8 +95,8 @@ class Compressor(ABC):
     requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
     """What the gradients must bring along."""
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, parameters: P) -> None:
+        self.worker, self.parameters = worker, parameters
 
     @abstractmethod
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -100,15 +106,27 @@ class Compressor(ABC):
         the replies tells a worker about the others.
         """
 
+    def mean_of(
+        self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., None], **known: Any
+    ) -> Tensor:
+        """The mean over workers of their decoded payloads: float32 `[n]`.
+
+        `add(payload, layout, out, weight, **known)` decodes one: out += weight * what it says.
+        """
+        update = torch.zeros_like(bucket.gradient)
+        for payload in payloads:
+            add(payload, bucket.layout, update, 1.0 / self.worker.count, **known)
+        return update
+
     # --- what the method promises: `gcsim.compressors.check` holds it to its word ---------------
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: P) -> Laws:
         """What holds with these parameters, for the checker to test."""
         return Laws(unbiased=cls.about.unbiased)
 
     @classmethod
-    def memory(cls, parameters: CompressorParameters) -> str:
+    def memory(cls, parameters: P) -> str:
         """What a worker keeps between steps with these parameters; "none" when every step
         stands alone."""
         return cls.about.state
@@ -125,25 +143,25 @@ class Compressor(ABC):
     # --- schedule: overridden by methods that do not do the same thing at each step -----------
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
+    def period(cls, parameters: P) -> int:
         """Steps after which the kinds of step repeat; 1 when all steps are alike."""
         return 1
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
+    def settled(cls, parameters: P) -> int:
         """The first step after a start-up that is not repeated (a warm-up, say); the phases of
         the `period` steps from here on are what a long training run consists of."""
         return 0
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: P, step: int) -> str:
         """The kind of step `step`, e.g. "synchronisation" or "sampled"."""
         return "step"
 
     # --- quality: what the update is to be compared with --------------------------------------
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
+    def momentum(cls, parameters: P) -> tuple[float, bool]:
         """(coefficient, Nesterov) of a momentum that the algorithm applies before it compresses.
 
         The update is then the counterpart of dense SGD's momentum buffer, not of the gradient.
@@ -151,7 +169,7 @@ class Compressor(ABC):
         return 0.0, False
 
     @classmethod
-    def window(cls, parameters: CompressorParameters) -> int:
+    def window(cls, parameters: P) -> int:
         """Steps whose updates are judged together: the synchronisation interval of methods
         whose replicas differ in between, else 1."""
         return 1

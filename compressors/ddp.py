@@ -42,14 +42,13 @@ from gcsim.compressors.ddp_model import (
     refuse_what_ddp_cannot_carry,
 )
 from gcsim.compressors.dense import Dense
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     Future = torch.futures.Future[Any]
 
 _NOTHING = CompressorParameters()
@@ -222,7 +221,10 @@ class DdpHook:
             except StopIteration as stop:
                 update: Tensor = stop.value
                 return update
-            reply = self._collectives.carry_out(request)
+            try:
+                reply = self._collectives.carry_out(request)
+            except RefusedRequestError as error:
+                exchange.throw(error)
 
     def _member(self, layout: BucketLayout) -> Compressor:
         known, member = self._members.get(layout.index, (None, None))
@@ -232,7 +234,7 @@ class DdpHook:
                     f"DDP has changed bucket {layout.index}: what {self.kind} held back is lost",
                     stacklevel=1,
                 )
-            member = self._compressor(self._worker(), self.parameters)
+            member = new_member(self._compressor, self._worker(), self.parameters)
             self._members[layout.index] = layout, member
         return member
 

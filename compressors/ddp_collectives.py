@@ -4,7 +4,7 @@
 |-------------|---------------------------------------------------------------------------------|
 | `AllReduce` | Gloo's ring; integers that it does not know (int16) in a ring of messages here   |
 | `AllGather` | Gloo's ring; `variable`: a ring of whole blocks, as Gloo's all-gatherv           |
-| `PushPull`  | payloads to rank 0, which serves; a broadcast of the answer                      |
+| `PushPull`  | as an all-gather; every rank serves all payloads, and has the same answer         |
 | `AllToAll`  | Gloo's pairwise exchange; `variable`: lengths first                              |
 | `TreeMerge` | the binomial tree of `requests.TreeMerge`, there and back                        |
 
@@ -18,21 +18,19 @@ for. All payloads lie in host memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
+    AllGather,
     AllReduce,
     AllToAll,
     PushPull,
     Request,
     TreeMerge,
 )
-from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LENGTH = 8
 """Bytes of a length."""
@@ -55,7 +53,7 @@ class Collectives:
     def carry_out(self, request: Request) -> Any:
         """The reply to one request; the other ranks carry out theirs.
 
-        Raises what `torch.distributed` raises when a rank is gone, and `InternalError` when
+        Raises what `torch.distributed` raises when a rank is gone, and `RefusedRequestError` when
         payloads do not go together.
         """
         told, self._told = self._told, []
@@ -64,13 +62,12 @@ class Collectives:
         if isinstance(request, AllToAll):
             return self._all_to_all(request)
         if isinstance(request, PushPull):
-            return self._push_pull(request)
+            return request.server(self._gathered(request, told))
         if isinstance(request, TreeMerge):
             return self._merge_along_tree(request)
-        if request.variable:
-            return self._gather_blocks(request.payload, self._lengths(request.payload, told))
-        gathered = self._gather(request.payload)
-        self._told = gathered if request.payload.numel() % _LENGTH == 0 else []
+        gathered = self._gathered(request, told)
+        if not request.variable and request.payload.numel() % _LENGTH == 0:
+            self._told = gathered
         return gathered
 
     # --- all-reduce ---------------------------------------------------------------------------
@@ -105,6 +102,12 @@ class Collectives:
         return tensor
 
     # --- payloads -----------------------------------------------------------------------------
+
+    def _gathered(self, request: AllGather | PushPull, told: Sequence[Tensor]) -> list[Tensor]:
+        """Everybody's payload, by rank; `told` are lengths that may be theirs."""
+        if request.variable:
+            return self._gather_blocks(request.payload, self._lengths(request.payload, told))
+        return self._gather(request.payload)
 
     def _gather(self, payload: Tensor) -> list[Tensor]:
         """Payloads of one length, by rank."""
@@ -143,7 +146,8 @@ class Collectives:
     def _all_to_all(self, request: AllToAll) -> list[Tensor]:
         payloads = list(request.payloads)
         if len(payloads) != self.count:
-            raise InternalError(f"all-to-all: {self.count} workers, {len(payloads)} payloads")
+            message = f"all-to-all: {self.count} workers, {len(payloads)} payloads"
+            raise RefusedRequestError(message)
         if self.count == 1:
             return payloads
         sizes = [payload.numel() for payload in payloads]
@@ -155,30 +159,13 @@ class Collectives:
         elif len(set(sizes)) == 1:
             coming = sizes
         else:
-            raise InternalError(f"all-to-all of unequal payloads {sizes}: say `variable`")
+            message = f"all-to-all of unequal payloads: {sizes} bytes"
+            raise RefusedRequestError(message, hint="say `variable=True`")
         received = payloads[0].new_empty(sum(coming))
         self._dist.all_to_all_single(received, torch.cat(payloads), coming, sizes, group=self.group)
         return list(torch.split(received, coming))
 
-    # --- a server, and a tree -----------------------------------------------------------------
-
-    def _push_pull(self, request: PushPull) -> Tensor:
-        if self.count == 1:
-            return request.server([request.payload])
-        if self.rank:
-            self._send(request.payload, 0)
-            answer = None
-        else:
-            others = [self._receive(request.payload, rank) for rank in range(1, self.count)]
-            answer = request.server([request.payload, *others])
-        length = torch.tensor([0 if answer is None else answer.numel()])
-        self._dist.broadcast(length, src=self._global[0], group=self.group)
-        if answer is None:
-            answer = request.payload.new_empty(int(length))
-        if answer.numel():
-            answer = answer.contiguous()
-            self._dist.broadcast(answer, src=self._global[0], group=self.group)
-        return answer
+    # --- a tree -------------------------------------------------------------------------------
 
     def _merge_along_tree(self, request: TreeMerge) -> Tensor:
         held, distance = request.payload, 1

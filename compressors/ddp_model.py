@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 def refuse_what_ddp_cannot_carry(

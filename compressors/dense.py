@@ -6,14 +6,10 @@ PyTorch's `DistributedDataParallel` (reducer.cpp) works in this order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.requests import AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Dense(Compressor):

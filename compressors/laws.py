@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor
 
 Replicas = Literal["identical", "meet", "differ"]
 

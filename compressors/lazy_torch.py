@@ -2,6 +2,7 @@
 
 A compressor's file also holds its parameters, and a scenario is checked against those without
 running anything: `gcsim check`, `gcsim list` and a run from the cache must not pay for torch.
+`Tensor` is for annotations; code that runs says `torch.Tensor`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["Tensor", "nn", "torch"]
+
 if TYPE_CHECKING:
-    import torch as torch  # noqa: PLC0414 - re-exported
+    import torch
+    from torch import Tensor, nn
 else:
 
     class _LazyModule(types.ModuleType):
@@ -21,3 +25,5 @@ else:
             return value
 
     torch = _LazyModule("torch")
+    nn = _LazyModule("torch.nn")
+    Tensor = Any  # `isinstance` refuses it

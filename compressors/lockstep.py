@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.mistakes import RefusedRequestError, blame
 from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.requests import (
     AllGather,
@@ -21,11 +23,8 @@ from gcsim.compressors.requests import (
     PushPull,
     Request,
     TreeMerge,
+    WithoutServer,
 )
-from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +39,15 @@ class CollectiveRecord:
     part: bool = False
     """All-gather: each payload is a part of one whole, which p workers share."""
     variable: bool = False
-    """All-to-all: each pair exchanges a length of 8 bytes first."""
+    """All-to-all: each pair exchanges a length of 8 bytes first; push-pull: as `PushPull`."""
     element: int = 1
     """All-reduce: bytes an element; a ring splits the vector between elements."""
+    dtype: str = "float32"
+    """All-reduce: torch's name of the elements' type, which decides what an addition costs."""
+    without_server: WithoutServer = "all_gather"
+    """Push-pull: as `PushPull`."""
+    by_servers: bool = False
+    """All-reduce: by the cluster's parameter servers, whatever carries others."""
 
 
 class Observer(Protocol):
@@ -90,8 +95,9 @@ def lockstep(
     """Run one exchange of all workers to its end; the updates in rank order.
 
     `reduction` carries out all-reduces: `in_gloo_ring_order` gives the bits that Gloo gives.
-    Raises `InternalError` when workers ask for different collectives at the same point, which
-    on a real cluster would be a deadlock.
+    Raises `RefusedRequestError` when workers ask for different collectives at the same point,
+    which on a real cluster would be a deadlock, or for what no collective can do; of exchanges that
+    `participate` guards and whose code is a user's, an `InputError` with file and line.
     """
     seen = observer or _Blind()
     replies: list[Any] = [None] * len(exchanges)
@@ -106,29 +112,53 @@ def lockstep(
                     updates.append(stop.value)
         if updates and not requests:
             return updates
-        if updates or len({type(request) for request in requests}) != 1:
-            asked = [type(request).__name__ for request in requests]
-            raise InternalError(
-                f"workers disagree: {len(updates)} finished, others ask for {asked}"
-            )
-        replies = _carry_out(requests, seen, reduction)
+        try:
+            if updates or len({type(request) for request in requests}) != 1:
+                raise _disagreement(requests, len(updates))
+            replies = _carry_out(requests, seen, reduction)
+        except RefusedRequestError as error:
+            blame(exchanges, error)
+
+
+def _disagreement(requests: Sequence[Request], finished: int) -> RefusedRequestError:
+    hint = "whether and what to ask must not depend on the rank or on a worker's own gradient"
+    names = [type(request).__name__ for request in requests]
+    if finished:  # `requests` are then not by rank; those that ask can be told where
+        ranks = tuple(range(len(requests) + finished))
+        text = f"workers disagree: {finished} finished, others ask for {names}"
+        return RefusedRequestError(text, hint=hint, ranks=ranks)
+    other = next(rank for rank, name in enumerate(names) if name != names[0])
+    text = f"workers disagree: worker 0 asks for {names[0]}, worker {other} for {names[other]}"
+    return RefusedRequestError(text, hint=hint, ranks=(0, other))
 
 
 def _carry_out(requests: Sequence[Request], seen: Observer, reduction: Reduction) -> list[Any]:
     first = requests[0]
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in requests if isinstance(request, AllReduce)]
-        if len({(t.shape, t.dtype) for t in tensors}) != 1:
-            raise InternalError("all-reduce of tensors that differ in shape or dtype")
-        reduced = reduction(tensors, first.op)
+        kinds = [f"{t.dtype} {list(t.shape)}" for t in tensors]
+        if len(set(kinds)) != 1:
+            raise RefusedRequestError(
+                f"all-reduce of tensors that differ in shape or dtype: {_unlike(kinds)}",
+                hint="they are added element by element",
+            )
+        try:
+            reduced = reduction(tensors, first.op)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise RefusedRequestError(f"all-reduce, {first.op}, of {kinds[0]}: {error}") from error
         sent = tuple(t.nbytes for t in tensors)
         seen.collective(
-            CollectiveRecord(kind="all_reduce", sent=sent, element=reduced.element_size())
+            CollectiveRecord(
+                kind="all_reduce",
+                sent=sent,
+                element=reduced.element_size(),
+                dtype=str(reduced.dtype).removeprefix("torch."),
+            )
         )
         return [reduced] + [reduced.clone() for _ in tensors[1:]]
 
     if not isinstance(first, Request):
-        raise InternalError(f"a worker yields {type(first).__name__}, which is no request")
+        raise RefusedRequestError(f"a worker yields {type(first).__name__}, which is no request")
     if isinstance(first, AllToAll):
         return list(_all_to_all([r for r in requests if isinstance(r, AllToAll)], seen))
 
@@ -136,7 +166,10 @@ def _carry_out(requests: Sequence[Request], seen: Observer, reduction: Reduction
     sent = tuple(p.nbytes for p in payloads)
     if isinstance(first, AllGather):
         if not first.variable and len(set(sent)) != 1:
-            raise InternalError(f"all-gather of unequal payloads {sent}: use gather_variable")
+            raise RefusedRequestError(
+                f"all-gather of unequal payloads: {_unlike([f'{n} bytes' for n in sent])}",
+                hint="`payloads = yield from gather_variable(payload)` tells the lengths first",
+            )
         seen.collective(CollectiveRecord(kind="all_gather", sent=sent, part=first.part))
         if first.part:  # together they are as large for any number of workers
             return [seen.parts(payloads) for _ in payloads]
@@ -148,20 +181,37 @@ def _carry_out(requests: Sequence[Request], seen: Observer, reduction: Reduction
         return [merged] * len(payloads)
 
     assert isinstance(first, PushPull)
+    if not first.variable and len(set(sent)) != 1:
+        raise RefusedRequestError(
+            f"push-pull of unequal payloads: {_unlike([f'{n} bytes' for n in sent])}",
+            hint="`PushPull(..., variable=True)` tells the lengths first",
+        )
     with seen.serve():
         answer = first.server(seen.payloads(payloads))
-    seen.collective(CollectiveRecord(kind="push_pull", sent=sent, pulled=answer.nbytes))
+    seen.collective(
+        CollectiveRecord(
+            kind="push_pull",
+            sent=sent,
+            pulled=answer.nbytes,
+            variable=first.variable,
+            without_server=first.without_server,
+        )
+    )
     return [answer] * len(payloads)
 
 
 def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[Iterable[Tensor]]:
     count = len(requests)
     if any(len(request.payloads) != count for request in requests):
-        raise InternalError(f"all-to-all: {count} workers, not as many payloads")
+        wrong = next(len(r.payloads) for r in requests if len(r.payloads) != count)
+        raise RefusedRequestError(f"all-to-all: {count} workers, {wrong} payloads")
     lengths = {payload.nbytes for request in requests for payload in request.payloads}
     variable = requests[0].variable
     if not variable and len(lengths) != 1:
-        raise InternalError(f"all-to-all of unequal payloads {sorted(lengths)}: say `variable`")
+        raise RefusedRequestError(
+            f"all-to-all of unequal payloads: {min(lengths)} to {max(lengths)} bytes",
+            hint="say `variable=True`",
+        )
     sent = tuple(sum(payload.nbytes for payload in request.payloads) for request in requests)
     seen.collective(CollectiveRecord(kind="all_to_all", sent=sent, variable=variable))
     return [seen.parts([request.payloads[rank] for request in requests]) for rank in range(count)]
@@ -178,3 +228,9 @@ def _merge_along_tree(
                 held[rank] = merge(held[rank], held[rank + distance])
         distance *= 2
     return held[0]
+
+
+def _unlike(values: Sequence[str]) -> str:
+    """Worker 0's value and the first other one."""
+    rank = next(rank for rank, value in enumerate(values) if value != values[0])
+    return f"worker 0 has {values[0]}, worker {rank} {values[rank]}"

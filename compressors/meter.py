@@ -22,17 +22,16 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.compressors.recorder import Recorder
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.recorder import MERGING, Batch, Recorder
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 _active: list[Recorder] = []
@@ -167,6 +166,27 @@ def count_bytes(kind: KernelClass, nbytes: int) -> None:
     """Count bytes that a kernel moves of an operand that is `resident` for the most part."""
     if _active:
         _active[-1].state(kind, nbytes)
+
+
+def batched(tensors: Iterable[T], *also: KernelClass) -> Iterator[T]:
+    """A loop over a bucket's tensors whose kernels a GPU launches for many of them at once.
+
+    So do torch's operators over lists (`torch._foreach_add_`), for up to 30 tensors a launch here;
+    bytes are those of all. Kernels that treat elements alike are merged, and the classes in `also`
+    where operands are as short as to be padded into one matrix. On a CPU the loop is a loop.
+    Loops inside are part of the outermost. Its body must not yield requests.
+    """
+    recorder = _active[-1] if _active else None
+    if recorder is None or recorder.batch is not None:
+        yield from tensors
+        return
+    recorder.batch = batch = Batch(MERGING.union(also))
+    try:
+        for tensor in tensors:
+            batch.next_tensor()
+            yield tensor
+    finally:
+        recorder.batch = None
 
 
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.scans import all_finite, fingerprint
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import unpriced
-from gcsim.compressors.requests import Exchange, PushPull, Request, TreeMerge
-from gcsim.errors import GcsimError, InputError, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.mistakes import (
+    RefusedRequestError,
+    is_users,
+    own_mistakes,
+    place_of,
+    place_of_class,
+    place_of_return,
+)
+from gcsim.compressors.requests import (
+    AllReduce,
+    AllToAll,
+    Exchange,
+    PushPull,
+    Request,
+    TreeMerge,
+)
+from gcsim.errors import InputError, Problem
 
 
 def participate(
@@ -33,11 +44,12 @@ def participate(
     Raises `InputError` that names the compressor: before anything is sent, for a gradient that
     holds NaN or infinity (with the parameter's name); later, for a payload that is damaged, for a
     gradient that the compressor has modified (others are to see it too), for what is no request or
-    no update, and for whatever a compressor that is not gcsim's own raises. `finite` and
-    `unmodified` say whether to look at the gradient, which takes a pass over it and two.
+    no update, for an update that is not finite, and for whatever a compressor that is not gcsim's
+    own raises or asks for in vain, with file and line. `finite` says whether to look at gradient
+    and update, `unmodified` whether to compare the gradient: a pass over it, twice each.
     """
-    title = member.about.title
-    with named(title), own_mistakes(member):
+    cls, title = type(member), member.about.title
+    with named(title), own_mistakes(cls):
         if finite:
             check_finite(bucket)
         before = _fingerprint(bucket) if unmodified else 0
@@ -45,19 +57,28 @@ def participate(
         if not isinstance(exchange, Generator):
             raise InputError(
                 Problem(
+                    place=place_of_class(cls),
                     message=f"exchange() returned {type(exchange).__name__}, not a generator",
                     hint="yield the collectives that it needs, at least behind an `if False:`",
                 )
             )
-        update = yield from _guarded(exchange, title)
+        update = yield from _guarded(exchange, cls, title)
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 Problem(
+                    place=_if_users(cls, place_of_class(cls)),
                     message="exchange() modified bucket.gradient",
                     hint="clone what is to be changed: all compressors see the same gradients",
                 )
             )
-        return _checked_update(update, bucket)
+        if fault := _fault_of(update, bucket, finite):
+            place = _if_users(cls, place_of_return(exchange, cls))
+            raise InputError(Problem(place=place, message=fault[0], hint=fault[1]))
+        return update
+
+
+def _if_users(cls: type[Compressor], place: str) -> str:
+    return place if is_users(cls) else ""
 
 
 @unpriced
@@ -65,35 +86,20 @@ def _fingerprint(bucket: Bucket) -> int:
     return fingerprint(bucket.gradient)
 
 
-def _checked_update(update: Any, bucket: Bucket) -> Tensor:
+@unpriced
+def _fault_of(update: Any, bucket: Bucket, finite: bool) -> tuple[str, str] | None:
+    """What is wrong with an update, and a way out."""
     wanted = f"float32 [{bucket.layout.numel}]"
     if not isinstance(update, torch.Tensor):
-        raise InputError(f"exchange() returned {type(update).__name__}, not an update {wanted}")
+        return f"exchange() returned {type(update).__name__}, not an update {wanted}", ""
     if update.dtype != torch.float32 or update.shape != bucket.gradient.shape:
-        raise InputError(
-            f"exchange() returned {update.dtype} {list(update.shape)}, not an update {wanted}"
-        )
-    return update
-
-
-@contextmanager
-def own_mistakes(member: Compressor) -> Iterator[None]:
-    """Turn what a compressor of the user's raises into an `InputError` with file and line."""
-    try:
-        yield
-    except (GcsimError, GeneratorExit, MemoryError):
-        raise
-    except Exception as error:
-        if type(member).__module__.startswith("gcsim."):
-            raise
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        said = f": {error}" if str(error) else ""
-        raise InputError(
-            Problem(
-                message=f"{type(member).__name__} raised {type(error).__name__}{said}",
-                place=f"{frame.filename}:{frame.lineno}",
-            )
-        ) from error
+        returned = f"{update.dtype} {list(update.shape)}"
+        return f"exchange() returned {returned}, not an update {wanted}", ""
+    if finite and not all_finite(update):
+        wrong = int((~update.isfinite()).sum())
+        hint = "a division by zero, or a number format that cannot hold the gradient"
+        return f"{wrong} of {update.numel()} elements of the update are not finite", hint
+    return None
 
 
 @unpriced
@@ -129,7 +135,9 @@ def named(title: str) -> Iterator[None]:
         ) from error
 
 
-def _guarded(exchange: Exchange, title: str) -> Generator[Request, Any, Tensor]:
+def _guarded(
+    exchange: Exchange, cls: type[Compressor], title: str
+) -> Generator[Request, Any, Tensor]:
     """The exchange, whose callables on the server's side name the compressor too."""
     reply: Any = None
     while True:
@@ -137,23 +145,50 @@ def _guarded(exchange: Exchange, title: str) -> Generator[Request, Any, Tensor]:
             request = exchange.send(reply)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
-        if not isinstance(request, Request):
-            raise InputError(
-                Problem(
-                    message=f"exchange() yielded {type(request).__name__}, which is no request",
-                    hint="yield AllReduce, AllGather, PushPull, AllToAll or TreeMerge",
-                )
-            )
+        if fault := _fault_of_request(request):
+            place = _if_users(cls, place_of(exchange, cls))
+            raise InputError(Problem(place=place, message=fault[0], hint=fault[1]))
         if isinstance(request, PushPull):
-            request = replace(request, server=_naming(request.server, title))
+            request = replace(request, server=_naming(request.server, cls, title))
         elif isinstance(request, TreeMerge):
-            request = replace(request, merge=_naming(request.merge, title))
-        reply = yield request
+            request = replace(request, merge=_naming(request.merge, cls, title))
+        try:
+            reply = yield request
+        except RefusedRequestError as error:
+            if not is_users(cls):
+                raise
+            problem = Problem(place=place_of(exchange, cls), message=error.message, hint=error.hint)
+            raise InputError(problem) from error
 
 
-def _naming(function: Callable[..., Tensor], title: str) -> Callable[..., Tensor]:
+def _fault_of_request(request: Any) -> tuple[str, str] | None:
+    """What is wrong with what a worker yields, and a way out."""
+    kind = type(request).__name__
+    if not isinstance(request, Request):
+        return (
+            f"exchange() yielded {kind}, which is no request",
+            "yield AllReduce, AllGather, PushPull, AllToAll or TreeMerge",
+        )
+    given: list[Any]
+    if isinstance(request, AllReduce):
+        given = [request.tensor]
+    else:
+        given = list(request.payloads) if isinstance(request, AllToAll) else [request.payload]
+    for tensor in given:
+        if not isinstance(tensor, torch.Tensor):
+            what = f"{type(tensor).__module__}.{type(tensor).__name__}"
+            return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
+    return None
+
+
+def _naming(
+    function: Callable[..., Tensor], cls: type[Compressor], title: str
+) -> Callable[..., Tensor]:
     def call(*payloads: Tensor | Iterable[Tensor]) -> Tensor:
-        with named(title):
-            return function(*payloads)
+        with named(title), own_mistakes(cls):
+            answer = function(*payloads)
+            if not isinstance(answer, torch.Tensor):
+                raise InputError(f"its server returned {type(answer).__name__}, not a payload")
+            return answer
 
     return call

@@ -12,12 +12,9 @@ Source: pytorch/gloo, gloo/allreduce.cc (`ring`), gloo/allreduce.h (`kMaxSegment
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from gcsim.compressors.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 
 Operation = Literal["sum", "max"]
 Reduction = Callable[[Sequence["Tensor"], Operation], "Tensor"]

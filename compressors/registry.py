@@ -6,12 +6,15 @@ A name outside this table of the form `package.module:Class` is imported from th
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.mistakes import is_users, new_member, own_mistakes, place_of_class
 from gcsim.errors import InputError, Problem, did_you_mean
 
 REGISTRY: dict[str, str] = {
@@ -97,7 +100,7 @@ def compressor_class(name: str) -> type[Compressor]:
     except Exception as error:  # the user's module may raise anything
         raise InputError(
             Problem(
-                message=f"cannot import compressor {name!r}: {type(error).__name__}: {error}",
+                message=f"cannot import compressor {name!r}: {_said(error)}",
                 hint="write package.module:Class, importable from here",
             )
         ) from error
@@ -106,10 +109,24 @@ def compressor_class(name: str) -> type[Compressor]:
     if not isinstance(getattr(found, "about", None), About):
         raise InputError(
             Problem(
-                message=f"{name!r} does not say what it is", hint="give it `about = About(...)`"
+                message=f"{name!r} does not say what it is",
+                place=place_of_class(found),
+                hint="give it `about = About(...)`",
             )
         )
     return found
+
+
+def _said(error: BaseException) -> str:
+    """What the user's module raised, and where in it."""
+    place = ""
+    if not isinstance(error, SyntaxError):  # which says where by itself
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [
+            f for f in frames if not f.filename.startswith("<") and "importlib" not in f.filename
+        ]
+        place = f" ({own[-1].filename}:{own[-1].lineno})" if len(own) > 1 else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameters:
@@ -126,7 +143,7 @@ def checked_parameters(
 ) -> CompressorParameters:
     """`check_parameters` for a class; `name` is what errors call it."""
     try:
-        return cls.Parameters(**given)
+        checked = cls.Parameters(**given)
     except ValidationError as error:
         problems = []
         for fault in error.errors():
@@ -142,8 +159,34 @@ def checked_parameters(
                 hint = ""
             problems.append(Problem(message=message, place=key, hint=hint))
         raise InputError(problems) from error
+    except Exception:
+        with own_mistakes(cls):
+            raise
+    if is_users(cls):
+        _check_schedule(cls, checked)
+    return checked
+
+
+def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> None:
+    """Raise `InputError` with file and line where a user's class says impossible things of itself,
+    so that nobody meets them later."""
+    with own_mistakes(cls):
+        for name, least in (("period", 1), ("window", 1), ("settled", 0)):
+            value = getattr(cls, name)(parameters)
+            if not isinstance(value, int) or value < least:
+                raise InputError(f"{name}() is {value!r}, not a whole number from {least} up")
+        phase = cls.phase(parameters, cls.settled(parameters))
+        laws, momentum = cls.laws(parameters), cls.momentum(parameters)
+        for name, value, kind in (
+            ("phase", phase, str),
+            ("memory", cls.memory(parameters), str),
+            ("laws", laws, Laws),
+            ("momentum", momentum, tuple),
+        ):
+            if not isinstance(value, kind):
+                raise InputError(f"{name}() is {value!r}, not a {kind.__name__}")
 
 
 def create(name: str, worker: Worker, given: Mapping[str, Any] | None = None) -> Compressor:
     """One worker's instance of the named compressor."""
-    return compressor_class(name)(worker, check_parameters(name, given or {}))
+    return new_member(compressor_class(name), worker, check_parameters(name, given or {}))

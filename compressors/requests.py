@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,17 +46,28 @@ class AllGather:
     part: bool = False
 
 
+WithoutServer = Literal["alltoall_allgather", "all_gather"]
+"""How a push-pull travels where there is no server. alltoall_allgather: the server treats each
+element, or block of elements, by itself, so that each of p ranks serves a stripe of 1 / p (stripes
+by an all-to-all, their answers by an all-gather). all_gather: it needs whole payloads, which
+everybody gets and serves alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PushPull:
     """Push a payload to the parameter server and pull what it returns.
 
     `server` maps the payloads of all workers, in rank order, to the payload that every worker
     pulls. It is called once per exchange, on the server's side: with worker 0's callable, whose
-    object holds the server's state.
+    object holds the server's state; or, where there is no server, on every worker with its own. So
+    it must not depend on who calls it. `variable` says that payloads, or stripes of them, may
+    differ in length between workers: without a server lengths are then exchanged first.
     """
 
     payload: Tensor
     server: Callable[[Iterable[Tensor]], Tensor]
+    without_server: WithoutServer = "all_gather"
+    variable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

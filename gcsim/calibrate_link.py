@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     import torch
 
 Operation = Callable[[], object]
+Job = tuple[str, str]
+"""Collective, and type of its elements."""
 
 _GROWTH = 4
 _BATCH_SECONDS = 2e-3
 _MOST_IN_BATCH, _LEAST_BATCHES, _MOST_BATCHES = 100, 3, 25
 _WARM_UP = 2
 _TIMEOUT_SECONDS = 300
-_ELEMENT = 4
 _MEASURED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -67,6 +68,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"of {', '.join(_MEASURED)}",
     )
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        metavar="NAME,...",
+        help="all-reduces of these types; two of them tell what an addition costs (Gloo)",
+    )
     parser.add_argument("--min-size", default="1 KiB", metavar="SIZE")
     parser.add_argument("--max-size", default="64 MiB", metavar="SIZE")
     parser.add_argument("--seconds-budget", type=float, default=60.0, metavar="SECONDS")
@@ -76,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     sizes = list(_sizes(options))
-    names = _collectives(options.collective)
+    names = list(_jobs(_listed(options.collective), _listed(options.dtype)))
     if options.seconds_budget <= 0:
         raise InputError(Problem(place="--seconds-budget", message="must be more than 0"))
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
@@ -131,15 +138,27 @@ def _sizes(options: argparse.Namespace) -> Iterator[int]:
         smallest *= _GROWTH
 
 
-def _collectives(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in _MEASURED]
-    if unknown:
-        message = f"{', '.join(map(repr, unknown))}: not measured here"
-        raise InputError(
-            Problem(place="--collective", message=message, hint=f"known: {', '.join(_MEASURED)}")
-        )
-    return list(dict.fromkeys(names))
+def _listed(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def _jobs(names: Sequence[str], dtypes: Sequence[str]) -> Iterator[Job]:
+    """Collectives with types; only all-reduces add anything."""
+    from gcsim.analysis.link_measurements_csv import ELEMENTS
+
+    for place, given, known in (
+        ("--collective", names, _MEASURED),
+        ("--dtype", dtypes, tuple(ELEMENTS)),
+    ):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            message = f"{', '.join(map(repr, unknown))}: not measured here"
+            raise InputError(
+                Problem(place=place, message=message, hint=f"known: {', '.join(known)}")
+            )
+    for name in names:
+        for dtype in dtypes if name == "all_reduce" else ("float32",):
+            yield name, dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,19 +181,22 @@ class _Cluster:
             raise InputError(Problem(message=message, hint="start as many on each"))
         return cls(ranks=dist.get_world_size(), devices_per_node=int(local), device=device)
 
-    def operation(self, collective: str, nbytes: int) -> tuple[Operation, int]:
+    def operation(self, job: Job, nbytes: int) -> tuple[Operation, int]:
         """What runs the collective, and the bytes that it really has."""
         import torch
         import torch.distributed as dist
 
-        def buffer(elements: int) -> torch.Tensor:
-            return torch.zeros(elements, dtype=torch.float32, device=self.device)
+        collective, dtype = job
+        kind = getattr(torch, dtype)
 
-        part = max(1, nbytes // (_ELEMENT * self.ranks))
-        one, all_of_them = buffer(part), part * self.ranks * _ELEMENT
+        def buffer(elements: int) -> torch.Tensor:
+            return torch.zeros(elements, dtype=kind, device=self.device)
+
+        part = max(1, nbytes // (kind.itemsize * self.ranks))
+        one, all_of_them = buffer(part), part * self.ranks * kind.itemsize
         if collective == "all_reduce":
-            vector = buffer(max(1, nbytes // _ELEMENT))
-            return lambda: dist.all_reduce(vector), len(vector) * _ELEMENT
+            vector = buffer(max(1, nbytes // kind.itemsize))
+            return lambda: dist.all_reduce(vector), vector.nbytes
         whole = buffer(part * self.ranks)
         if collective == "all_gather":
             gather = _function("all_gather_single", "all_gather_into_tensor")
@@ -227,7 +249,7 @@ def _largest(value: float, device: torch.device) -> float:
 
 
 def _measure(
-    cluster: _Cluster, names: Sequence[str], sizes: Sequence[int], budget: float
+    cluster: _Cluster, names: Sequence[Job], sizes: Sequence[int], budget: float
 ) -> tuple[list[str], list[str]]:
     """Rows of the CSV, and what was left out. All ranks decide alike, by the slowest's clock."""
     begin = time.perf_counter()
@@ -239,7 +261,8 @@ def _measure(
             share = left / (len(names) - number)
             needed = _GROWTH * last * (_WARM_UP + 1 + _LEAST_BATCHES)
             if place >= 3 and needed > share:
-                notes.append(f"{name} from {size} bytes on is left out: it would take too long")
+                what = " of ".join(name)
+                notes.append(f"{what} from {size} bytes on is left out: it would take too long")
                 break
             run, nbytes = cluster.operation(name, size)
             cluster.batch(run, _WARM_UP)
@@ -248,7 +271,8 @@ def _measure(
             spend = share / (len(sizes) - place)
             batches = int(min(_MOST_BATCHES, max(_LEAST_BATCHES, spend / (count * last + 1e-9))))
             last = statistics.median(cluster.batch(run, count) for _ in range(batches))
-            rows.append(f"{name},{cluster.ranks},{nbytes},{last:.9g}")
+            collective, dtype = name
+            rows.append(f"{collective},{cluster.ranks},{nbytes},{last:.9g},{dtype}")
     return rows, notes
 
 
@@ -267,7 +291,7 @@ def _tell(
 
     command = shlex.join(["torchrun", "-m", "gcsim.calibrate_link", *sys.argv[1:]])
     facts = [f"{key}: {value}" for key, value in _facts(options, backend, cluster, command)]
-    lines = [*(f"# {fact}" for fact in [*facts, *notes]), ",".join(COLUMNS), *rows]
+    lines = [*(f"# {fact}" for fact in [*facts, *notes]), ",".join([*COLUMNS, "dtype"]), *rows]
     text = "\n".join(lines) + "\n"
     if options.output is not None:
         write_text(options.output, text)

@@ -209,7 +209,13 @@ def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
 @app.command()
 @reported
 def check(
-    scenario: ScenarioArgument,
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO|MODULE:CLASS",
+            help="A YAML file, a shipped scenario's name, or a compressor of your own.",
+        ),
+    ],
     *,
     sets: SetOption = None,
     seed: SeedOption = None,
@@ -217,8 +223,19 @@ def check(
 ) -> None:
     """Check a scenario, and the trace it replays: every problem at once, nothing is run.
 
-    Says what was understood: nodes, links, and the algorithms that the transport chooses.
+    Says what was understood: nodes, links, and the algorithms that the transport chooses. A
+    compressor of your own (my_module:Mine, parameters by --set) is run on small gradients and held
+    to what it says of itself; exit code 2 where it fails.
     """
+    from gcsim.cli_check_compressor import names_a_compressor, report_on, text_of
+
+    if names_a_compressor(scenario):
+        report = report_on(scenario, sets or ())
+        if report.findings or not quiet:
+            print(text_of(report))
+        if report.findings:
+            raise typer.Exit(WRONG_INPUT)
+        return
     from gcsim.cli_check import understood
     from gcsim.cli_show import emit, summary
     from gcsim.scenarios.load import load_scenario

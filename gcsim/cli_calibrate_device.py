@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,7 +86,7 @@ def calibrate_device_command(
 
     command = shlex.join(["gcsim", *sys.argv[1:]])
     with watching(quiet) as progress:
-        measured = calibrate_device(
+        calibration = calibrate_device(
             progress,
             name=called,
             device=device.value,
@@ -93,10 +94,11 @@ def calibrate_device_command(
             quick=quick,
             models=models,
             command=command,
-        ).device
-    write_device(measured, output, _HEAD)
+        )
+    measured, sums = calibration.device, _sums(calibration.sums)
+    write_device(measured, output, f"{_HEAD}sums        {sums}\n")
     if not quiet:
-        note(*_lines(measured), f"written: {output}")
+        note(*_lines(measured), f"  additions of Gloo: {sums}", f"written: {output}")
         change = f"cluster.device={output}"
         note_next(["gcsim", "run", "alexnet_32node", "--set", change], "use it")
 
@@ -105,6 +107,14 @@ _HEAD = """A device, measured. cluster.device of a scenario takes this file's pa
 kernels     by class: what is metered without a measurement of its own
 primitives  by kernel: bytes of one launch and its time; lines between the points
 """
+
+
+def _sums(rates: Mapping[str, float]) -> str:
+    """What a scenario takes."""
+    if not rates:
+        return "torch has no Gloo here"
+    told = ", ".join(f"{dtype}: {rate / 1e6:.3g} MB/s" for dtype, rate in rates.items())
+    return f"cluster.sums: {{{told}}}"
 
 
 def _lines(device: Device) -> list[str]:

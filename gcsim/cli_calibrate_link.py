@@ -112,6 +112,7 @@ def fit_and_tell(
 
     from gcsim.analysis.link_fit import fit
     from gcsim.analysis.link_fit_report import entry, report, warnings
+    from gcsim.analysis.link_sums import by_type, fit_sums, sums_report
     from gcsim.errors import InputError, Problem
     from gcsim.files import write_text
     from gcsim.scenarios import catalog
@@ -121,20 +122,31 @@ def fit_and_tell(
         message = "a scenario tells a link's file by its ending"
         raise InputError(Problem(place=str(output), message=message, hint="name it FILE.yaml"))
     known = [reading.line_rate for reading in readings if reading.line_rate is not None]
+    measured = [point for reading in readings for point in reading.measurements]
+    points, others = by_type(measured)
     found = fit(
-        [point for reading in readings for point in reading.measurements],
+        points,
         inside=catalog.link(intra_node),
         line_rate=_rate(line_rate) if line_rate is not None else min(known, default=None),
         name=name or (output.stem if output else DEFAULT_NAME),
     )
+    rates = [
+        rate
+        for dtype in others
+        if (rate := fit_sums(measured, found.link, inside=catalog.link(intra_node), dtype=dtype))
+    ]
     for line in report(found, readings):
+        print(line)
+    for line in sums_report(rates, others):
         print(line)
     sys.stdout.flush()
     for warning in warnings(found):
         say(f"warning: {warning}")
     if output is not None:
         today = datetime.now(UTC).date().isoformat()
-        write_text(output, entry(found, readings, date=today, command=command))
+        comments = "".join(f"# {line}\n" for line in sums_report(rates, others))
+        text = entry(found, readings, date=today, command=command)
+        write_text(output, comments + text)
         say(
             f"wrote {output}; in a scenario: network: {output}, with the collectives that were "
             "measured (cluster.collectives.transport)"

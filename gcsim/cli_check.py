@@ -19,21 +19,31 @@ from rich.text import Text
 from gcsim import units
 from gcsim.analysis.numbers import bits, duration, plural, significant, size, times
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.registry import compressor_class
 from gcsim.scenarios.checking import dotted
 from gcsim.scenarios.keys import own_model_code
 from gcsim.scenarios.link_csv import shown
-from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, Scenario
+from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import algorithm_of
+from gcsim.simulator.host import MANY, Host
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.push_pull import WAYS, way
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Noise, Training
+from gcsim.simulator.training import Noise, Overlap, Training
 from gcsim.traces.passes import PassTimes
 
 Line = tuple[str, str]
 """Label and text."""
 
+_OVERLAP: Mapping[Overlap, str] = {
+    "ddp": "a bucket is exchanged beside the backward pass",
+    "none": "nothing is exchanged before the backward pass has ended",
+    "by_tensor": "a tensor is exchanged beside the backward pass",
+}
+_SHOWN_TYPES = ("float32", "float16", "bfloat16")
+"""Of elements, whose additions are named."""
 _CARDS = 8
 """Cards that are named one by one."""
 _SHARE = 100
@@ -96,16 +106,27 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
         yield "racks", f"{of}; {uplink}"
     host = cluster.host
     if host is not None:
-        of = "all nodes together" if host.ranks == "all" else "a node"
-        yield (
-            "host",
-            f"{plural(host.cores, 'core')} of {of}, {duration(float(host.per_message))} a message",
-        )
-    if cluster.reduction is not None:
-        rate = units.exact(cluster.reduction, "bandwidth")
-        yield "reduction", f"what is received is added at {rate}"
+        yield "host", host_text(host)
+    rates = [(dtype, getattr(cluster.sums, dtype)) for dtype in _SHOWN_TYPES]
+    told = [f"{dtype} {units.exact(rate, 'bandwidth')}" for dtype, rate in rates if rate]
+    if told:
+        yield "additions", ", ".join(told)
     for number, (setting, file) in enumerate(scenario.files.items()):
         yield ("from files" if number == 0 else ""), f"{setting}: {shown(Path(file))}"
+
+
+def host_text(host: Host) -> str:
+    """What messages and calls cost the processors, in a few words."""
+    of = "all nodes together" if host.ranks == "all" else "a node"
+    parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} of {of}"]
+    prices = (
+        (host.per_message, 1, "a message"),
+        (host.per_byte, 10**6, "a MB"),
+        (host.per_copied_byte, 10**6, "a MB that is copied"),
+        (host.per_call + host.dispatch, 1, "a call"),
+    )
+    parts += [f"{duration(float(count * price))} {what}" for price, count, what in prices if price]
+    return ", ".join(parts) or "costs nothing"
 
 
 def link_text(link: Link) -> str:
@@ -162,10 +183,14 @@ def _averages(scenario: Scenario) -> Iterator[Line]:
 
 def _training(training: Training) -> Iterator[Line]:
     """Only what is not as usual."""
+    if training.overlap is not None:
+        yield "overlap", _OVERLAP[training.overlap]
     if training.encode_on == "side":
         slower = training.side_slowdown
         slowed = f", {times(float(slower))} as long" if slower != 1 else ""
         yield "encoding", f"on a stream beside the backward pass{slowed}"
+    if training.encode_on == "communicator":
+        yield "encoding", "in the stream of the collectives, a bucket at a time"
     if training.concurrent_collectives > 1:
         yield "collectives", f"{training.concurrent_collectives} under way at a time"
     if training.accumulation > 1:
@@ -210,6 +235,8 @@ def _noise(noise: Noise) -> str:
         parts.append(
             f"a worker takes {factor} in {float(noise.slow_probability):.3g} of iterations"
         )
+    if noise.skew:
+        parts.append(f"all wait for the longest passes, which vary by {float(noise.skew):.3g}")
     return "; ".join(parts)
 
 
@@ -220,12 +247,8 @@ def _collectives(scenario: Scenario) -> Iterator[Line]:
     chosen = scenario.cluster.collectives
     staged = "copied through host memory" if chosen.stages else "from device memory"
     yield "transport", f"{chosen.transport}, {staged}"
-    if scenario.server_per_node:
-        yield "servers", "one on every node"
-    elif chosen.server_hosts == "dedicated":
-        card = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
-        alone = "on a machine of its own" if chosen.servers == 1 else "on machines of their own"
-        yield "servers", f"{chosen.servers}, {alone}{card}"
+    if scenario.cluster.servers:
+        yield "servers", _servers(scenario)
     limits = sorted({scenario.buckets.first, scenario.buckets.cap})
     whole = {f"of {size(nbytes)}": nbytes for nbytes in limits}
     yield from _algorithms(scenario, "all_reduce", "a bucket", whole)
@@ -233,6 +256,46 @@ def _collectives(scenario: Scenario) -> Iterator[Line]:
     yield from _algorithms(scenario, "all_gather", "1 % of a bucket", blocks)
     if _size_decides(scenario, limits[0]):
         yield "", "smaller buckets may be carried otherwise"
+    yield "push-pull", _push_pull(scenario)
+    for kind in ("all_to_all", "tree_merge"):
+        answer = _by_size(scenario, CollectiveRecord(kind=kind, sent=(1,)))
+        if answer:
+            yield kind.replace("_", "-"), answer
+
+
+def _servers(scenario: Scenario) -> str:
+    chosen = scenario.cluster.collectives
+    per_node = scenario.cluster_at(1).servers != scenario.cluster_at(2).servers
+    if chosen.server_hosts == "nodes":
+        return "one on every node" if per_node else f"{chosen.servers}, on the nodes"
+    card = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
+    if per_node:
+        return f"as many as nodes, on machines of their own{card}"
+    alone = "on a machine of its own" if chosen.servers == 1 else "on machines of their own"
+    return f"{chosen.servers}, {alone}{card}"
+
+
+def _push_pull(scenario: Scenario) -> str:
+    """What carries those of the methods that ask for one."""
+    found: dict[str, list[str]] = {}
+    for choice in scenario.compressors:
+        without = compressor_class(choice.kind).about.without_server
+        if without is not None and _asks(choice):
+            asked = CollectiveRecord(kind="push_pull", sent=(1,), without_server=without)
+            found.setdefault(WAYS[way(asked, scenario.cluster)], []).append(choice.label)
+    if not found:
+        return "no method here asks for one"
+    named = scenario.cluster.collectives.push_pull != "auto"
+    how = "as named" if named else "as the methods say" if not scenario.cluster.servers else ""
+    parts = [f"{carrier}: {', '.join(labels)}" for carrier, labels in found.items()]
+    return "; ".join(parts) + (f" ({how})" if how else "")
+
+
+def _asks(choice: CompressorChoice) -> bool:
+    """Whether a method that can do otherwise is told to push and pull."""
+    fields = compressor_class(choice.kind).Parameters.model_fields
+    ways = [name for name, field in fields.items() if "push_pull" in get_args(field.annotation)]
+    return all(choice.parameters[name] == "push_pull" for name in ways)
 
 
 def _algorithms(

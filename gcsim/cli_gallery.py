@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from gcsim.cli_list import Entry, Kind, details, entries
+from gcsim.cli_show import push_pull_line
 
 _ABOUT = {
     "dense": "The baseline.",
@@ -76,6 +77,9 @@ def _entry(entry: Entry) -> Iterator[str]:
     if entry["requires"]:
         yield ""
         yield f"Needs of the gradients: {', '.join(entry['requires']).replace('_', ' ')}."
+    if entry["without_server"]:
+        yield ""
+        yield f"{push_pull_line(entry).capitalize()}."
     if entry["parameters"]:
         yield ""
         yield "| parameter | default | accepts | meaning |"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gcsim.cli_list import Entry
@@ -19,6 +19,7 @@ _CALIBRATION = {
 _AFTER = {"repeat": "all again", "hold": "the last for ever"}
 
 ABOUT_LINKS = (
+    "In parentheses the range of such links. Indented: what a transport finds (transport: gloo).",
     "estimate: a figure was not measured, or not on such a link.",
     "One link with its source: gcsim list links NAME. Another figure in a scenario:",
     "network: {like: NAME, latency: 20 us}",
@@ -27,13 +28,14 @@ ABOUT_LINKS = (
 
 
 def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
-    """Title, headings and rows: of the calibrated links, and of the ideal ones.
+    """Title, headings and rows: of the calibrated links, and of the ideal ones, by line rate.
 
-    An access link has a second row, for its other direction.
+    A link has a row more for each transport that finds other figures, and an access link one for
+    its other direction.
     """
     ideal = [entry for entry in entries if entry["calibration"] == "ideal"]
     calibrated = [entry for entry in entries if entry["calibration"] != "ideal"]
-    headings = ("name", "line rate", "goodput", "one way", "figures")
+    headings = ("name", "goodput", "one way", "figures")
     rows = [row for entry in calibrated for row in _rows(entry)]
     yield "Calibrated: what a transport reaches", headings, rows
     bounds: Rows = [
@@ -49,6 +51,8 @@ def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
     yield from _rate(entry, section)
     if "overhead" in section:
         yield "overhead", f"{section['overhead']} a message"
+    if entry["overhead_range_s"]:
+        yield "overhead may be", _between(entry["overhead_range_s"])
     if "factors" in section:
         yield "by size", "\n".join(_factor(factor) for factor in section["factors"])
     for jitter in section.get("jitter", ()):
@@ -70,7 +74,7 @@ def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    up = entry["up"]
+    up, line = entry["up"], entry["bandwidth_bytes_per_s"]
     towards = " towards the node" if up else ""
     if "trace" in section:
         trace = section["trace"]
@@ -80,11 +84,20 @@ def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             f"{len(trace['points'])} rates in {trace['duration']}, then {_AFTER[trace['after']]}",
         )
     else:
-        yield _line_rate(entry)[0], _bits(entry["bandwidth_bytes_per_s"]) + towards
-        share = entry["goodput_bytes_per_s"] / entry["bandwidth_bytes_per_s"]
+        known = entry["calibration"] == "ideal" or entry["goodput_bytes_per_s"] != line
+        # of many links only what they carry is known
+        yield "line rate" if known else "goodput", _bits(line) + towards
+        share = entry["goodput_bytes_per_s"] / line
         if share != 1:
             yield "goodput", f"{_bits(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
+        if entry["efficiency_range"]:
+            yield "goodput may be", " to ".join(_bits(end) for end in _goodputs(entry))
     yield "one way", _time(entry["latency_s"]) + towards
+    if entry["latency_range_s"]:
+        yield "one way may be", _between(entry["latency_range_s"])
+    for transport, own in entry["transports"].items():
+        text = f"goodput {_goodput(own)}, one way {_latency(own)}\n"
+        yield f"with {transport}", text + own["source"].split(" Others: ")[0].split(": ", 1)[1]
     if "grant" in section:
         yield "grants", f"a message may start every {section['grant']}"
     if up:
@@ -94,30 +107,55 @@ def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "up", f"{rate} and {_time(up['latency_s'])} away from the node{starts}"
 
 
+def _goodputs(entry: Entry) -> list[float]:
+    known = entry["goodput_bytes_per_s"] / entry["efficiency"]
+    return [known * end for end in entry["efficiency_range"]]
+
+
+def _goodput(entry: Entry) -> str:
+    """With its range, in one unit: `15 (11-24) Gbit/s`."""
+    bounds = _goodputs(entry) if entry["efficiency_range"] else None
+    return _ranged(entry["goodput_bytes_per_s"], bounds, _bits)
+
+
+def _latency(entry: Entry) -> str:
+    return _ranged(entry["latency_s"], entry["latency_range_s"], _time)
+
+
+def _ranged(value: float, bounds: Sequence[float] | None, write: Callable[[float], str]) -> str:
+    if bounds is None:
+        return write(value)
+    number, unit = write(value).split()
+    scale = float(number) / value
+    ends = "-".join(_short(end * scale) for end in bounds)
+    return f"{_short(float(number), 3)} ({ends}) {unit}"
+
+
+def _short(number: float, digits: int = 2) -> str:
+    return f"{number:.0f}" if number >= 10**digits else f"{number:.{digits}g}"
+
+
+def _between(bounds: Sequence[float]) -> str:
+    return " to ".join(_time(end) for end in bounds)
+
+
 def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
     remarks = [entry["calibration"]]
     remarks += ["shared"] if entry["shared"] else []
     remarks += ["by size"] if entry["by_size"] else []
     yield (
         entry["name"],
-        _line_rate(entry)[1],
-        _bits(entry["goodput_bytes_per_s"]),
-        _time(entry["latency_s"]),
+        _goodput(entry),
+        _latency(entry),
         ", ".join(remarks),
     )
+    for transport, own in entry["transports"].items():
+        yield f"  {transport}", _goodput(own), _latency(own), ""
     up = entry["up"]
     if up:
         rate = _bits(up["bandwidth_bytes_per_s"])
         grants = f"starts every {_time(up['grant_s'])}" if up["grant_s"] else ""
-        yield "  up", "", rate, _time(up["latency_s"]), grants
-
-
-def _line_rate(entry: Entry) -> tuple[str, str]:
-    """Its label and text; of many links only what they carry is known."""
-    rate = entry["bandwidth_bytes_per_s"]
-    if entry["calibration"] != "ideal" and entry["goodput_bytes_per_s"] == rate:
-        return "goodput", ""
-    return "line rate", _bits(rate)
+        yield "  up", rate, _time(up["latency_s"]), grants
 
 
 def _factor(factor: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from gcsim.errors import InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
     from gcsim.simulator.devices.device import Device
+    from gcsim.simulator.network.links import Link, Range
 
 Entry = dict[str, Any]
 
@@ -317,20 +318,21 @@ def _link_names() -> Iterable[str]:
 
 
 def _link(name: str, full: bool) -> Entry:
-    from gcsim.scenarios.catalog import link
+    from gcsim.scenarios.catalog import link, own_figures
     from gcsim.scenarios.link_plain import calibration, plain_link
     from gcsim.scenarios.named_files import read_link
 
     found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
     up = found.up
-    goodput = found.rate * (found.factors[-1].bandwidth if found.factors else 1)
     entry: Entry = {
         "name": found.name,
         "calibration": calibration(found),
         "bandwidth_bytes_per_s": float(found.bandwidth),
-        "efficiency": float(found.efficiency),
-        "goodput_bytes_per_s": float(goodput),
-        "latency_s": float(found.latency),
+        **_figures(found),
+        "transports": {
+            transport: {**_figures(own := link(name, transport)), "source": own.source}
+            for transport in own_figures().get(name, ())
+        },
         "up": None
         if up is None
         else {
@@ -344,6 +346,23 @@ def _link(name: str, full: bool) -> Entry:
         "source": found.source,
     }
     return {**entry, "section": plain_link(found)} if full else entry
+
+
+def _figures(link: Link) -> Entry:
+    goodput = link.rate * (link.factors[-1].bandwidth if link.factors else 1)
+    return {
+        "efficiency": float(link.efficiency),
+        "efficiency_range": _floats(link.efficiency_range),
+        "goodput_bytes_per_s": float(goodput),
+        "latency_s": float(link.latency),
+        "latency_range_s": _floats(link.latency_range),
+        "overhead_s": float(link.overhead),
+        "overhead_range_s": _floats(link.overhead_range),
+    }
+
+
+def _floats(bounds: Range | None) -> list[float] | None:
+    return None if bounds is None else [float(end) for end in bounds]
 
 
 _KINDS: dict[Kind, tuple[Callable[[], Iterable[str]], Callable[[str, bool], Entry]]] = {

@@ -163,6 +163,18 @@ def _brief(entry: Entry) -> list[str]:
     ]
 
 
+def push_pull_line(entry: Entry) -> str:
+    """What carries the push-pulls of a compressor that asks for some, and what else could."""
+    from gcsim.simulator.push_pull import SERVED, WAYS
+
+    usual = entry["without_server"]
+    other = f", or {WAYS['all_gather']} (collectives.push_pull: all_gather)"
+    return (
+        f"push-pull: {WAYS[SERVED]} where a scenario names them (collectives.servers), else "
+        f"{WAYS[usual]}{other if usual != 'all_gather' else ''}"
+    )
+
+
 def _beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, min_width=least)
@@ -187,6 +199,7 @@ def show_details(kind: Kind, entry: Entry) -> None:
         parts += ["", Text(entry["summary"].split("\n\n")[0])] if entry["summary"] else []
         needs = entry["requires"]
         parts += [Text(f"needs: {', '.join(needs)}")] if needs else []
+        parts += [Text(push_pull_line(entry))] if entry["without_server"] else []
         parts += ["", _parameters(entry["parameters"])]
     if kind is Kind.devices:
         parts += [Text(f"source: {entry['source']}"), "", _kernels(entry["kernels"])]

@@ -1,10 +1,12 @@
 """How does a finished sweep look on a terminal? One line a point, and a sentence.
 
-A line tells which method is fastest at the point's largest cluster; all rows are in `results.csv`.
+A line tells what is recommended at the point's largest cluster, and what is fastest to try; all
+rows are in `results.csv`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich import box
@@ -13,13 +15,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.numbers import decimals_for, fixed, plural
-from gcsim.analysis.selection import DENSE, TIE, at_largest, best
+from gcsim.analysis.numbers import fixed, plural
+from gcsim.analysis.selection import Verdict, largest_verdict
 from gcsim.analysis.sources import are_synthetic
 from gcsim.analysis.spread import spreads
+from gcsim.scenarios.near import TIE
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweep_grid import written
-from gcsim.scenarios.sweep_result import SweepPoint, SweepResult
+from gcsim.scenarios.sweep_result import SweepResult
 
 GAP = 2
 """Cells between two columns."""
@@ -27,89 +30,140 @@ NARROWEST = 6
 """Cells of a column of text on the narrowest terminal."""
 
 FOOTNOTE = (
-    f"fastest: at the point's largest cluster; of methods within {TIE:.0%}, or two standard errors "
-    "where times are random, the one with the smallest error. speedup: against dense "
-    "training there. All rows are in results.csv."
+    "At the point's largest cluster. recommended: the fastest method whose update is practically "
+    "the dense one, where it surely pays; else (*: train before you trust it) the fastest to try "
+    "where that does; else dense. fastest to try: of those that no other method surely beats by "
+    f"more than {TIE:.0%}. speedup: against dense training there. pays: is some method surely "
+    "faster than dense? Else the probability that the one to try is. All rows are in results.csv."
 )
-
-RANGES = (
-    "range: of the speedup, by what is known of the device; of methods that may be the fastest by "
-    "that, the one with the smallest error is named."
-)
+RANGES = "range: the middle 80 % of the draws of what is not known exactly."
 SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 
 def shown(result: SweepResult, cells: int) -> tuple[RenderableType, ...]:
     """The table for a terminal of `cells` cells, what its columns mean, the answer."""
+    found = [
+        None if point.result is None else largest_verdict(point.result) for point in result.points
+    ]
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
-    ranges = any(row is not None and row.speedup_lowest is not None for row in _rows(result))
-    notes = [FOOTNOTE, *([RANGES] if ranges else []), *([MEANS] if differ else [])]
+    notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
     drawn = [point for point in result.points if point.result and are_synthetic(point.result)]
     if drawn:
         which = "all points" if len(drawn) == len(result.points) else "some points"
         notes.append(f"Synthetic gradients at {which}: {SYNTHETIC_SWEEP}")
-    return _table(result, cells), "", Text(" ".join(notes)), "", Text(_summary(result))
+    answer = _summary(found, failed=len(result.failed))
+    return _table(result, found, cells), "", Text(" ".join(notes)), "", Text(answer)
 
 
-def _table(result: SweepResult, cells: int) -> Table:
+def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> Table:
     """One line a point; keys with a single value are left to `results.csv`."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
-    rows = _rows(result)
-    decimals = decimals_for((row.iteration_s * 1e3 for row in rows if row), digits=3)
-    ranges = any(row is not None and row.speedup_lowest is not None for row in rows)
+    ranges = _open(found)
+    numbers = ["speedup\n[x]", *(["range\n[x]"] if ranges else [])]
+    headings = [*_headings(keys),
+                "recommended", *numbers, "fastest to try", *numbers, "pays"]  # fmt: skip
     lines = [
-        [*(written(point.values[key]) for key in keys), *_answer(row, decimals, ranges)]
-        for point, row in zip(result.points, rows, strict=True)
+        [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
+        for point, verdict in zip(result.points, found, strict=True)
     ]
-    between = ("range\n[x]",) if ranges else ()
-    numbers = ("speedup\n[x]", *between, "iteration\n[ms]", "dense\nwins")
-    headings = [*(f"\n{heading}" for heading in _headings(keys)), "\nfastest", *numbers]
     natural = [
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
     ]
-    fixed_part = sum(natural[-len(numbers) :]) + GAP * (len(headings) - 1)
-    text = _shares(natural[: -len(numbers)], cells - fixed_part)
+    kept = [heading in numbers or heading == "pays" for heading in headings]
+    narrowest = [
+        size if keep else min(size, NARROWEST) for size, keep in zip(natural, kept, strict=True)
+    ]
+    readable = [
+        max(size, 0 if keep else max(map(cell_len, _words(heading))))
+        for size, heading, keep in zip(narrowest, headings, kept, strict=True)
+    ]
+    widths = _shares(natural, (readable, narrowest), cells - GAP * (len(headings) - 1))
+    folded = [
+        heading.split("\n") if keep else _folded(heading, width)
+        for heading, width, keep in zip(headings, widths, kept, strict=True)
+    ]
+    height = max(map(len, folded))
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )
-    for heading, size in zip(headings, (*text, *natural[-len(numbers) :]), strict=True):
-        right = heading in numbers
+    for heading, width, keep in zip(folded, widths, kept, strict=True):
         table.add_column(
-            Text(heading), width=size, overflow="fold", justify="right" if right else "left"
+            Text("\n".join([*[""] * (height - len(heading)), *heading])),
+            width=width,
+            overflow="fold",
+            justify="right" if keep else "left",
         )
     for line in lines:
         table.add_row(*map(Text, line))
     return table
 
 
-def _answer(row: Row | None, decimals: int, ranges: bool) -> list[str]:
-    """The method, its speedup (and what that may be), its iteration time, and whether it is the
-    uncompressed one."""
+def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
+    """What is recommended and what is fastest to try, each with its speedup (and what that may
+    be), and whether compression pays."""
+    if found is None:
+        return ["failed", *[""] * (6 if ranges else 4)]
+    chosen, best = found.recommended, found.to_try
+    risky = chosen is not None and chosen is best and chosen is not found.safe
+    pays: str = found.pays or "-"
+    if pays in ("likely", "not known"):
+        pays = f"{found.probability:.0%}"
+    return [
+        *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
+        *_named(best, ranges=ranges),
+        pays,
+    ]
+
+
+def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
     if row is None:
-        return ["failed", *[""] * (4 if ranges else 3)]
-    between = [_range(row)] if ranges else []
-    time_text = fixed(row.iteration_s * 1e3, decimals)
-    if row.speedup_vs_dense is None:
-        return [row.label, "-", *between, time_text, "-"]
-    dense = "yes" if row.compressor == DENSE else "no"
-    return [row.label, fixed(row.speedup_vs_dense, 2), *between, time_text, dense]
+        return ["-", "-", *(["-"] if ranges else [])]
+    speedup = "-" if row.speedup_vs_dense is None else fixed(row.speedup_vs_dense, 2)
+    return [row.label + mark, speedup, *([_range(row)] if ranges else [])]
+
+
+def _open(found: Sequence[Verdict | None]) -> bool:
+    """Whether any speedup has a range."""
+    return any(row.speedup_low is not None for one in found if one for row in one.rows)
 
 
 def _range(row: Row) -> str:
-    if row.speedup_lowest is None or row.speedup_highest is None:
+    if row.speedup_low is None or row.speedup_high is None:
         return "-"
-    low, high = fixed(row.speedup_lowest, 2), fixed(row.speedup_highest, 2)
+    low, high = fixed(row.speedup_low, 2), fixed(row.speedup_high, 2)
     return "-" if low == high else f"{low}-{high}"
 
 
-def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns in `room` cells: the widest give way, so that no number is cut."""
+def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -> list[int]:
+    """Widths of columns in `room` cells: the widest give way down to the first floors, and where
+    that is not enough to the next."""
     shares = list(wanted)
-    while sum(shares) > room and max(shares) > NARROWEST:
-        shares[shares.index(max(shares))] -= 1
+    for floor in floors:
+        while sum(shares) > room and any(
+            size > least for size, least in zip(shares, floor, strict=True)
+        ):
+            spare = (n for n, size in enumerate(shares) if size > floor[n])
+            shares[max(spare, key=lambda n: shares[n])] -= 1
     return shares
+
+
+def _words(heading: str) -> list[str]:
+    """Parts between which a heading may be broken."""
+    return [word.strip() for word in re.split(r"(?<=[ ._])", heading) if word.strip()]
+
+
+def _folded(heading: str, width: int) -> list[str]:
+    """Lines of whole words; one that is too long is abbreviated."""
+    lines = [""]
+    for part in re.split(r"(?<=[ ._])", heading):
+        word = part.strip()
+        fits = part if cell_len(word) <= width else word[: width - 1] + "."
+        if lines[-1] and cell_len(lines[-1] + fits.strip()) > width:
+            lines.append("")
+        lines[-1] += fits
+    return [line.strip() for line in lines]
 
 
 def _headings(keys: Sequence[str]) -> list[str]:
@@ -128,19 +182,13 @@ def _headings(keys: Sequence[str]) -> list[str]:
     return [shortest(key) for key in keys]
 
 
-def _rows(result: SweepResult) -> list[Row | None]:
-    return [_fastest(point) for point in result.points]
-
-
-def _fastest(point: SweepPoint) -> Row | None:
-    return None if point.result is None else best(at_largest(point.result)).row
-
-
-def _summary(result: SweepResult) -> str:
-    rows = [row for point in result.points if (row := _fastest(point)) is not None]
-    failed = f" {plural(len(result.failed), 'point')} failed." if result.failed else ""
-    compared = [row for row in rows if row.speedup_vs_dense is not None]
+def _summary(found: Sequence[Verdict | None], *, failed: int) -> str:
+    done = [one for one in found if one is not None]
+    lost = f" {plural(failed, 'point')} failed." if failed else ""
+    compared = [one.pays for one in done if one.pays is not None]
     if not compared:
-        return f"{plural(len(rows), 'point')}; no row of kind `none` to compare with.{failed}"
-    pays = sum(row.compressor != DENSE for row in compared)
-    return f"Compression pays in {pays} of {plural(len(compared), 'point')}.{failed}"
+        return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
+    open_ = len(compared) - compared.count("yes") - compared.count("no")
+    unknown = f", and may in {open_} more" if open_ else ""
+    points = plural(len(compared), "point")
+    return f"Compression pays in {compared.count('yes')} of {points}{unknown}.{lost}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcsim.analysis.validation.as_json import to_json
+from gcsim.analysis.validation.coverage import broken as intervals_broken
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.suite import Suite
 from gcsim.analysis.validation.suites import chosen
@@ -61,6 +62,8 @@ def validate(
         names_of = "; ".join(kept.bound.name for kept in broken)
         count = sum(len(report.bounds) for report in reports)
         raise ExpectationError(f"{len(broken)} of {count} bounds are broken: {names_of}")
+    if wrong := intervals_broken(reports):
+        raise ExpectationError(wrong)
 
 
 def _folder(names: Sequence[str], *, live: bool) -> Path:

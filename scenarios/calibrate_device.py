@@ -1,14 +1,15 @@
 """What does this machine cost? A device profile, measured: `gcsim calibrate device`.
 
-Three things are measured: kernels of each class (torch's own, so that any compressor can be
+Four things are measured: kernels of each class (torch's own, so that any compressor can be
 priced), the kernels that the shipped compressors really run (on a CPU; on a GPU those run fused
-loops on the host, whose time says nothing about the GPU), and whole training steps.
+loops on the host, whose time says nothing about the GPU), whole training steps, and the rates at
+which this machine's Gloo adds what it has received, which belong to a cluster.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -20,6 +21,7 @@ from gcsim.compressors.recorder import TimedKernel
 from gcsim.scenarios.calibrate_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibrate_classes import class_rates, time_cases
 from gcsim.scenarios.calibrate_kernels import SIZES, time_compressors
+from gcsim.scenarios.calibrate_sums import time_sums
 from gcsim.scenarios.progress import Progress
 from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
 from gcsim.simulator.devices.kernel_fits import curves
@@ -47,6 +49,8 @@ class Calibration:
     """torch's kernels by themselves."""
     sites: tuple[Site, ...]
     """Kernels inside of compressors."""
+    sums: Mapping[str, float]
+    """By type: bytes that Gloo adds a second, on the host whatever the device is."""
 
     def curves_without(self, compressor: str) -> dict[str, Curve]:
         """The curves as they would be if `compressor` were unknown here."""
@@ -122,8 +126,11 @@ def calibrate_device(
         measured = _device(
             rates, steps, name=name, title=_title(kind), conditions=conditions, command=command
         )
+        with progress.task("additions of Gloo", 1) as task:
+            sums = time_sums(repeats=3 if quick else 7)
+            task.advance(note="")
     measured = replace(measured, primitives=_rounded(primitive_curves(samples, sites)))
-    return Calibration(device=measured, samples=samples, sites=tuple(sites))
+    return Calibration(device=measured, samples=samples, sites=tuple(sites), sums=sums)
 
 
 def _device(

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field
 
@@ -23,11 +23,19 @@ from gcsim.scenarios.checking import Section, check
 from gcsim.scenarios.document import Document, read_file
 from gcsim.scenarios.link_fields import LinkFields, over
 from gcsim.scenarios.link_trace import read_traces
+from gcsim.scenarios.link_transports import ReachedSection
+from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 
 FOLDER = Path(__file__).parent / "catalog"
-DEVICE_FILES = ("devices.yaml", "devices_ampere_hopper.yaml", "devices_edge.yaml")
+DEVICE_FILES = (
+    "devices.yaml",
+    "devices_ampere_hopper.yaml",
+    "devices_geforce.yaml",
+    "devices_inference.yaml",
+    "devices_edge.yaml",
+)
 
 Entry = TypeVar("Entry", Device, Link)
 
@@ -38,6 +46,7 @@ _Text = Annotated[str, Field(min_length=1)]
 class _LinkEntry(LinkFields):
     estimate: bool
     source: _Text
+    transports: dict[TransportName, ReachedSection] | None = None
 
 
 class _LinkTable(Section):
@@ -54,9 +63,27 @@ def devices() -> Mapping[str, Device]:
 
 
 @functools.cache
-def links() -> Mapping[str, Link]:
-    """The shipped links by name, in the order of the file."""
-    return MappingProxyType(read_links(FOLDER / "links.yaml"))
+def links(transport: TransportName | None = None) -> Mapping[str, Link]:
+    """The shipped links by name, in the order of the file.
+
+    With a transport: as it finds them, where the catalogue knows that (`link_transports.py`).
+    """
+    return MappingProxyType(read_links(FOLDER / "links.yaml", transport))
+
+
+@functools.cache
+def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
+    """By link the transports that find other figures than the rest."""
+    return MappingProxyType(
+        {
+            name: tuple(
+                transport
+                for transport in get_args(TransportName)
+                if links(transport)[name] != shipped
+            )
+            for name, shipped in links().items()
+        }
+    )
 
 
 def device(name: str) -> Device:
@@ -64,9 +91,18 @@ def device(name: str) -> Device:
     return _named(name, "device", devices())
 
 
-def link(name: str) -> Link:
-    """A shipped link. Raises `InputError` with a suggestion when there is none of that name."""
-    return _named(name, "link", links())
+def link(name: str, transport: TransportName | None = None) -> Link:
+    """A shipped link, as a transport finds it where one is given.
+
+    Raises `InputError` with a suggestion when there is none of that name.
+    """
+    return _named(name, "link", links(transport))
+
+
+def shipped(value: Link) -> bool:
+    """Whether a link is an unchanged entry, for one transport or for all."""
+    transports = (None, *own_figures().get(value.name, ()))
+    return any(links(transport).get(value.name) == value for transport in transports)
 
 
 def fingerprint(value: Device | Link) -> str:
@@ -98,8 +134,11 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
     return {name: build_device(name, entry) for name, entry in table.devices.items()}
 
 
-def read_links(path: Path) -> dict[str, Link]:
-    """The links of a file. Raises `InputError` with every problem and its line and column."""
+def read_links(path: Path, transport: TransportName | None = None) -> dict[str, Link]:
+    """The links of a file, as a transport finds them.
+
+    Raises `InputError` with every problem and its line and column.
+    """
     document = read_file(path, _shown(path))
     problems = _inherit(document, "links", over)
     table, faults = check(_LinkTable, document)
@@ -108,10 +147,12 @@ def read_links(path: Path) -> dict[str, Link]:
         problems += read_traces(table, document, path)
     if problems or table is None:
         raise InputError(document.sorted(problems))
-    return {
-        name: entry.link(name=name, source=entry.source, estimate=entry.estimate)
-        for name, entry in table.links.items()
-    }
+    found: dict[str, Link] = {}
+    for name, entry in table.links.items():
+        shipped = entry.link(name=name, source=entry.source, estimate=entry.estimate)
+        own = (entry.transports or {}).get(transport) if transport else None
+        found[name] = shipped if own is None or transport is None else own.on(shipped, transport)
+    return found
 
 
 @functools.cache

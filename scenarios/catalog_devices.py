@@ -23,12 +23,14 @@ from gcsim.scenarios.catalog_rates import (
     measured_times,
 )
 from gcsim.scenarios.checking import (
+    TWO,
     Bandwidth,
     ComputeRate,
     Duration,
     PositiveDuration,
     Section,
     Size,
+    check_range,
     refuse,
 )
 from gcsim.scenarios.schema_types import Factor
@@ -37,25 +39,24 @@ from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision
 
 _Text = Annotated[str, Field(min_length=1)]
-_TWO = Field(min_length=2, max_length=2)
 
 
 class KernelEntry(Section):
     """One class of kernels."""
 
     launch: Duration
-    launch_range: Annotated[list[Duration], _TWO] | None = None
+    launch_range: Annotated[list[Duration], TWO] | None = None
     bandwidth: Bandwidth | None = None
-    bandwidth_range: Annotated[list[Bandwidth], _TWO] | None = None
+    bandwidth_range: Annotated[list[Bandwidth], TWO] | None = None
     flop_rate: ComputeRate | None = None
-    flop_rate_range: Annotated[list[ComputeRate], _TWO] | None = None
+    flop_rate_range: Annotated[list[ComputeRate], TWO] | None = None
     estimate: bool
     source: _Text
 
     @model_validator(mode="after")
     def _within(self) -> KernelEntry:
         for name in ("launch", "bandwidth", "flop_rate"):
-            _check_range(name, getattr(self, name), getattr(self, f"{name}_range"))
+            check_range(name, getattr(self, name), getattr(self, f"{name}_range"))
         return self
 
 
@@ -64,13 +65,13 @@ class TrainingEntry(Section):
 
     fixed: Duration
     per_sample: PositiveDuration
-    time_range: Annotated[list[Factor], _TWO] | None = None
+    time_range: Annotated[list[Factor], TWO] | None = None
     estimate: bool
     source: _Text
 
     @model_validator(mode="after")
     def _within(self) -> TrainingEntry:
-        _check_range("time", Fraction(1), self.time_range)
+        check_range("time", Fraction(1), self.time_range)
         return self
 
 
@@ -79,13 +80,13 @@ class ScaledEntry(Section):
 
     board: _Text
     time: Factor
-    time_range: Annotated[list[Factor], _TWO] | None = None
+    time_range: Annotated[list[Factor], TWO] | None = None
     source: _Text
 
     @model_validator(mode="after")
     def _known(self) -> ScaledEntry:
         _check_board(self.board)
-        _check_range("time", Fraction(1), self.time_range)
+        check_range("time", Fraction(1), self.time_range)
         return self
 
 
@@ -114,7 +115,7 @@ class DeviceEntry(Section):
     title: _Text
     source: _Text
     effective_flop_rate: ComputeRate
-    effective_flop_rate_range: Annotated[list[ComputeRate], _TWO] | None = None
+    effective_flop_rate_range: Annotated[list[ComputeRate], TWO] | None = None
     backward_over_forward: float = Field(default=2.033, gt=0)
     scaled_from: ScaledEntry | None = None
     kernels: dict[KernelClass, KernelEntry]
@@ -125,9 +126,7 @@ class DeviceEntry(Section):
     def _within(self) -> DeviceEntry:
         if self.board is not None:
             _check_board(self.board)
-        _check_range(
-            "effective_flop_rate", self.effective_flop_rate, self.effective_flop_rate_range
-        )
+        check_range("effective_flop_rate", self.effective_flop_rate, self.effective_flop_rate_range)
         return self
 
 
@@ -262,15 +261,6 @@ def _check_board(name: str) -> None:
         raise refuse(
             f"no board {name!r} stands in hardware.csv", f"there are {', '.join(boards())}"
         )
-
-
-def _check_range(name: str, value: Fraction | None, bounds: list[Fraction] | None) -> None:
-    if bounds is None:
-        return
-    if value is None:
-        raise refuse(f"{name}_range stands without {name}", f"state {name} or leave the range out")
-    if not bounds[0] <= value <= bounds[1]:
-        raise refuse(f"{name} lies outside of {name}_range", "write [smallest, largest]")
 
 
 def _range(bounds: list[Fraction] | None) -> Range | None:

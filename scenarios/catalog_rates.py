@@ -99,6 +99,7 @@ class _LayerTimesFile(Section):
     factors: dict[str, dict[Precision, _Factor]]
     between: _Range
     beyond: _Range
+    elsewhere: _Range
 
 
 @functools.cache
@@ -178,6 +179,7 @@ def measured_times(board: str) -> dict[tuple[str, Precision, int], MeasuredTimes
             source=_cited(rows),
             between=_pair(fit.between),
             beyond=_pair(fit.beyond),
+            elsewhere=_pair(fit.elsewhere),
         )
         for key, rows in groups.items()
     }

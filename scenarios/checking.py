@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim import units
@@ -147,6 +147,18 @@ Share = Annotated[
     WithJsonSchema({"type": ["number", "string"]}),
 ]
 """In (0, 1]."""
+TWO = Field(min_length=2, max_length=2)
+"""Of a range: its smallest and its largest value."""
+
+
+def check_range(name: str, value: Fraction | None, bounds: list[Fraction] | None) -> None:
+    """Raise pydantic's error unless a figure lies in its range, where it has one."""
+    if bounds is None:
+        return
+    if value is None:
+        raise refuse(f"{name}_range stands without {name}", f"state {name} or leave the range out")
+    if not bounds[0] <= value <= bounds[1]:
+        raise refuse(f"{name} lies outside of {name}_range", "write [smallest, largest]")
 
 
 def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:

@@ -17,7 +17,6 @@ from gcsim.scenarios.document import Document, Keys
 from gcsim.scenarios.schema_types import LARGEST_CLUSTER
 from gcsim.scenarios.topology import links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
-from gcsim.simulator.plans import machines
 from gcsim.simulator.training import Fault, Faults, Training
 
 MOST_OVERLAPPING = 256
@@ -53,10 +52,10 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
             hint=f"at most {LARGEST_CLUSTER:,}",
         )
     way = ("cluster", "collectives", "servers")
-    if cluster.collectives.servers > LARGEST_CLUSTER:
+    if cluster.servers > LARGEST_CLUSTER:
         yield Problem(
             place=document.place(way),
-            message=f"{dotted(way)} = {cluster.collectives.servers}: too many",
+            message=f"{dotted(way)} = {cluster.servers}: too many",
             hint=f"at most {LARGEST_CLUSTER:,}",
         )
     way = ("training", "concurrent_collectives")
@@ -69,7 +68,7 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
         )
     way = ("training", "on_host")
     random = random_settings(cluster, training)
-    if random and cluster.workers > MOST_SHARING and machines(cluster, training.on_host):
+    if random and cluster.workers > MOST_SHARING and training.machines(cluster):
         yield Problem(
             place=document.place(way),
             message=f"{dotted(way)} with {cluster.workers:,} workers whose times are random "

@@ -13,7 +13,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios.checking import dotted
 from gcsim.scenarios.document import Document, Keys
 from gcsim.scenarios.idle_processors import idle_processors, said
-from gcsim.scenarios.schema import ScenarioFile
+from gcsim.scenarios.schema import DdpSection, ScenarioFile
 from gcsim.scenarios.schema_cluster import CollectivesSection
 from gcsim.scenarios.schema_training import TrainingSection
 from gcsim.scenarios.topology import matters, random_settings, slows, timed_settings
@@ -36,6 +36,7 @@ def idle(
             *_sharing(document, cluster),
             *_topology(document, cluster),
             *idle_processors(document, cluster, training),
+            *_buckets(document, file),
             *_streams(document, cluster, training),
             *_randomness(document, cluster, training),
             *_draws(document, cluster, training),
@@ -71,7 +72,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
 def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
         why = ": the servers live on the nodes and use their cards"
-        hint = "write server_hosts: dedicated"
+        hint = "write servers: dedicated"
         yield said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
 
@@ -109,6 +110,12 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
             yield said(document, ("cluster", "cards", str(node)), why, "leave it out")
 
 
+def _buckets(document: Document, file: ScenarioFile) -> Iterator[Problem]:
+    if file.training.overlap == "by_tensor" and file.ddp != DdpSection():
+        why = ": training.overlap is by_tensor, so that every tensor is a bucket"
+        yield said(document, ("ddp",), why, "leave one of the two out")
+
+
 def _streams(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     if training.side_slowdown != 1 and training.encode_on != "side":
         why = ": encoding runs on the compute stream"
@@ -125,7 +132,7 @@ def _streams(document: Document, cluster: Cluster, training: Training) -> Iterat
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     noise, way = training.noise, ("training", "noise")
-    if noise is not None and not matters(noise):
+    if noise is not None and not matters(noise) and noise.skew_range is None:
         why = ": variation is 0 and no worker is ever slow"
         hint = "set variation, or slow_probability and slow_factor"
         yield said(document, way, why, hint)

@@ -17,11 +17,13 @@ from gcsim import units
 from gcsim.scenarios.checking import (
     NAMED,
     SPELLED_OUT,
+    TWO,
     Bandwidth,
     Duration,
     Section,
     Share,
     by_shape,
+    check_range,
     refuse,
 )
 from gcsim.scenarios.link_parts import (
@@ -29,15 +31,17 @@ from gcsim.scenarios.link_parts import (
     FactorSection,
     JitterSection,
     LossSection,
+    Multiple,
     Part,
     UplinkSection,
     check_rate,
     given,
+    pair,
 )
 from gcsim.scenarios.link_trace import TraceSection
-from gcsim.simulator.network.links import Link, SizeFactor
+from gcsim.simulator.network.links import RANGED, Link, SizeFactor
 
-TABLES = {"up", "loss"}
+TABLES = {"up", "loss", "transports"}
 """Keys of a link whose own keys are inherited one by one."""
 
 
@@ -67,8 +71,11 @@ class LinkFields(Section):
 
     bandwidth: Bandwidth | None = None
     latency: Duration | None = None
+    latency_range: Annotated[list[Duration], TWO] | None = None
     efficiency: Share = Fraction(1)
+    efficiency_range: Annotated[list[Multiple], TWO] | None = None
     overhead: Duration = Fraction(0)
+    overhead_range: Annotated[list[Duration], TWO] | None = None
     factors: Annotated[list[FactorSection], AfterValidator(_ascending)] = []  # noqa: RUF012
     jitter: Annotated[
         Annotated[list[JitterSection], Tag(NAMED)] | Annotated[JitterSection, Tag(SPELLED_OUT)],
@@ -76,6 +83,7 @@ class LinkFields(Section):
         BeforeValidator(_jitter_shape),
     ] = []  # noqa: RUF012
     loss: LossSection | None = None
+    flow: Bandwidth | None = None
     background: Part = Fraction(0)
     trace: TraceSection | None = None
     up: UplinkSection | None = None
@@ -94,6 +102,8 @@ class LinkFields(Section):
                 "`up` beside `shared: true`: one half-duplex medium has no two directions",
                 "remove one of them",
             )
+        for figure in RANGED:
+            check_range(figure, getattr(self, figure), getattr(self, f"{figure}_range"))
         return self
 
     def link(self, *, name: str, source: str, estimate: bool) -> Link:
@@ -106,6 +116,9 @@ class LinkFields(Section):
             latency=given(self.latency),
             efficiency=self.efficiency,
             overhead=self.overhead,
+            latency_range=pair(self.latency_range),
+            efficiency_range=pair(self.efficiency_range),
+            overhead_range=pair(self.overhead_range),
             factors=tuple(
                 SizeFactor(
                     from_bytes=factor.from_bytes,
@@ -116,6 +129,7 @@ class LinkFields(Section):
             ),
             jitter=tuple(entry.jitter for entry in jitter),
             loss=None if self.loss is None else self.loss.loss,
+            flow=self.flow,
             background=self.background,
             trace=rates,
             up=None if self.up is None else self.up.uplink,
@@ -129,7 +143,8 @@ class LinkFields(Section):
 def over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The plain section `own` over `base`, before it is checked: `up` and `loss` key by key.
 
-    A trace and a bandwidth push each other out, and capped losses how they would be repaired.
+    A trace and a bandwidth push each other out, a figure the range of the inherited one, and capped
+    losses how they would be repaired.
     """
     merged = dict(base)
     if own.get("model") == "capped":
@@ -137,8 +152,13 @@ def over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     if own.get("trace") is not None:
         merged.pop("bandwidth", None)
         merged.pop("efficiency", None)
+        merged.pop("efficiency_range", None)
+        merged.pop("bandwidth_range", None)
     elif "bandwidth" in own:
         merged.pop("trace", None)
+    for figure in (*RANGED, "bandwidth"):
+        if figure in own:
+            merged.pop(f"{figure}_range", None)
     for key, value in own.items():
         inherited = merged.get(key)
         if key in TABLES and isinstance(inherited, Mapping) and isinstance(value, Mapping):

@@ -22,18 +22,20 @@ from pydantic import (
 from gcsim import units
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.checking import (
+    TWO,
     Bandwidth,
     Duration,
     PositiveDuration,
     Section,
     Size,
+    check_range,
     exact_number,
     refuse,
     without_per_cent,
 )
 from gcsim.scenarios.link_trace import TraceSection
 from gcsim.simulator.network.impairments import Recovery
-from gcsim.simulator.network.links import Jitter, Loss, Uplink
+from gcsim.simulator.network.links import Jitter, Loss, Range, Uplink
 
 LARGEST_FACTOR = 10**6
 """Of a size factor, and the largest exponent or sigma of a distribution."""
@@ -60,7 +62,7 @@ def _within(
     return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
 
 
-_Times = Annotated[
+Multiple = Annotated[
     Fraction, *_within("greater than 0", "at most 1,000,000", lambda x: 0 < x <= LARGEST_FACTOR)
 ]
 _Shape = Annotated[
@@ -90,8 +92,8 @@ class FactorSection(Section):
         PlainValidator(_size),
         WithJsonSchema({"type": "string", "examples": ["64 KiB"]}),
     ]
-    bandwidth: _Times = Fraction(1)
-    latency: _Times = Fraction(1)
+    bandwidth: Multiple = Fraction(1)
+    latency: Multiple = Fraction(1)
 
 
 class JitterSection(Section):
@@ -167,13 +169,18 @@ class UplinkSection(Section):
     """The direction away from the node."""
 
     bandwidth: Bandwidth | None = None
+    bandwidth_range: Annotated[list[Bandwidth], TWO] | None = None
     latency: Duration
+    latency_range: Annotated[list[Duration], TWO] | None = None
     trace: TraceSection | None = None
     grant: Duration = Fraction(0)
 
     @model_validator(mode="after")
     def _one_rate(self) -> UplinkSection:
         check_rate(self, self.bandwidth, self.trace)
+        if self.bandwidth is not None:
+            check_range("bandwidth", self.bandwidth, self.bandwidth_range)
+        check_range("latency", self.latency, self.latency_range)
         return self
 
     @property
@@ -185,7 +192,14 @@ class UplinkSection(Section):
             latency=self.latency,
             trace=rates,
             grant=self.grant,
+            bandwidth_range=None if rates is not None else pair(self.bandwidth_range),
+            latency_range=pair(self.latency_range),
         )
+
+
+def pair(bounds: list[Fraction] | None) -> Range | None:
+    """Both ends of a range, as the simulator has it."""
+    return None if bounds is None else (bounds[0], bounds[1])
 
 
 def check_rate(section: Section, bandwidth: Fraction | None, trace: TraceSection | None) -> None:
@@ -194,7 +208,7 @@ def check_rate(section: Section, bandwidth: Fraction | None, trace: TraceSection
         if bandwidth is None:
             raise refuse("key 'bandwidth' is missing", FALLBACK)
         return
-    idle = sorted(section.model_fields_set & {"bandwidth", "efficiency"})
+    idle = sorted(section.model_fields_set & {"bandwidth", "efficiency", "efficiency_range"})
     if idle:
         names = " and ".join(f"`{name}`" for name in idle)
         raise refuse(

@@ -9,7 +9,16 @@ from typing import Any, Literal
 from gcsim import units
 from gcsim.scenarios import catalog
 from gcsim.scenarios.checking import exact_number
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import (
+    RANGED,
+    Jitter,
+    Link,
+    Loss,
+    Range,
+    RateTrace,
+    SizeFactor,
+    Uplink,
+)
 
 Calibration = Literal["measured", "estimate", "stated", "ideal"]
 
@@ -29,12 +38,15 @@ def plain_link(link: Link) -> dict[str, Any]:
         entries["efficiency"] = number_text(link.efficiency)
     if link.overhead:
         entries["overhead"] = units.exact(link.overhead, "time")
+    entries |= _ranges(link)
     if link.factors:
         entries["factors"] = [_factor(factor) for factor in link.factors]
     if link.jitter:
         entries["jitter"] = [_jitter(jitter) for jitter in link.jitter]
     if link.loss is not None:
         entries["loss"] = _loss(link.loss)
+    if link.flow is not None:
+        entries["flow"] = units.exact(link.flow, "bandwidth")
     if link.background:
         entries["background"] = number_text(link.background)
     if link.trace is not None:
@@ -61,7 +73,19 @@ def link_facts(link: Link) -> dict[str, Any]:
         "efficiency": float(link.efficiency),
         "source": link.source,
     }
-    for key in ("overhead", "factors", "jitter", "loss", "background", "up", "grant", "shared"):
+    ranges = [f"{figure}_range" for figure in RANGED]
+    others = (
+        "overhead",
+        "factors",
+        "jitter",
+        "loss",
+        "flow",
+        "background",
+        "up",
+        "grant",
+        "shared",
+    )
+    for key in (*ranges, *others):
         if key in plain:
             facts[key] = plain[key]
     if link.trace is not None:
@@ -77,7 +101,7 @@ def calibration(link: Link) -> Calibration:
     Only an unchanged entry of the catalogue is measured or ideal; what else is no estimate was
     stated by the user.
     """
-    shipped = catalog.links().get(link.name) == link
+    shipped = catalog.shipped(link)
     if shipped and link.name.endswith("_ideal"):
         return "ideal"
     if link.estimate:
@@ -94,6 +118,17 @@ def number_text(value: Fraction) -> str:
         if text is not None and exact_number(text) == value:
             return text
     raise ValueError(f"{value} cannot be written in short")
+
+
+def _ranges(link: Link) -> dict[str, list[str]]:
+    entries = {}
+    for figure in RANGED:
+        bounds: Range | None = getattr(link, f"{figure}_range")
+        if bounds is not None:
+            share = figure == "efficiency"
+            text = [number_text(end) if share else units.exact(end, "time") for end in bounds]
+            entries[f"{figure}_range"] = text
+    return entries
 
 
 def _factor(factor: SizeFactor) -> dict[str, str]:
@@ -133,7 +168,13 @@ def _uplink(up: Uplink) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     if up.trace is None:
         entries["bandwidth"] = units.exact(up.bandwidth, "bandwidth")
+        if up.bandwidth_range is not None:
+            entries["bandwidth_range"] = [
+                units.exact(end, "bandwidth") for end in up.bandwidth_range
+            ]
     entries["latency"] = units.exact(up.latency, "time")
+    if up.latency_range is not None:
+        entries["latency_range"] = [units.exact(end, "time") for end in up.latency_range]
     if up.trace is not None:
         entries["trace"] = _trace(up.trace)
     if up.grant:

@@ -27,6 +27,7 @@ A trace's file is read by `read_traces`, between the check of a file and `build_
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,8 @@ from gcsim.scenarios.checking import refuse
 from gcsim.scenarios.link_fields import TABLES, LinkFields, over
 from gcsim.scenarios.link_plain import link_facts, plain_link
 from gcsim.scenarios.link_trace import read_traces
-from gcsim.simulator.network.links import Link
+from gcsim.simulator.cluster import TransportName
+from gcsim.simulator.network.links import RANGED, Link
 
 __all__ = ["LinkSection", "build_link", "changed_link", "link_facts", "plain_link", "read_traces"]
 
@@ -74,9 +76,11 @@ class LinkSection(LinkFields):
         section._stated = dict(data)
         return section
 
-    def build(self, stated_in: str = "the scenario") -> Link:
-        """The link: the base itself where nothing is changed."""
-        base = catalog.link(self.like) if self.like else None
+    def build(
+        self, stated_in: str = "the scenario", transport: TransportName | None = None
+    ) -> Link:
+        """The link, as a transport finds it: the base itself where nothing is changed."""
+        base = catalog.link(self.like, transport) if self.like else None
         stated = self._stated.keys() - {"like"}
         if base and not stated:
             return base
@@ -85,11 +89,12 @@ class LinkSection(LinkFields):
         files = [Path(trace.file).name for trace in traces if trace is not None and trace.file]
         if files:
             source += f" (rates from {', '.join(dict.fromkeys(files))})"
-        return self.link(
+        built = self.link(
             name=self.name or (f"{base.name}, changed" if base else "custom"),
             source=source if self.source is None else self.source,
             estimate=_estimated(base, self._stated) if self.estimate is None else self.estimate,
         )
+        return built if base is None else replace(built, **_inherited(base, self._stated))
 
 
 def changed_link(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,12 +124,27 @@ def _estimated(base: Link | None, stated: Mapping[str, Any]) -> bool:
     return bool(_names(inherited) & in_use - _names(stated))
 
 
-def build_link(section: str | LinkSection) -> Link:
-    """A link of the catalogue by its name, or one that a section spells out.
+def build_link(section: str | LinkSection, transport: TransportName | None = None) -> Link:
+    """A link of the catalogue by its name, or one that a section spells out, with a transport's
+    own figures where the catalogue has such and the section none.
 
     Raises `InputError` with a suggestion for a name that the catalogue does not have.
     """
-    return catalog.link(section) if isinstance(section, str) else section.build()
+    if isinstance(section, str):
+        return catalog.link(section, transport)
+    return section.build(transport=transport)
+
+
+def _inherited(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that a section leaves to its base, each with its range."""
+    found: dict[str, Any] = {}
+    for figure in RANGED:
+        if figure in stated or (figure == "efficiency" and stated.get("trace") is not None):
+            continue
+        found[figure] = getattr(base, figure)
+        if f"{figure}_range" not in stated:
+            found[f"{figure}_range"] = getattr(base, f"{figure}_range")
+    return found
 
 
 def _figures(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,6 @@ from gcsim.scenarios.recorded import without_a_trace
 from gcsim.scenarios.resolve import resolved
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.schema import ScenarioFile
-from gcsim.scenarios.schema_cluster import PER_NODE
 from gcsim.scenarios.workload import compute_of, gradients_of, missing_files, model_of
 
 _LOG = logging.getLogger(__name__)
@@ -80,7 +80,8 @@ def load_scenario(
         unread = read_traces(file.cluster, document, path, ("cluster",))
         problems += unread
         if not unread:
-            cluster, training = build_cluster(file.cluster), build_training(file.training)
+            cluster = build_cluster(file.cluster)
+            training = build_training(file.training, cluster.collectives.transport)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
         model, mistakes = model_of(document, file, path)
         problems += mistakes
@@ -99,14 +100,21 @@ def load_scenario(
         training=training,
         node_counts=file.cluster.sizes,
         compressors=compressors,
-        buckets=DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket),
+        buckets=_buckets(file),
         compute=compute_of(document, file.compute, path),
+        draws=file.uncertainty.draws,
         seed=file.seed,
         resolved={},
-        server_per_node=file.cluster.collectives.servers == PER_NODE,
         files=files,
     )
     return replace(scenario, resolved=resolved(scenario, file.description))
+
+
+def _buckets(file: ScenarioFile) -> DdpBuckets:
+    """Limits of a byte close a bucket behind each tensor."""
+    if file.training.overlap == "by_tensor":
+        return DdpBuckets(first=1, cap=1)
+    return DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket)
 
 
 def _find(wanted: str) -> tuple[Path, str]:
@@ -160,6 +168,8 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
 
 
 def _in_place(document: Document, way: Keys, problem: Problem) -> Problem:
+    if re.search(r":\d+$", problem.place):  # a line of the user's own compressor
+        return problem
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
     place = document.place_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*way, *inner)), message=problem.message, hint=problem.hint)

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
@@ -31,6 +31,7 @@ from gcsim.scenarios.link_fields import over
 from gcsim.scenarios.link_plain import plain_link
 from gcsim.scenarios.link_section import LinkSection, changed_link
 from gcsim.scenarios.link_trace import read_traces
+from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 
@@ -56,13 +57,13 @@ def names_a_file(text: object) -> bool:
     return isinstance(text, str) and _FILE.fullmatch(text) is not None
 
 
-def read_link(text: str, folder: Path) -> tuple[Link, Path]:
-    """The link that `FILE.yaml` or `FILE.yaml:NAME` names, and the file.
+def read_link(text: str, folder: Path, transport: TransportName | None = None) -> tuple[Link, Path]:
+    """The link that `FILE.yaml` or `FILE.yaml:NAME` names, as a transport finds it, and the file.
 
     Raises `InputError`: no such file or entry, several entries and none named, or the file's
     mistakes, each with its line and column.
     """
-    return _read(text, folder, "link", _links)
+    return _read(text, folder, "link", functools.partial(_links, transport=transport))
 
 
 def read_device(text: str, folder: Path) -> tuple[Device, Path]:
@@ -131,11 +132,13 @@ def _within(data: Any, way: Keys) -> dict[Any, Any]:
 def _link_section(
     document: Document, way: Keys, value: Any, path: Path
 ) -> tuple[dict[str, Any], str] | None:
+    named = _within(document.data, ("cluster", "collectives")).get("transport")
+    transport = next((known for known in get_args(TransportName) if known == named), None)
     if isinstance(value, str) and names_a_file(value):
-        link, file = read_link(value, folder_of(document, way, path))
+        link, file = read_link(value, folder_of(document, way, path), transport)
         return plain_link(link), str(file)
     if isinstance(value, dict) and names_a_file(value.get("like")):
-        base, file = read_link(value["like"], folder_of(document, (*way, "like"), path))
+        base, file = read_link(value["like"], folder_of(document, (*way, "like"), path), transport)
         stated = {key: given for key, given in value.items() if key != "like"}
         return changed_link(base, stated), str(file)
     return None
@@ -187,7 +190,7 @@ def _read(
     return entries[name], path
 
 
-def _links(path: Path) -> Mapping[str, Link]:
+def _links(path: Path, transport: TransportName | None) -> Mapping[str, Link]:
     document = read_file(path, shown(path))
     _inherit_above(document)
     table, problems = check(_LinkTable, document)
@@ -196,7 +199,8 @@ def _links(path: Path) -> Mapping[str, Link]:
     if problems or table is None:
         raise InputError(document.sorted(problems))
     return {
-        name: replace(section.build(path.name), name=name) for name, section in table.links.items()
+        name: replace(section.build(path.name, transport), name=name)
+        for name, section in table.links.items()
     }
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import gcsim
 from gcsim.scenarios.checking import dotted
-from gcsim.scenarios.corners import COEFFICIENTS, Corner, bounds_of, use
+from gcsim.scenarios.kernel_use import COEFFICIENTS, use
 from gcsim.scenarios.link_section import link_facts
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.topology import links_of, random_settings, timed_settings
+from gcsim.scenarios.uncertain import PASSES, Input
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
@@ -37,7 +38,7 @@ def provenance(
     compute: ComputeTimes,
     predictions: Sequence[Sequence[Prediction]],
     *,
-    corners: Sequence[Corner] = (),
+    inputs: Sequence[Input] = (),
 ) -> dict[str, Any]:
     """The `provenance` part of `results.json`."""
     cluster = scenario.cluster
@@ -63,7 +64,7 @@ def provenance(
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
         "averages": _averages(scenario),
-        "estimates": _estimates(cluster, profiles, compute, corners),
+        "estimates": _estimates(cluster, profiles, compute, inputs),
         "algorithms": {
             choice.label: sorted({name for size in sizes for name in size.algorithms})
             for choice, sizes in zip(scenario.compressors, predictions, strict=True)
@@ -150,7 +151,7 @@ def _estimates(
     cluster: Cluster,
     profiles: Sequence[TrafficProfile],
     compute: ComputeTimes,
-    corners: Sequence[Corner],
+    inputs: Sequence[Input],
 ) -> list[dict[str, object]]:
     """The figures behind these results that were neither measured on that hardware nor stated by
     the user, or that have a range: in which the truth is expected, None where nobody said."""
@@ -161,7 +162,7 @@ def _estimates(
     needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
     for kind, rate in device.kernels.items():
         for name, words in COEFFICIENTS.items():
-            value, bounds = getattr(rate, name), bounds_of(device, (kind, name))
+            value, bounds = getattr(rate, name), getattr(rate, f"{name}_range")
             if (kind, name) in needed and value is not None and (rate.estimate or bounds):
                 found.append(
                     {
@@ -173,17 +174,27 @@ def _estimates(
                         "range": None if bounds is None else list(bounds),
                     }
                 )
-    times = [compute.total, *(corner.compute.total for corner in corners)]
-    if compute.estimate or len(set(times)) > 1:
+    bounds = {one.main.way: [one.main.low, one.main.high] for one in inputs}
+    if compute.estimate or PASSES in bounds:
         found.append(
             {
                 "setting": "compute",
                 "figure": "forward and backward",
                 "value": seconds(compute.total),
                 "unit": "s",
-                "range": [seconds(min(times)), seconds(max(times))]
-                if len(set(times)) > 1
-                else None,
+                "range": bounds.get(PASSES),
             }
         )
+    found += [
+        {
+            "setting": dotted(tuple(map(str, figure.way))),
+            "figure": figure.field,
+            "value": float(figure.stated),
+            "unit": one.unit,
+            "range": [figure.low, figure.high],
+        }
+        for one in inputs
+        for figure in one.figures
+        if figure.way != PASSES and figure.way[:2] != ("cluster", "device")
+    ]
     return found

@@ -8,7 +8,7 @@ some forty numbers with their sources, and a changed entry must not pass for the
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -25,10 +25,12 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.schema import RECORDED
-from gcsim.scenarios.schema_cluster import PER_NODE
-from gcsim.simulator.host import Host
+from gcsim.scenarios.schema_cluster import DEDICATED, PER_NODE
+from gcsim.scenarios.transports import NONE, defaults, plain_host, plain_sums
+from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Faults, Training
+from gcsim.simulator.sums import Sums
+from gcsim.simulator.training import Faults, Framework, Interference, SharedNode, Training
 from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.models import MODELS
 from gcsim.traces.passes import PassTimes
@@ -44,10 +46,11 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     entries["gradients"] = _gradients(scenario)
     entries["cluster"] = _cluster(scenario)
     entries["training"] = _training(scenario.training)
-    entries["ddp"] = {
-        "first_bucket": units.exact(scenario.buckets.first, "size"),
-        "bucket": units.exact(scenario.buckets.cap, "size"),
-    }
+    if scenario.training.overlap != "by_tensor":
+        entries["ddp"] = {
+            "first_bucket": units.exact(scenario.buckets.first, "size"),
+            "bucket": units.exact(scenario.buckets.cap, "size"),
+        }
     if scenario.compute:
         entries["compute"] = _compute(scenario.compute)
     entries["compressors"] = [
@@ -58,6 +61,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         }
         for choice in scenario.compressors
     ]
+    entries["uncertainty"] = {"draws": scenario.draws}
     entries["seed"] = scenario.seed
     return entries
 
@@ -125,26 +129,12 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus
     entries["collectives"] = _collectives(scenario)
-    if cluster.host is not None:
-        entries["host"] = _host(cluster.host)
-    if cluster.reduction is not None:
-        entries["reduction"] = units.exact(cluster.reduction, "bandwidth")
+    sums, host = defaults(cluster.collectives)
+    if host or cluster.host:
+        entries["host"] = NONE if cluster.host is None else plain_host(cluster.host)
+    if sums != Sums() or cluster.sums != Sums():
+        entries["sums"] = plain_sums(cluster.sums)
     return entries
-
-
-def _host(host: Host) -> dict[str, Any]:
-    prices = {
-        "per_message": host.per_message,
-        "per_byte": host.per_byte,
-        "per_call": host.per_call,
-        "per_copied_byte": host.per_copied_byte,
-    }
-    return {
-        "cores": host.cores,
-        **{name: units.exact(price, "time") for name, price in prices.items()},
-        "in_flight": host.in_flight,
-        "ranks": host.ranks,
-    }
 
 
 def _device(scenario: Scenario) -> dict[str, Any]:
@@ -157,13 +147,15 @@ def _collectives(scenario: Scenario) -> dict[str, Any]:
     chosen = scenario.cluster.collectives
     entries: dict[str, Any] = {
         "transport": chosen.transport,
+        "library": chosen.library,
         "all_reduce": chosen.all_reduce,
         "all_gather": chosen.all_gather,
         "pipeline_block": units.exact(chosen.pipeline_block, "size"),
-        "servers": PER_NODE if scenario.server_per_node else chosen.servers,
-        "server_hosts": chosen.server_hosts,
+        "push_pull": chosen.push_pull,
         "sharing": chosen.sharing,
     }
+    if chosen.servers is not None:
+        entries["servers"] = _servers(chosen)
     if chosen.server_network is not None:
         entries["server_network"] = plain_link(chosen.server_network)
     if chosen.host_staging is not None:  # else as the transport does, also after it is changed
@@ -171,9 +163,23 @@ def _collectives(scenario: Scenario) -> dict[str, Any]:
     return entries
 
 
+def _servers(chosen: Collectives) -> int | str:
+    if chosen.server_hosts == "nodes" and chosen.servers is not None:
+        return chosen.servers
+    return DEDICATED if chosen.servers == PER_NODE else f"{chosen.servers} {DEDICATED}"
+
+
 def _training(training: Training) -> dict[str, Any]:
-    entries: dict[str, Any] = {
-        "precision": training.precision,
+    entries: dict[str, Any] = {"precision": training.precision}
+    if training.overlap is not None:
+        entries["overlap"] = training.overlap
+    entries |= {
+        "interference": _ranged(training.interference),
+        "shared_node": _ranged(training.shared_node),
+        "framework": {
+            "reducer": _ranged(training.reducer),
+            "hook": _ranged(training.hook),
+        },
         "encode_on": training.encode_on,
         "side_slowdown": _number(training.side_slowdown),
         "concurrent_collectives": training.concurrent_collectives,
@@ -197,10 +203,30 @@ def _training(training: Training) -> dict[str, Any]:
             "variation": _number(training.noise.variation),
             "slow_probability": _number(training.noise.slow_probability),
             "slow_factor": _number(training.noise.slow_factor),
+            "skew": _number(training.noise.skew),
         }
+        if training.noise.skew_range is not None:
+            entries["noise"]["skew_range"] = [_number(end) for end in training.noise.skew_range]
     entries["iterations"] = training.iterations
     if training.faults is not None:
         entries["faults"] = _faults(training.faults)
+    return entries
+
+
+def _ranged(value: Framework | Interference | SharedNode) -> dict[str, Any]:
+    """Each figure, with its range where it has one; seconds are durations."""
+
+    def text(name: str, number: Fraction) -> Any:
+        seconds = name.startswith(("per_tensor", "per_bucket"))
+        return units.exact(number, "time") if seconds else _number(number)
+
+    entries: dict[str, Any] = {}
+    for field in fields(value):
+        figure = getattr(value, field.name)
+        if isinstance(figure, tuple):
+            entries[field.name] = [text(field.name, end) for end in figure]
+        elif figure is not None:
+            entries[field.name] = text(field.name, figure)
     return entries
 
 

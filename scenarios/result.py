@@ -36,8 +36,8 @@ class Row:
     """Throughput over that of as many single devices, each training alone without compression."""
     wire_bytes_per_worker: float
     """Bytes that one worker hands to its collectives in an iteration."""
-    compression_ratio: float
-    """Dense float32 gradient over `wire_bytes_per_worker`."""
+    compression_ratio: float | None
+    """Dense float32 gradient over `wire_bytes_per_worker`; None where that is 0."""
     nmse: float | None
     """|update - dense update|^2 / |dense update|^2: mean over `steps_run`. None for methods whose
     update does not tell the gradient's magnitude (signs): their scale is the learning rate's."""
@@ -66,20 +66,65 @@ class Row:
     single iteration."""
     algorithms: str = ""
     """Titles of the collective algorithms that carried the traffic, joined with "; "."""
-    iteration_fastest_s: float | None = None
-    """The shortest that `iteration_s` may be, for all that is known of the device: over the ends
-    of the ranges of its coefficients (`corners.py`). None, as the following, where nothing that is
-    needed of the device has a range."""
-    iteration_slowest_s: float | None = None
-    """The longest."""
-    speedup_lowest: float | None = None
-    """The smallest that `speedup_vs_dense` may be: both methods on the same device."""
-    speedup_highest: float | None = None
-    """The largest."""
-    over_fastest_lowest: float | None = None
-    """Iteration over that of the method with the shortest `iteration_s` at this size: the smallest
-    on any device within the ranges that was tried. Below 1 this method may be the fastest; None
-    for that method."""
+    via: str = ""
+    """What a method that asks for a server goes by: "parameter servers", "all-to-all and
+    all-gather" (each worker serves a stripe), "all-gather" (each serves whole payloads); empty for
+    all others."""
+    iteration_draws_s: tuple[float, ...] = ()
+    """`iteration_s` in worlds that are drawn from all that is not known of the scenario; draw k is
+    the same world in all rows. Empty, and the following None, where nothing that is needed has a
+    range."""
+    iteration_low_s: float | None = None
+    """10th percentile of the draws, or the shorter of ring and tree."""
+    iteration_high_s: float | None = None
+    """90th percentile of the draws, or the longer of ring and tree."""
+    speedup_low: float | None = None
+    """10th percentile of the speedup over dense training in the same world; None, as the
+    following but the last, without a dense row."""
+    speedup_median: float | None = None
+    """50th percentile; `speedup_vs_dense` is that of the figures as stated."""
+    speedup_high: float | None = None
+    """90th percentile."""
+    probability_pays: float | None = None
+    """Share of the draws in which it is faster than dense training."""
+    probability_fastest: float | None = None
+    """Share of the draws in which no method is faster at this size."""
+    iteration_ring_s: float | None = None
+    """`iteration_s` if NCCL takes rings wherever its tuner is near the border; None where it is
+    not. Low and high ends of this row hold it, and the following."""
+    iteration_tree_s: float | None = None
+    """If it takes trees there."""
+    iterations: int | None = None
+    """Of which the times are means; None where all are alike."""
+    iteration_batches_s: tuple[float, ...] = ()
+    """Where times are random: means of consecutive batches of iterations, of equal length. Batch k
+    of two rows with equally many, of as many iterations, met the same luck."""
+
+
+LISTS = ("iteration_draws_s", "iteration_batches_s")
+"""Fields of a row that `results.csv` has no column for."""
+
+
+def row_from(stored: dict[str, Any]) -> Row:
+    """A row as it stands in `results.json`, which has no tuples."""
+    return Row(**{**stored, **{name: tuple(stored[name]) for name in LISTS}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncertainInput:
+    """Something that is not known, and that moves an iteration of a row."""
+
+    name: str
+    unit: str
+    """Empty for a share or a factor."""
+    stated: float
+    """What the rows' own times are for."""
+    low: float
+    high: float
+    draws: tuple[float, ...]
+    """As `Row.iteration_draws_s`."""
+    measure: str
+    """What narrows it: a command, or a key of the scenario."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +224,8 @@ class Result:
     timelines: tuple[Timeline, ...] = field(default=(), repr=False)
     faulty: FaultyRuns | None = field(default=None, repr=False)
     """None where the scenario has no faults."""
+    inputs: tuple[UncertainInput, ...] = field(default=(), repr=False)
+    """What the rows' draws are of; empty where nothing that is needed has a range."""
 
     def to_json(self) -> str:
         """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""
@@ -187,6 +234,7 @@ class Result:
             "scenario": self.scenario,
             "provenance": self.provenance,
             "rows": [asdict(row) for row in self.rows],
+            "inputs": [asdict(one) for one in self.inputs],
             "wall": self.wall,
         }
         return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
@@ -194,4 +242,4 @@ class Result:
     @staticmethod
     def columns() -> tuple[str, ...]:
         """Column names of `results.csv`."""
-        return tuple(entry.name for entry in fields(Row))
+        return tuple(entry.name for entry in fields(Row) if entry.name not in LISTS)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
 
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.result import Row
@@ -16,6 +19,9 @@ from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Noise
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
+LOW, HIGH = 10, 90
+"""Percentiles over the drawn worlds."""
+
 
 def make_rows(
     scenario: Scenario,
@@ -26,9 +32,7 @@ def make_rows(
 ) -> tuple[Row, ...]:
     """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
     size, `compute` is that of the device as the catalogue has it."""
-    dense = next(
-        (n for n, choice in enumerate(scenario.compressors) if choice.kind == "none"), None
-    )
+    dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
     alone = _one_device(scenario, uncompressed, compute)
@@ -45,8 +49,6 @@ def make_rows(
             wire = profile.wire_bytes(workers)
             faulty = faulty_runs[number][size]
             baseline = None if dense is None else simulated[dense][size]
-            iterations = _interval(found.iterations)
-            speedups = None if baseline is None else _ratios(baseline.iterations, found.iterations)
             rows.append(
                 Row(
                     compressor=choice.kind,
@@ -61,10 +63,12 @@ def make_rows(
                     exposed_communication_s=times.exposed,
                     decode_s=times.decode,
                     throughput_samples_per_s=throughput,
-                    speedup_vs_dense=None if speedups is None else speedups[0],
+                    speedup_vs_dense=None
+                    if baseline is None
+                    else baseline.prediction.iteration / times.iteration,
                     scaling_efficiency=throughput / (workers * (samples / alone)),
                     wire_bytes_per_worker=wire,
-                    compression_ratio=profile.model.gradient_bytes / wire,
+                    compression_ratio=profile.model.gradient_bytes / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
@@ -78,24 +82,51 @@ def make_rows(
                     lost_to_faults_s=faulty.lost if faulty else None,
                     iteration_error_s=times.iteration_error,
                     algorithms="; ".join(times.algorithms),
-                    iteration_fastest_s=iterations[0],
-                    iteration_slowest_s=iterations[1],
-                    speedup_lowest=_interval(speedups or ())[0],
-                    speedup_highest=_interval(speedups or ())[1],
-                    over_fastest_lowest=found.over_fastest,
+                    via=choice.via,
+                    iterations=times.iterations,
+                    iteration_batches_s=times.batches,
+                    **_over_draws(found, baseline, [one[size] for one in simulated]),
                 )
             )
     return tuple(rows)
 
 
-def _ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """On the same device each."""
-    return [above / below for above, below in zip(numerators, denominators, strict=True)]
+def _over_draws(
+    found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
+) -> dict[str, Any]:
+    """What the drawn worlds say of a row: each compares methods in one and the same world."""
+    if not found.draws:
+        return {}
+    times = np.array(found.draws)
+    fastest = np.array([one.draws for one in of_size]).min(axis=0)
+    ring, tree = found.either or (None, None)
+    low, high = np.percentile(times, (LOW, HIGH))
+    said: dict[str, Any] = {
+        "iteration_draws_s": found.draws,
+        "iteration_low_s": min([float(low), *(found.either or ())]),
+        "iteration_high_s": max([float(high), *(found.either or ())]),
+        "iteration_ring_s": ring,
+        "iteration_tree_s": tree,
+        "probability_fastest": float(np.mean(times <= fastest)),
+    }
+    if dense is not None:
+        speedups = np.array(dense.draws) / times
+        low, median, high = np.percentile(speedups, (LOW, 50, HIGH))
+        shapes = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
+        if dense.either is None and found.either is None:
+            shapes = []
+        said |= {
+            "speedup_low": min([float(low), *shapes]),
+            "speedup_median": float(median),
+            "speedup_high": max([float(high), *shapes]),
+            "probability_pays": float(np.mean(speedups > 1)),
+        }
+    return said
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """The smallest and the largest; nothing of a single one."""
-    return (min(values), max(values)) if len(values) > 1 else (None, None)
+def _ends(found: Simulated) -> tuple[float, float]:
+    """With rings and with trees; as stated where NCCL has no doubt."""
+    return found.either or (found.prediction.iteration,) * 2
 
 
 def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> float:

@@ -5,7 +5,7 @@
     devices, links, sizes ──► simulated cluster (stage 2) ◄───┘ ─► rows
 
 Stage 1 runs for the compressors whose profile is not in the cache; only it imports torch. Where
-figures of the device have ranges, stage 2 also runs at their ends (`corners.py`).
+figures have ranges, stage 2 also says how long an iteration is in drawn worlds (`simulate.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.scenarios.corners import corners
+from gcsim.scenarios.carriage import as_carried
 from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.passes import measured_passes
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -43,7 +43,21 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     check_trace(scenario)
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
-    measured = time.perf_counter()
+    stage_1 = time.perf_counter() - started
+    return simulated_run(scenario, keys, profiles, progress=watcher, stage_1_seconds=stage_1)
+
+
+def simulated_run(
+    scenario: Scenario,
+    keys: Sequence[str],
+    profiles: Sequence[TrafficProfile],
+    *,
+    progress: Progress,
+    stage_1_seconds: float = 0.0,
+) -> Result:
+    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys."""
+    started = time.perf_counter()
+    scenario, keys, profiles = as_carried(scenario, keys, profiles)
     passes = measured_passes(scenario, profiles[0])
 
     def compute_on(device: Device) -> ComputeTimes:
@@ -52,22 +66,28 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
         return training_times(first.model, first.buckets, device, passes, precision)
 
     device = scenario.cluster.device
-    compute = compute_on(device)
-    may_be = corners(device, profiles, scenario.cluster.workers, compute_on)
-    simulated = simulate(scenario, profiles, compute, may_be, watcher)
-    faulty = faulty_runs(scenario, profiles, simulated, compute)
-    rows = make_rows(scenario, profiles, simulated, compute, faulty)
+    compute = {
+        "stated": compute_on(device),
+        "fastest": compute_on(device.at(kernels="fastest", training="fastest")),
+        "slowest": compute_on(device.at(kernels="fastest", training="slowest")),
+    }
+    simulated, uncertainty = simulate(scenario, profiles, compute, progress)
+    faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
+    rows = make_rows(scenario, profiles, simulated, compute["stated"], faulty)
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,
-        provenance=provenance(scenario, profiles, keys, compute, predictions, corners=may_be),
+        provenance=provenance(
+            scenario, profiles, keys, compute["stated"], predictions, inputs=uncertainty.inputs
+        ),
         rows=rows,
         wall={
-            "gradients_and_compressors_s": measured - started,
-            "simulation_s": time.perf_counter() - measured,
+            "gradients_and_compressors_s": stage_1_seconds,
+            "simulation_s": time.perf_counter() - started,
         },
         timelines=make_timelines(scenario, simulated),
         faulty=told_faults(scenario, faulty),
+        inputs=uncertainty.told(),
     )
 
 

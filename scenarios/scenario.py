@@ -55,6 +55,8 @@ class CompressorChoice:
     label: str
     parameters: dict[str, object]
     """Checked, defaults filled in."""
+    via: str = ""
+    """In a run: what carries its push-pulls, and parameter servers that carry more (`WAYS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +99,24 @@ class Scenario:
     buckets: DdpBuckets
     compute: PassTimes | ProfiledCompute | RecordedCompute | None
     """None: what the catalogue says of the model and the device."""
+    draws: int
+    """Worlds that are drawn from what is not known; 0: the figures are taken as stated."""
     seed: int
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""
-    server_per_node: bool = False
-    """One parameter server on every machine, whatever the number of machines."""
     files: Mapping[str, str] = field(default_factory=dict)
     """By setting: the file, not the catalogue, that a link or the device stands in."""
 
+    @property
+    def dense(self) -> int | None:
+        """Number of the compressor that speedups are against: the first uncompressed one."""
+        kinds = [choice.kind for choice in self.compressors]
+        return kinds.index("none") if "none" in kinds else None
+
     def cluster_at(self, nodes: int) -> Cluster:
         """The cluster with that many machines: one point of the sweep."""
-        collectives = self.cluster.collectives
-        if self.server_per_node:
-            collectives = replace(collectives, servers=nodes)
-        cards = {node: card for node, card in self.cluster.cards.items() if node < nodes}
-        return replace(self.cluster, nodes=nodes, collectives=collectives, cards=cards)
+        return with_nodes(self.cluster, nodes)
 
     def training_at(self, nodes: int) -> Training:
         """The training on that many machines: nothing is said of those that are not there."""
@@ -124,3 +128,9 @@ class Scenario:
             deaths = tuple(death for death in faults.deaths if death.node < nodes)
             faults = replace(faults, deaths=deaths)
         return replace(self.training, slow_nodes=slow, slow_workers=ranks, faults=faults)
+
+
+def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
+    """A cluster with that many machines."""
+    cards = {node: card for node, card in cluster.cards.items() if node < nodes}
+    return replace(cluster, nodes=nodes, cards=cards)

@@ -181,6 +181,12 @@ class CompressorSection(Section):
     label: Annotated[str, Field(min_length=1)] | None = None
 
 
+class UncertaintySection(Section):
+    """What is done about figures that are known within ranges only."""
+
+    draws: Annotated[int, Field(ge=0, le=4096)] = 64
+
+
 class ScenarioFile(Section):
     """The whole file."""
 
@@ -207,6 +213,7 @@ class ScenarioFile(Section):
         ],
         Field(min_length=1),
     ]
+    uncertainty: UncertaintySection = UncertaintySection()
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
+    PlainValidator,
     Tag,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -21,25 +22,28 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.checking import (
     NAMED,
     SPELLED_OUT,
-    Bandwidth,
-    Duration,
     Section,
     Size,
     by_shape,
+    not_a_list,
     refuse,
 )
 from gcsim.scenarios.link_section import LinkSection
 from gcsim.scenarios.named_files import device_in
 from gcsim.scenarios.schema_types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.scenarios.transports import NONE, HostSection, SumsSection
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,
+    LibraryName,
+    PushPullAlgorithm,
     Sharing,
     TransportName,
 )
 from gcsim.simulator.devices.device import Device
 
-PER_NODE = "per_node"
+PER_NODE: Final = "per_node"
+DEDICATED: Final = "dedicated"
 
 
 AnyLink = Annotated[
@@ -84,18 +88,54 @@ class DeviceSection(Section):
         return catalog.device(self.name) if self.file is None else device_in(self.file, self.name)
 
 
+class ServerCount(NamedTuple):
+    """How many parameter servers, and where."""
+
+    number: int | Literal["per_node"]
+    dedicated: bool
+    """On machines of their own."""
+
+
+def _servers(value: Any) -> ServerCount | None:
+    if value is None:
+        return None
+    not_a_list(value)
+    words = value.split() if isinstance(value, str) else [str(value)]
+    dedicated = words[-1:] == [DEDICATED]
+    count = words[:-1] if dedicated else words
+    if count == [PER_NODE] or (dedicated and not count):
+        return ServerCount(PER_NODE, dedicated)
+    digits = len(count) == 1 and count[0].isascii() and count[0].isdigit()
+    if digits and len(count[0]) < 19 and not isinstance(value, bool):
+        if not int(count[0]):
+            raise refuse("0 must be at least 1", "leave it out where there are none")
+        return ServerCount(int(count[0]), dedicated)
+    hint = "write a number, per_node, dedicated (as many machines as nodes) or 2 dedicated"
+    raise refuse(f"{value!r:.40} is not a number of parameter servers", hint)
+
+
 class CollectivesSection(Section):
     """Which algorithm carries out each kind of request; by default what the transport chooses."""
 
     transport: TransportName = "textbook"
+    library: LibraryName = "pytorch2"
     all_reduce: AllReduceAlgorithm = "auto"
     all_gather: AllGatherAlgorithm = "auto"
+    push_pull: PushPullAlgorithm = "auto"
     pipeline_block: Size = 32 * 1024
     servers: Annotated[
-        Annotated[Literal["per_node"], Tag(NAMED)] | Annotated[Count, Tag(SPELLED_OUT)],
-        Discriminator(lambda value: NAMED if isinstance(value, str) else SPELLED_OUT),
-    ] = 1
-    server_hosts: Literal["nodes", "dedicated"] = "nodes"
+        ServerCount | None,
+        PlainValidator(_servers),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1},
+                    {"type": "string", "pattern": r"^(per_node|([1-9]\d* )?dedicated)$"},
+                    {"type": "null"},
+                ]
+            }
+        ),
+    ] = None
     server_network: AnyLink | None = None
     host_staging: bool | None = None
     sharing: Sharing = "counted"
@@ -108,18 +148,6 @@ class RacksSection(Section):
     uplink: AnyLink
 
 
-class HostSection(Section):
-    """What the processors of a machine spend on the messages of its ranks."""
-
-    cores: Annotated[Count, Field(le=4096)]
-    per_message: Duration
-    per_byte: Duration = Fraction(0)
-    per_call: Duration = Fraction(0)
-    per_copied_byte: Duration = Fraction(0)
-    in_flight: Annotated[Count, Field(le=64)] = 2
-    ranks: Literal["node", "all"] = "node"
-
-
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
 
 
@@ -129,6 +157,10 @@ def _ascending(nodes: list[int]) -> list[int]:
             message = f"{larger} stands after {smaller}; cluster sizes must ascend"
             raise refuse(message, f"write {sorted(set(nodes))}")
     return nodes
+
+
+def _none_or_spelled_out(value: object) -> str:
+    return NAMED if value == NONE else SPELLED_OUT
 
 
 class ClusterSection(Section):
@@ -153,8 +185,14 @@ class ClusterSection(Section):
     intra_node: AnyLink = "pcie3_x16"
     shared_bus: bool = False
     collectives: CollectivesSection = CollectivesSection()
-    host: HostSection | None = None
-    reduction: Bandwidth | None = None
+    host: Annotated[
+        Annotated[Literal["none"], Tag(NAMED)] | Annotated[HostSection, Tag(SPELLED_OUT)],
+        Discriminator(_none_or_spelled_out),
+    ] | None = None  # fmt: skip
+    sums: Annotated[
+        Annotated[Literal["none"], Tag(NAMED)] | Annotated[SumsSection, Tag(SPELLED_OUT)],
+        Discriminator(_none_or_spelled_out),
+    ] | None = None  # fmt: skip
 
     @property
     def sizes(self) -> tuple[int, ...]:

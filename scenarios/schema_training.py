@@ -5,11 +5,29 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from gcsim.scenarios.checking import Duration, PositiveDuration, Section, refuse
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog_loops
+from gcsim.scenarios.checking import (
+    NAMED,
+    SPELLED_OUT,
+    Duration,
+    PositiveDuration,
+    Section,
+    by_shape,
+    refuse,
+)
+from gcsim.scenarios.schema_loops import (
+    FrameworkSection,
+    InterferenceSection,
+    Ranged,
+    SharedNodeSection,
+    Shares,
+)
 from gcsim.scenarios.schema_types import Factor, NodeNumber, Probability, Variation, WorkerNumber
 from gcsim.simulator.steps.step_plan import Kind
+from gcsim.simulator.training import Overlap
 
 MOST_ITERATIONS = 100_000
 """Beyond it the times of all workers in all iterations fill the memory."""
@@ -27,13 +45,15 @@ class InputSection(Section):
     prefetch: _Batches = 2
 
 
-class NoiseSection(Section):
+class NoiseSection(Ranged):
     """Computation that takes randomly longer or shorter."""
 
     distribution: Literal["lognormal", "gamma"] = "lognormal"
     variation: Variation = Fraction(0)
     slow_probability: Probability = Fraction(0)
     slow_factor: Factor = Fraction(1)
+    skew: Variation = Fraction(0)
+    skew_range: Shares | None = None
 
 
 class DeathSection(Section):
@@ -59,11 +79,27 @@ def _once(kinds: list[Kind]) -> list[Kind]:
     return kinds
 
 
+def _framework(name: str) -> str:
+    try:
+        catalog_loops.framework(name)
+    except InputError as error:
+        raise refuse(error.problems[0].message, error.problems[0].hint) from error
+    return name
+
+
 class TrainingSection(Section):
     """The step beside forward, backward and the exchange."""
 
     precision: Literal["fp32", "tf32", "fp16"] = "fp32"
-    encode_on: Literal["compute", "side"] = "compute"
+    overlap: Overlap | None = None
+    interference: InterferenceSection | None = None
+    shared_node: SharedNodeSection | None = None
+    framework: Annotated[
+        Annotated[str, AfterValidator(_framework), Tag(NAMED)]
+        | Annotated[FrameworkSection, Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ] = "pytorch"
+    encode_on: Literal["compute", "side", "communicator"] = "compute"
     side_slowdown: Factor = Fraction(1)
     concurrent_collectives: Annotated[int, Field(ge=1, le=2)] = 1
     optimizer: Duration = Fraction(0)

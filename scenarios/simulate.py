@@ -1,25 +1,36 @@
-"""How long does every method take at every size, on the device as stated and on what it may be?
+"""How long does every method take at every size, as stated and in each drawn world?
 
-The device as stated is predicted exactly. The corners of its ranges (`corners.py`) need less: only
-the mean iteration, roughly (`Averager.rough_average`), with what the prediction has prepared of the
-same cluster.
+What is stated is predicted exactly; where times are random, methods between which luck decides over
+more iterations (`near.py`). A drawn world (`worlds.py`) changes that by as much as it
+changes an approximation (`approximation.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from gcsim.scenarios.corners import Corner, Use, favouring, use
+import numpy as np
+
+from gcsim.scenarios.approximation import Approximation, Drawn
+from gcsim.scenarios.collective_times import Column
+from gcsim.scenarios.near import told_apart
 from gcsim.scenarios.progress import Progress
+from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.devices.device import Device
+from gcsim.scenarios.uncertain import Input, uncertain_inputs
+from gcsim.scenarios.worlds import STATED, World, alone, draw, value
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import Planner
-from gcsim.simulator.predict import Prediction, predict, rough_iteration, schedule_of_period
+from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
+
+MATTERS = 1e-6
+"""By this share of an iteration an input must move one at least, somewhere, to be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,138 +38,160 @@ class Simulated:
     """One method at one size."""
 
     prediction: Prediction
-    """On the device as stated."""
-    at_corners: tuple[float, ...] = ()
-    """Seconds an iteration, by corner."""
-    over_fastest: float | None = None
-    """Iteration over that of the size's fastest method: the smallest on any device that was tried.
-    None of the fastest itself, and without corners."""
+    """As stated."""
+    draws: tuple[float, ...] = ()
+    """Seconds an iteration, by drawn world."""
+    either: tuple[float, float] | None = None
+    """Seconds an iteration with a ring and with a tree, where NCCL may take either: its tuner at
+    the ends of `Collectives.ring_over_tree_range`."""
 
-    @property
-    def iterations(self) -> tuple[float, ...]:
-        """Seconds, on the device as stated and by corner."""
-        return (self.prediction.iteration, *self.at_corners)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """What is not known of the scenario, and the worlds that are tried for it."""
+
+    inputs: tuple[Input, ...]
+    worlds: tuple[World, ...]
+
+    def told(self) -> tuple[UncertainInput, ...]:
+        """For the result."""
+        return tuple(
+            UncertainInput(
+                name=one.name,
+                unit=one.unit,
+                stated=float(one.main.stated),
+                low=one.main.low,
+                high=one.main.high,
+                draws=tuple(value(one, world.slowness[one.name]) for world in self.worlds),
+                measure=one.measure,
+            )
+            for one in self.inputs
+        )
 
 
 def simulate(
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
-    compute: ComputeTimes,
-    corners: Sequence[Corner],
+    compute: Mapping[str, ComputeTimes],
     progress: Progress,
-) -> list[list[Simulated]]:
-    """Stage 2: by compressor, then by cluster size."""
-    steps = len(profiles) * (1 + len(corners)) + (1 if corners else 0)
-    prices = _price_lists(scenario.cluster.device, corners)
-    with progress.task("cluster sizes", len(scenario.node_counts) * steps) as task:
-        of_sizes = []
+) -> tuple[list[list[Simulated]], Uncertainty]:
+    """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
+    profiles are `carried` already.
+
+    Inputs that move no method at any size have no part in the draws.
+    """
+    prices = PriceList(scenario.cluster.device)
+    inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
+    if not scenario.draws:
+        inputs = []
+    worlds = draw(inputs, scenario.draws, scenario.seed)
+    drawn = Drawn(scenario.cluster, scenario.training, inputs, [STATED, *worlds, *alone(inputs)])
+    found: list[list[Simulated]] = []
+    moved = np.zeros(len(inputs))
+    steps = len(scenario.node_counts) * len(profiles)
+    with progress.task("cluster sizes", steps) as task:
         for nodes in scenario.node_counts:
-            one = _OneSize(scenario, profiles, compute, corners, prices, nodes=nodes)
-            found = []
-            for number in range(len(profiles)):
-                prediction = one.predicted(number)
+            cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
+            averager = Averager(cluster, training, scenario.seed)
+            about = None
+            if inputs:
+                about = Approximation(
+                    drawn, nodes, training, compute["stated"], profiles,
+                    prices=prices, carry_out=averager.carry_out, seed=scenario.seed,
+                )  # fmt: skip
+            first = []
+            for profile in profiles:
+                one = predict(
+                    profile, cluster, compute["stated"], training=training, seed=scenario.seed,
+                    spans=nodes == scenario.node_counts[-1],  # the only timeline that is kept
+                    averager=averager, prices=prices,
+                )  # fmt: skip
+                first.append(one)
                 task.advance()
-                at_corners = []
-                for corner in range(len(corners)):
-                    at_corners.append(one.at_corner(number, corner))
-                    task.advance()
-                found.append(Simulated(prediction=prediction, at_corners=tuple(at_corners)))
-            if corners:
-                found = one.compared(found)
-                task.advance()
-            of_sizes.append(found)
-    return [list(of_method) for of_method in zip(*of_sizes, strict=True)]
-
-
-def _price_lists(stated: Device, corners: Sequence[Corner]) -> dict[str | None, PriceList]:
-    """By end of the kernels' ranges, None as stated: a stretch is priced once for all sizes."""
-    lists: dict[str | None, PriceList] = {None: PriceList(stated)}
-    for corner in corners:
-        if corner.kernels not in lists:
-            lists[corner.kernels] = PriceList(corner.device)
-    return lists
-
-
-class _OneSize:
-    """All methods on one cluster, which share what does not depend on the device."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        profiles: Sequence[TrafficProfile],
-        compute: ComputeTimes,
-        corners: Sequence[Corner],
-        prices: dict[str | None, PriceList],
-        *,
-        nodes: int,
-    ) -> None:
-        self._prices = prices
-        self._profiles, self._compute, self._corners = profiles, compute, corners
-        self._spans = nodes == scenario.node_counts[-1]  # the only timeline that is kept
-        self._seed, self._training = scenario.seed, scenario.training_at(nodes)
-        self._cluster = scenario.cluster_at(nodes)
-        self._averager = Averager(self._cluster, self._training, self._seed)
-        stated = Planner(self._cluster, compute, self._training, prices[None])
-        self._schedules = [schedule_of_period(p, stated) for p in profiles] if corners else []
-
-    def predicted(self, number: int) -> Prediction:
-        """A method on the device as stated."""
-        return predict(
-            self._profiles[number],
-            self._cluster,
-            self._compute,
-            training=self._training,
-            seed=self._seed,
-            spans=self._spans,
-            averager=self._averager,
-            prices=self._prices[None],
-        )
-
-    def at_corner(self, number: int, corner: int) -> float:
-        """Seconds an iteration of a method at a corner."""
-        chosen = self._corners[corner]
-        return self._iteration(number, chosen.device, chosen.compute, self._prices[chosen.kernels])
-
-    def _iteration(
-        self, number: int, device: Device, compute: ComputeTimes, prices: PriceList
-    ) -> float:
-        cluster = replace(self._cluster, device=device)
-        planner = Planner(cluster, compute, self._training, prices)
-        schedule = schedule_of_period(self._profiles[number], planner)
-        return rough_iteration(schedule, self._schedules[number], self._averager)
-
-    def compared(self, found: Sequence[Simulated]) -> list[Simulated]:
-        """The same with `over_fastest`."""
-        first = min(range(len(found)), key=lambda number: found[number].prediction.iteration)
-        uses = [use(p, self._cluster.device, self._cluster.workers) for p in self._profiles]
-        return [
-            one
-            if number == first
-            else replace(one, over_fastest=self._over(number, first, found, uses))
-            for number, one in enumerate(found)
-        ]
-
-    def _over(
-        self, number: int, first: int, found: Sequence[Simulated], uses: Sequence[Use]
-    ) -> float:
-        """The smallest ratio of two methods' iterations: at the corners, and, where they are not
-        far apart, on the devices that favour the one."""
-        pairs = zip(found[number].iterations, found[first].iterations, strict=True)
-        ratios = [one / other for one, other in pairs]
-        device = favouring(self._cluster.device, uses[number], uses[first])
-        prices: PriceList | None = None
-        for training, compute in {c.training: c.compute for c in self._corners}.items():
-            places = [n for n, c in enumerate(self._corners) if c.training == training]
-            if self._far_apart(found[number], found[first], places):
-                continue
-            prices = prices or PriceList(device)
-            ratios.append(
-                self._iteration(number, device, compute, prices)
-                / self._iteration(first, device, compute, prices)
+            either = _ring_or_tree(
+                scenario, profiles, nodes, compute=compute["stated"], prices=prices
             )
-        return min(ratios)
+            again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
+            of_size = []
+            for profile, prediction, shapes in zip(
+                profiles, told_apart(first, scenario.dense, again), either, strict=True
+            ):
+                draws: tuple[float, ...] = ()
+                if about is not None:
+                    times = about.iteration(profile)
+                    moved = np.maximum(moved, _moved(times, len(worlds)))
+                    ratios = times[1 : 1 + len(worlds)] / times[0]
+                    draws = tuple(_rounded(prediction.iteration * ratio) for ratio in ratios)
+                of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
+            found.append(of_size)
+    kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
+    if not kept:
+        found = [[replace(one, draws=()) for one in of_size] for of_size in found]
+    uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds) if kept else ())
+    return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
 
-    @staticmethod
-    def _far_apart(one: Simulated, other: Simulated, places: Sequence[int]) -> bool:
-        """Whether a method's shortest iteration at these corners exceeds the other's longest."""
-        return min(one.at_corners[n] for n in places) > max(other.at_corners[n] for n in places)
+
+def _ring_or_tree(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    nodes: int,
+    *,
+    compute: ComputeTimes,
+    prices: PriceList,
+) -> list[tuple[float, float] | None]:
+    """`Simulated.either` of each method."""
+    cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
+    chosen = cluster.collectives
+    if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
+        return [None] * len(profiles)
+    averagers = [
+        Averager(
+            replace(cluster, collectives=replace(chosen, ring_over_tree=end)),
+            training,
+            scenario.seed,
+        )
+        for end in chosen.ring_over_tree_range
+    ]
+    found: list[tuple[float, float] | None] = []
+    for profile in profiles:
+        carried = [carriers(profile, averager.cluster) for averager in averagers]
+        if carried[0] == carried[1]:
+            found.append(None)
+            continue
+        ring, tree = (
+            predict(
+                profile, averager.cluster, compute, training=training, seed=scenario.seed,
+                spans=False, averager=averager, prices=prices,
+            ).iteration
+            for averager in averagers
+        )  # fmt: skip
+        found.append((ring, tree))
+    return found
+
+
+def _over_more(  # noqa: PLR0917 - all that a prediction is of
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    cluster: Cluster,
+    training: Training,
+    compute: Mapping[str, ComputeTimes],
+    prices: PriceList,
+    number: int,
+    factor: int,
+) -> Prediction:
+    """A method over so many times as many random iterations."""
+    longer = replace(training, iterations=factor * training.iterations)
+    return predict(
+        profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
+        spans=False, prices=prices,
+    )  # fmt: skip
+
+
+def _rounded(seconds: float) -> float:
+    """To digits that do not depend on the number of threads that added up."""
+    return float(f"{seconds:.9g}")
+
+
+def _moved(times: Column, worlds: int) -> Column:
+    """By input: by which share of the iteration its farther end moves it."""
+    return np.asarray(abs(times[1 + worlds :] / times[0] - 1))

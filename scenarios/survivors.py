@@ -117,7 +117,7 @@ def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
     s-th of those that are left, counted round."""
     chosen = cluster.collectives
     together = not all(SERVED in title for title in algorithms)
-    on_nodes = chosen.servers if algorithms and chosen.server_hosts == "nodes" else 0
+    on_nodes = cluster.servers if algorithms and chosen.server_hosts == "nodes" else 0
 
     def needed(missing: Missing) -> Sequence[int]:
         left = [node for node in range(cluster.nodes) if node not in missing]
@@ -131,6 +131,9 @@ def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster
     left = [node for node in range(nodes) if node not in missing]
     place = {node: number for number, node in enumerate(left)}
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
+    collectives = cluster.collectives  # as many servers as before, on the nodes that are left
+    if cluster.servers:
+        collectives = replace(collectives, servers=cluster.servers)
     cards = {place[node]: card for node, card in cluster.cards.items() if node in place}
     slow = {place[node]: factor for node, factor in training.slow_nodes.items() if node in place}
     devices = cluster.devices_per_node
@@ -140,6 +143,6 @@ def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster
         if rank // devices in place
     }
     return (
-        replace(cluster, nodes=len(left), cards=cards),
+        replace(cluster, nodes=len(left), cards=cards, collectives=collectives),
         replace(training, slow_nodes=slow, slow_workers=ranks, faults=None),
     )

@@ -61,7 +61,9 @@ class SweepResult:
         """`results.csv`: all rows with full precision, the grids' keys as first columns."""
         text = io.StringIO()
         columns = (*self.grid, *Result.columns())
-        writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
+        writer = csv.DictWriter(
+            text, fieldnames=columns, extrasaction="ignore", lineterminator="\n"
+        )
         writer.writeheader()
         for row in self.rows():
             shown = {key: written(row[key]) for key in self.grid}

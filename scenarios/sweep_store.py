@@ -29,7 +29,7 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.files import replacing
 from gcsim.scenarios.keys import input_files, own_model_code
-from gcsim.scenarios.result import SCHEMA, Result, Row
+from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sweep_points import Point, named
 from gcsim.traces import cache as profile_cache
@@ -124,7 +124,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
             found[document["key"]] = Result(
                 scenario=document["scenario"],
                 provenance=document["provenance"],
-                rows=tuple(Row(**row) for row in document["rows"]),
+                rows=tuple(row_from(row) for row in document["rows"]),
                 wall=document["wall"],
             )
     if others:

@@ -37,7 +37,7 @@ def timed_settings(cluster: Cluster) -> list[Keys]:
 
 def matters(noise: Noise | None) -> bool:
     """Whether noise makes any difference."""
-    return noise is not None and (noise.variation > 0 or slows(noise))
+    return noise is not None and (noise.variation > 0 or noise.skew > 0 or slows(noise))
 
 
 def slows(noise: Noise) -> bool:

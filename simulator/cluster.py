@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.sums import Sums
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
+LibraryName = Literal["pytorch1", "pytorch2"]
 AllReduceAlgorithm = Literal[
     "auto",
     "ring",
@@ -46,6 +48,8 @@ AllGatherAlgorithm = Literal[
     "nccl_ring_ll128",
     "nccl_ring_simple",
 ]
+PushPullAlgorithm = Literal["auto", "parameter_server", "alltoall_allgather", "all_gather"]
+Servers = int | Literal["per_node"] | None
 
 Sharing = Literal["counted", "fluid"]
 IN_ROUNDS: frozenset[AllReduceAlgorithm | AllGatherAlgorithm] = frozenset(
@@ -60,7 +64,7 @@ IN_ROUNDS: frozenset[AllReduceAlgorithm | AllGatherAlgorithm] = frozenset(
 )
 """Algorithms made of rounds of messages, as all-to-alls and merges are (`Collectives.sharing`)."""
 
-_NOTHING = Fraction(0)
+_ONE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +73,19 @@ class Collectives:
 
     transport: TransportName = "textbook"
     """The library in whose place "auto" chooses; custom: nothing is "auto"."""
-    all_reduce: AllReduceAlgorithm = "ring"
+    library: LibraryName = "pytorch2"
+    """What the transport was built into: a scenario's default prices are those of it."""
+    all_reduce: AllReduceAlgorithm = "auto"
     """auto: what the transport would choose; nccl: what NCCL's tuner would, on any transport."""
-    all_gather: AllGatherAlgorithm = "ring"
+    all_gather: AllGatherAlgorithm = "auto"
+    push_pull: PushPullAlgorithm = "auto"
+    """auto: by parameter servers where there are any, else as the method says that it can do
+    without (`requests.WithoutServer`). alltoall_allgather: of methods whose server can act on
+    stripes; those of others still by an all-gather."""
     pipeline_block: int = 32 * 1024
     """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""
-    servers: int = 1
-    """Parameter servers."""
+    servers: Servers = None
+    """Parameter servers; per_node: as many as nodes; None: there are none (`Cluster.servers`)."""
     server_hosts: Literal["nodes", "dedicated"] = "nodes"
     """nodes: server s lives on node s mod nodes and shares its network card; dedicated: each on a
     machine of its own, at the switch (with a shared medium: at the access point)."""
@@ -90,6 +100,23 @@ class Collectives:
     """How messages of collectives made of rounds share cards, buses, uplinks and the air. counted:
     each has its share among the messages of its round, whenever they start; fluid: max-min fairly
     among all that cross it at the same time."""
+
+    ring_over_tree: Fraction = _ONE
+    """What NCCL's tuner predicts of a ring, times this, is held against what it predicts of a tree;
+    1: as its tables have it."""
+    ring_over_tree_range: tuple[Fraction, Fraction] | None = None
+    """Versions of NCCL, and what it takes the card for, move its border between the two."""
+    grouped: Fraction = _ONE
+    """Share of a network's goodput that an all-to-all has: NCCL's sends and receives in a group
+    reach less than its rings."""
+    grouped_range: tuple[Fraction, Fraction] | None = None
+
+    @property
+    def names_servers(self) -> bool:
+        """Whether it says anything that makes no sense without parameter servers."""
+        served = "parameter_server" in {self.all_reduce, self.all_gather, self.push_pull}
+        placed = self.server_hosts == "dedicated" or self.server_network is not None
+        return served or placed or self.servers is not None
 
     @property
     def stages(self) -> bool:
@@ -133,8 +160,8 @@ class Cluster:
     having it for itself."""
     host: Host | None = None
     """Processors that carry the messages of collectives; None: that costs nothing."""
-    reduction: Fraction | None = None
-    """Bytes a second at which a worker adds what it has received to its own; None: in no time."""
+    sums: Sums = Sums()  # noqa: RUF009 (frozen)
+    """Rates at which a worker, or the server of an all-reduce, adds what it has received."""
 
     @property
     def workers(self) -> int:
@@ -142,9 +169,12 @@ class Cluster:
         return self.nodes * self.devices_per_node
 
     @property
-    def gamma(self) -> Fraction:
-        """Seconds that the addition of a received byte takes."""
-        return _NOTHING if self.reduction is None else 1 / self.reduction
+    def servers(self) -> int:
+        """Number of parameter servers; one a node where they are named without a number."""
+        chosen = self.collectives
+        if isinstance(chosen.servers, int):
+            return chosen.servers
+        return self.nodes if chosen.names_servers else 0
 
     @property
     def nodes_differ(self) -> bool:
@@ -173,6 +203,22 @@ class Cluster:
         """
         one_medium = self.network.shared if self.nodes > 1 else self.shared_bus
         return self.workers > 2 or (self.workers == 2 and one_medium)
+
+    @property
+    def at_grouped_rates(self) -> Cluster:
+        """The cluster as an all-to-all finds its network (`Collectives.grouped`)."""
+        share = self.collectives.grouped
+        if share == 1:
+            return self
+
+        def slower(link: Link) -> Link:
+            return link.exactly(efficiency=link.efficiency * share)
+
+        return replace(
+            self,
+            network=slower(self.network),
+            cards={node: slower(card) for node, card in self.cards.items()},
+        )
 
     def node_of(self, rank: int) -> int:
         """The node that a rank is on."""

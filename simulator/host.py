@@ -22,7 +22,9 @@ where N is what the network alone takes: N + W with one in flight (nothing overl
 infinitely many. k = 2 is what Gloo's rings have in flight.
 
 Then what a library gathers in a buffer of its own is copied to where it is wanted; C is the time of
-that, of the busiest process or machine as above.
+that, of the busiest process or machine as above, and of `dispatch`: between the call and the first
+message, and between the last message and the return, a call waits in a queue, a thread is woken, a
+device is waited for. Nothing of that collective goes on meanwhile.
 
     exit[r] = e + T(exit[r] without host - e, W) + C      e: when the last rank enters
 
@@ -53,6 +55,18 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.network.rate_trace import refuse
 
 Count = NDArray[np.int64]
+Bounds = tuple[Fraction, Fraction] | None
+MANY = 4096
+"""Cores that no machine's processes need."""
+PRICES = (
+    "per_message",
+    "per_byte",
+    "per_call",
+    "per_copied_byte",
+    "per_received_byte",
+    "dispatch",
+)
+"""Fields of `Host` in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,16 +122,16 @@ class Work:
     beside: Picoseconds = 0
     """W: beside the network's transfers."""
     after: Picoseconds = 0
-    """C: when they are done."""
+    """C: when they are done, and before they begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Processors that carry messages."""
 
-    cores: int
-    """Of one machine, that its ranks share."""
-    per_message: Fraction
+    cores: int = MANY
+    """Of one machine, that its ranks share; `MANY`: one for each process."""
+    per_message: Fraction = Fraction(0)
     """Seconds of processor time a message, at both ends together, whatever its size."""
     per_byte: Fraction = Fraction(0)
     """Seconds of processor time a byte of a message, at both ends together."""
@@ -125,6 +139,18 @@ class Host:
     """Seconds of processor time a process and collective, whatever it sends."""
     per_copied_byte: Fraction = Fraction(0)
     """Seconds of processor time a byte that is copied out of a buffer of the library's own."""
+    per_received_byte: Fraction = Fraction(0)
+    """Seconds a byte from the arrival of a segment of Gloo's ring all-reduce until its receiver can
+    announce the next: the last copies out of the socket, two threads that wake each other."""
+    dispatch: Fraction = Fraction(0)
+    """Seconds of a collective before its first message and after its last, together."""
+    per_message_range: Bounds = None
+    per_byte_range: Bounds = None
+    per_call_range: Bounds = None
+    per_copied_byte_range: Bounds = None
+    per_received_byte_range: Bounds = None
+    dispatch_range: Bounds = None
+    """Lowest and highest that each may be; None: it is known."""
     in_flight: int = 2
     """Messages of a rank that are under way at a time, in its processors or in the network."""
     ranks: Literal["node", "all"] = "node"
@@ -132,20 +158,39 @@ class Host:
     containers or network name spaces."""
 
     def __post_init__(self) -> None:
-        costs = self.per_message, self.per_byte, self.per_call, self.per_copied_byte
+        costs = [getattr(self, price) for price in PRICES]
         refuse(
             (self.cores < 1, f"a host with {self.cores} cores", "it has at least one"),
             (
                 min(costs) < 0,
                 "a host whose work takes less than no time",
-                "per_message, per_byte, per_call and per_copied_byte are at least 0",
+                f"{', '.join(PRICES)} are at least 0",
             ),
             (self.in_flight < 1, f"{self.in_flight} messages in flight", "at least one is"),
+            *(
+                (
+                    bounds is not None and not 0 <= bounds[0] <= getattr(self, price) <= bounds[1],
+                    f"{price}_range does not hold {price}",
+                    f"state {price}, then the lowest and the highest that it may be",
+                )
+                for price in PRICES
+                for bounds in (getattr(self, f"{price}_range"),)
+            ),
         )
 
     def work(self, traffic: Traffic) -> Work:
         """What there is to do in a collective."""
         on = traffic.machines if self.ranks == "node" else np.zeros_like(traffic.machines)
+        copies = self.copying(traffic.copied, int(np.bincount(on).max()))
+        beside = self._beside(traffic, on) if self.interleaved else 0
+        return Work(beside=beside, after=copies + round(self.dispatch * PS_PER_SECOND))
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether anything costs a processor time while messages are on their way."""
+        return any((self.per_message, self.per_byte, self.per_call))
+
+    def _beside(self, traffic: Traffic, on: Count) -> Picoseconds:
         alike = Counter(
             zip(on.tolist(), traffic.ends.tolist(), traffic.nbytes.tolist(), strict=True)
         )
@@ -155,10 +200,7 @@ class Host:
             most = max(most, own)
             by_machine[machine] += processes * own
         most = max(most, max(by_machine.values()) / self.cores)
-        return Work(
-            beside=round(most * PS_PER_SECOND),
-            after=self.copying(traffic.copied, int(np.bincount(on).max())),
-        )
+        return round(most * PS_PER_SECOND)
 
     def copying(self, nbytes: int, processes: int) -> Picoseconds:
         """C: so many processes of a machine copy so many bytes each."""
@@ -177,8 +219,8 @@ class Host:
 
     def exits(self, entry: Times, exits: Times, work: Work) -> Times:
         """Exit times `[p]` with the host, from those that the network alone would give."""
-        if work == Work():
-            return exits
+        if not work.beside:
+            return exits + work.after if work.after else exits
         last = int(entry.max())
         known = {
             exit_: last + self.together(exit_ - last, work.beside) + work.after

@@ -6,14 +6,25 @@ they decode payloads; collectives stay records of bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import count
+
+from gcsim.compressors.kernels import KernelCost
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, Machines, StepPlan
-from gcsim.simulator.training import Training
-from gcsim.traces.profile import Exchange, Step
+from gcsim.simulator.steps.interference import Together, interfering
+from gcsim.simulator.steps.noise import longest
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
+from gcsim.simulator.training import Framework, Training
+from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
+
+DENSE = "none"
+"""The compressor that a framework needs no hook for."""
 
 
 class Planner:
@@ -25,22 +36,56 @@ class Planner:
         compute: ComputeTimes,
         training: Training,
         prices: PriceList | None = None,
+        carry_out: CarryOut | None = None,
+        *,
+        together: Together | None = None,
     ) -> None:
         """`compute` is one worker's forward and backward pass of a micro-batch; `prices` are those
-        of the cluster's device, where they are at hand."""
-        self._cluster, self._compute, self._training = cluster, compute, training
+        of the cluster's device, `carry_out` its collectives, `together` what they take when all
+        ranks enter at once, where they are at hand."""
+        self._cluster, self._training = cluster, training
         self._prices = prices or PriceList(cluster.device)
-        self._machines = machines(cluster, training.on_host)
+        self._machines = training.machines(cluster)
+        self._in_turn = training.encode_on == "communicator" and self._machines is not None
+        """Where cores are shared, computations in the stream of the collectives use them."""
+        self._compute = compute.times(shared(cluster, training))
+        self._interference = training.interference
+        self._together = together or Together(cluster, training, carry_out or _collectives(cluster))
 
-    def plan(self, step: Step) -> StepPlan:
-        """Of a recorded step; `InputError` when the device has no price for a kernel."""
+    def around(
+        self, profile: TrafficProfile, code: Framework | None = None
+    ) -> tuple[Picoseconds, ...]:
+        """By bucket: what the code around its exchange takes, by default the training's."""
+        if code is None:
+            code = self._training.reducer if profile.compressor == DENSE else self._training.hook
+        if code.free or self._cluster.workers == 1:
+            return ()
+        return tuple(
+            picoseconds(len(layout.slices) * code.per_tensor + code.per_bucket)
+            + self._passes(layout.numel, code.passes)
+            for layout in profile.buckets
+        )
+
+    def _passes(self, elements: int, passes: Fraction) -> Picoseconds:
+        nbytes = round(4 * elements * passes)
+        cost = KernelCost(kind="streaming", launches=0, elements=elements, nbytes=nbytes)
+        return self._prices.compute_time(Compute(stage="encode", fixed=(cost,)), 1)
+
+    def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
+        """Of a recorded step, with the code around each bucket's exchange (empty: none);
+        `InputError` when the device has no price for a kernel."""
         training, loading = self._training, self._training.input
-        return StepPlan(
-            compute=self._compute,
+        compute = self._compute
+        if any(exchange.collectives for exchange in step.exchanges):
+            compute = compute.times(longest(training.noise, self._cluster.workers))
+        plan = StepPlan(
+            compute=compute.without_overlap() if training.overlap == "none" else compute,
             buckets=tuple(
-                self._price(exchange, bucket) for bucket, exchange in enumerate(step.exchanges)
+                self._placed(framed(work, around[bucket] if around else 0, bucket))
+                for bucket, work in enumerate(map(self._price, step.exchanges, count()))
             ),
-            side_stream=training.encode_on == "side",
+            side_stream=training.encode_on == "side" or self._in_turn,
+            in_turn=self._in_turn,
             side_slowdown=training.side_slowdown,
             slots=training.concurrent_collectives,
             optimizer=picoseconds(training.optimizer),
@@ -49,6 +94,16 @@ class Planner:
             prefetch=1 if loading is None else loading.prefetch,
             machines=self._machines,
         )
+        if self._cluster.workers == 1 or not (
+            self._interference.computation or self._together.slowed
+        ):
+            return plan
+        return interfering(plan, self._interference.computation, self._together)
+
+    def _placed(self, work: BucketWork) -> BucketWork:
+        if self._training.encode_on != "communicator" or self._in_turn:
+            return work
+        return in_its_stream(work)
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
         """Computations become durations; every worker of the cluster sends one payload."""
@@ -87,19 +142,47 @@ class Planner:
             else self._prices.compute_time(
                 compute,
                 self._cluster.workers,
-                self._cluster.collectives.servers if record.kind == "push_pull" else 1,
+                self._cluster.servers if record.kind == "push_pull" else 1,
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )
 
 
-def machines(cluster: Cluster, kinds: frozenset[Kind]) -> Machines | None:
-    """Who shares cores in jobs of these kinds; None where every rank has a core of its own."""
-    host = cluster.host
-    if host is None or not kinds:
-        return None
-    together = host.ranks == "all"
-    if (cluster.workers if together else cluster.devices_per_node) <= host.cores:
-        return None
-    of_rank = tuple(0 if together else cluster.node_of(r) for r in range(cluster.workers))
-    return Machines(cores=host.cores, of_rank=of_rank, kinds=kinds)
+def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
+    """An exchange with the code around it: half before its first collective, half behind all."""
+    if not around or not work.collectives:
+        return work
+    before = around // 2
+    packing = Job(kind="encode", name=f"framework, bucket {bucket}", duration=before)
+    last = work.after[-1]
+    unpacked = replace(last, duration=last.duration + around - before)
+    return replace(work, before=(packing, *work.before), after=(*work.after[:-1], unpacked))
+
+
+def in_its_stream(work: BucketWork) -> BucketWork:
+    """An exchange that is computed in the stream of its collectives: none begins before, and every
+    rank leaves one when what follows it is computed. (What precedes the first is done behind it,
+    which is the same for ranks that compute alike.)"""
+    if not work.collectives:
+        return work
+    held = [job.duration for job in work.after]
+    held[0] += sum(job.duration for job in work.before)
+    return replace(
+        work,
+        before=tuple(replace(job, duration=0) for job in work.before),
+        held=tuple(held),
+        after=tuple(replace(job, duration=0) for job in work.after),
+    )
+
+
+def shared(cluster: Cluster, training: Training) -> Fraction:
+    """How many times as long forward and backward take beside the other devices of a node."""
+    by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
+    alone = cluster.devices_per_node == 1 or by_cores
+    return Fraction(1) if alone else 1 + training.shared_node.slowdown
+
+
+def _collectives(cluster: Cluster) -> CarryOut:
+    from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
+
+    return CollectiveMemo(cluster)

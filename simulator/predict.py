@@ -14,15 +14,7 @@ alike, batches are always ready and nothing is random, no step leaves anything b
 is that of the steps by themselves, weighted by how often they occur. The means are exact rationals
 and become floats at the end.
 
-How far a mean over random iterations may be off is estimated by batch means (A. Law and W. Kelton,
-"Simulation modeling and analysis", sec. 9.5.3): consecutive iterations, which depend on each other
-by the skew that is carried over, are cut into about 10 batches of equal length, and the batches'
-means, which hardly do, are treated as independent draws. With batches of m among n iterations
-
-    standard error = s sqrt(m / n)          s: the batch means' standard deviation
-
-A batch is a number of whole rounds, so that batches differ by luck alone. Ten batches are few: s
-itself is known to a quarter, one standard deviation; five, of long rounds, to a third.
+How far a mean over random iterations may be off is estimated by batch means (`luck.py`).
 """
 
 from __future__ import annotations
@@ -35,23 +27,22 @@ from itertools import accumulate
 
 import numpy as np
 
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.luck import batch_means, standard_error
 from gcsim.simulator.plans import Planner
+from gcsim.simulator.push_pull import carried
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.steps.mean_iteration import Average
 from gcsim.simulator.steps.schedule import Schedule, shortest_round
 from gcsim.simulator.steps.step_plan import Span, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Phase, TrafficProfile
-
-BATCHES = 10
-"""Of iterations, about, for the standard error: few and long rather than many that depend on each
-other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
 
 LONGEST = 2000
 """Steps of a round in which all recorded steps of a kind occur equally often."""
@@ -82,6 +73,11 @@ class Prediction:
     iteration_error: float | None
     """Standard error of `iteration`. None where nothing is random (links that only change with
     time are not), and with a single iteration, which does not tell it."""
+    iterations: int | None = None
+    """Of which these are means; None where all are alike."""
+    batches: tuple[float, ...] = ()
+    """Where there is a standard error: the means of batches of iterations that it is made of
+    (`luck.Luck`)."""
     algorithms: tuple[str, ...]
     """Titles of the collective algorithms that carried the traffic, sorted."""
     sample_phase: str
@@ -111,11 +107,15 @@ def predict(
     at hand. Raises `InputError` when the device has no price for a kernel, or the times exceed the
     clock.
     """
-    planner = Planner(cluster, compute, training, prices)
+    profile = carried(profile, cluster)
     averager = averager or Averager(cluster, training, seed)
+    planner = Planner(
+        cluster, compute, training, prices, averager.carry_out, together=averager.together
+    )
     schedule = schedule_of_period(profile, planner)
     average = averager.average(schedule)
     random = _random(schedule, cluster, training)
+    batches = batch_means(average.iterations, len(schedule)) if random else ()
     means = {"iteration": average.iteration, **average.parts}
     # The first of equals. A local step shows nothing of how a method communicates.
     sample = max(profile.phases, key=lambda phase: (_communicates(phase), phase.count))
@@ -123,26 +123,23 @@ def predict(
         workers=cluster.workers,
         iteration_p5=_percentile(average, Fraction(5, 100)) if averager.varies else None,
         iteration_p95=_percentile(average, Fraction(95, 100)) if averager.varies else None,
-        iteration_error=_standard_error(average, len(schedule)) if random else None,
-        algorithms=tuple(sorted(_algorithms(profile, cluster))),
+        iteration_error=standard_error(batches),
+        iterations=len(average.iterations) if averager.varies else None,
+        batches=batches,
+        algorithms=tuple(sorted(set(carriers(profile, cluster).values()))),
         sample_phase=sample.name,
         spans=averager.spans(schedule, _shown(profile, sample)) if spans else (),
         **{part: float(mean / PS_PER_SECOND) for part, mean in means.items()},
     )
 
 
-def rough_iteration(schedule: Schedule, stated: Schedule, averager: Averager) -> float:
-    """Seconds of the mean iteration alone, as rough as `Averager.rough_average`.
-
-    For a device that may be in the place of the stated one: schedules of the same profile on both
-    (`schedule_of_period`), and what a prediction on the stated one has left in `averager`.
-    """
-    return float(averager.rough_average(schedule, stated) / PS_PER_SECOND)
-
-
 def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
-    """The plans of the recorded steps, in the order in which the period has them."""
-    plans = [[planner.plan(step) for step in phase.steps] for phase in profile.phases]
+    """The plans of the recorded steps, in the order in which the period has them.
+
+    The profile's push-pulls are `carried` already.
+    """
+    around = planner.around(profile)
+    plans = [[planner.plan(step, around) for step in phase.steps] for phase in profile.phases]
     if not any(_overlaps(plan) for of_phase in plans for plan in of_phase):
         # a second slot is never taken, and message by message it would take far longer to say so
         plans = [[replace(plan, slots=1) for plan in of_phase] for of_phase in plans]
@@ -204,25 +201,14 @@ def _random(schedule: Schedule, cluster: Cluster, training: Training) -> bool:
     return cluster.workers > 1 and schedule.talks and any(link.random for link in cluster.links())
 
 
-def _standard_error(average: Average, round_length: int) -> float | None:
-    """Of the mean of random iterations, in seconds, by batch means; None of a single round."""
-    times = average.iterations
-    count = len(times) // round_length * round_length
-    if count < 2 * round_length:
-        return None
-    length = max(1, round(count / BATCHES / round_length)) * round_length
-    batches = count // length
-    means = times[-batches * length :].reshape(batches, length).mean(1)
-    return float(np.std(means, ddof=1)) * math.sqrt(length / count) / PS_PER_SECOND
-
-
 def _communicates(phase: Phase) -> bool:
     return any(exchange.collectives for step in phase.steps for exchange in step.exchanges)
 
 
-def _algorithms(profile: TrafficProfile, cluster: Cluster) -> Iterable[str]:
+def carriers(profile: TrafficProfile, cluster: Cluster) -> dict[CollectiveRecord, str]:
+    """The title of the algorithm that carries each of the profile's collectives."""
     if cluster.workers == 1:
-        return set()
+        return {}
     records = {  # many buckets ask for the same
         record
         for phase in profile.phases
@@ -230,4 +216,4 @@ def _algorithms(profile: TrafficProfile, cluster: Cluster) -> Iterable[str]:
         for exchange in step.exchanges
         for record in exchange.collectives
     }
-    return {algorithm_of(record, cluster).title for record in records}
+    return {record: algorithm_of(record, cluster).title for record in records}

@@ -8,8 +8,19 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
-from gcsim.simulator.steps.step_plan import Kind
+from gcsim.simulator.steps.step_plan import Kind, Machines
+
+Overlap = Literal["ddp", "none", "by_tensor"]
+"""What of the exchange runs beside the backward pass.
+
+- `ddp`: each bucket's, from when its gradients are there (PyTorch's DistributedDataParallel).
+- `none`: nothing; the same buckets, in order, from the end of the backward pass on (a loop that
+  exchanges after `loss.backward()`, as many published set-ups and compressed optimisers do).
+- `by_tensor`: each tensor's (wait-free backpropagation; Horovod without fusion). That is a rule for
+  buckets, one a tensor, which the recorded traffic follows; a step of it runs as `ddp`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +36,8 @@ class InputLoading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Each worker's computation in each iteration takes a random factor as long, mean 1."""
+    """Each worker's computation in each iteration takes a random factor as long, mean 1; or all
+    take as long as the longest is expected to, which nothing needs to be drawn for (`skew`)."""
 
     distribution: Literal["lognormal", "gamma"] = "lognormal"
     variation: Fraction = Fraction(0)
@@ -34,6 +46,10 @@ class Noise:
     """That a worker is slow in an iteration, on top."""
     slow_factor: Fraction = Fraction(1)
     """How many times as long it then computes."""
+    skew: Fraction = Fraction(0)
+    """Standard deviation over mean of a worker's passes, of which the expected longest of all
+    workers' counts (`noise.longest`): nothing is random."""
+    skew_range: tuple[Fraction, Fraction] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +75,70 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """How much longer what runs at the same time on a device takes (`steps/interference.py`)."""
+
+    computation: Fraction = Fraction(0)
+    """A computation beside a collective takes 1 + this times as long."""
+    computation_range: tuple[Fraction, Fraction] | None = None
+    bus: Fraction = Fraction(0)
+    """What a collective sends over a node's bus while the node's devices compute takes 1 + this
+    times as long; what the network takes stays as it is."""
+    bus_range: tuple[Fraction, Fraction] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedNode:
+    """What the devices of a node take from each other: power, memory, its processors."""
+
+    slowdown: Fraction = Fraction(0)
+    """On a node with several devices forward and backward take 1 + this times as long as on one by
+    itself, before any network; not where ranks share cores (`on_host`), nor on a CPU."""
+    slowdown_range: tuple[Fraction, Fraction] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What the code around an exchange costs a worker, beside the method's kernels.
+
+    Half of it before a bucket's first collective (hooks, copies into the bucket), half after the
+    last (write back); nothing in a step without exchange.
+    """
+
+    per_tensor: Fraction = Fraction(0)
+    """Seconds a tensor of a bucket."""
+    per_tensor_range: tuple[Fraction, Fraction] | None = None
+    per_bucket: Fraction = Fraction(0)
+    """Seconds a bucket."""
+    per_bucket_range: tuple[Fraction, Fraction] | None = None
+    passes: Fraction = Fraction(0)
+    """How often an element of the float32 gradient is read or written, at the rate of the device's
+    `streaming` kernels."""
+    passes_range: tuple[Fraction, Fraction] | None = None
+
+    @property
+    def free(self) -> bool:
+        """Nothing costs anything."""
+        return not (self.per_tensor or self.per_bucket or self.passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
     """Of forward and backward; gradients are exchanged as float32 whatever it is."""
-    encode_on: Literal["compute", "side"] = "compute"
-    """The stream on which a bucket's exchange computes."""
+    overlap: Overlap | None = None
+    """None: nobody has said; simulated as `ddp`."""
+    interference: Interference = Interference()
+    shared_node: SharedNode = SharedNode()
+    reducer: Framework = Framework()
+    """Around the dense exchange, which the framework carries out itself."""
+    hook: Framework = Framework()
+    """Around any other method's, the framework's own work included."""
+    encode_on: Literal["compute", "side", "communicator"] = "compute"
+    """The stream on which a bucket's exchange computes. communicator: that of the collectives, so
+    that the exchanges of two buckets never overlap."""
     side_slowdown: Fraction = Fraction(1)
     """How many times as long that takes on a side stream, beside the backward pass."""
     concurrent_collectives: Literal[1, 2] = 1
@@ -87,3 +160,7 @@ class Training:
     iterations: int = 100
     """Consecutive iterations over which random times are averaged."""
     faults: Faults | None = None
+
+    def machines(self, cluster: Cluster) -> Machines | None:
+        """Whose ranks share cores, in what; None where there is a core for each stream."""
+        return Machines.of(cluster, self.on_host, side_stream=self.encode_on != "compute")

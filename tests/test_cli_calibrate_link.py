@@ -8,16 +8,20 @@ import signal
 import socket
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gcsim import calibrate_link
-from gcsim.analysis.link_measurements import Stated, read
+from gcsim.analysis.link_measurements import Measurement, Stated, read
+from gcsim.analysis.link_model import Model
 from gcsim.cli import app
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.named_files import read_link
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.sums import Sums
 
 DATA = Path(__file__).parent / "analysis" / "data"
 SCENARIO = """\
@@ -66,6 +70,39 @@ def test_from_a_log_to_a_scenario(here: Path) -> None:
     assert code == 0
     assert "in a scenario network: my_link.yaml" in " ".join(out.split())
     assert sorted(path.name for path in here.iterdir()) == ["a.yaml", "log.txt", "my_link.yaml"]
+
+
+def test_two_types_tell_what_an_addition_costs(here: Path) -> None:
+    """Times of the simulator itself: 100 us, 1 GB/s, half precision added at 50 MB/s."""
+    link = Link(name="truth", bandwidth=Fraction(10**9), latency=Fraction(100, 10**6))
+    points = [
+        Measurement(
+            collective="all_reduce", ranks=4, nbytes=nbytes, seconds=1.0, element=element,
+            dtype=dtype, algorithm="gloo", place="",
+        )
+        for dtype, element in (("float32", 4), ("float16", 2))
+        for nbytes in (4000, 40_000, 400_000, 4_000_000, 40_000_000)
+    ]  # fmt: skip
+    times = Model(points, link, Sums(float16=Fraction(5 * 10**7))).seconds(link)
+    rows = [
+        f"all_reduce,4,{point.nbytes},{time:.9g},{point.dtype}"
+        for point, time in zip(points, times, strict=True)
+    ]
+    text = "\n".join(["# backend: gloo", "collective,ranks,bytes,seconds,dtype", *rows])
+    (here / "m.csv").write_text(text, encoding="utf-8")
+    code, out, _ = gcsim("calibrate", "link", "m.csv", "-o", "mine.yaml")
+    assert code == 0
+    told = next(line for line in out.splitlines() if line.startswith("additions of float16: "))
+    found = told.partition(": ")[2].partition(" (")[0]
+    assert f"# {told}" in (here / "mine.yaml").read_text(encoding="utf-8")
+    assert "5 sizes" in out  # the link is float32's alone
+    # what is told is what a scenario takes
+    (here / "my_link.yaml").write_text((here / "mine.yaml").read_text(encoding="utf-8"))
+    setting = found.replace("cluster.sums: ", "cluster.sums=")
+    (here / "a.yaml").write_text(SCENARIO, encoding="utf-8")
+    sums = load_scenario("a.yaml", [setting]).cluster.sums
+    assert float(sums.float16 or 0) == pytest.approx(5e7, rel=0.02)
+    assert sums.float16_range is not None
 
 
 def test_several_files_and_what_the_user_states(here: Path) -> None:
@@ -158,11 +195,15 @@ def test_a_live_cluster_is_measured_and_fitted(here: Path, ranks: int, collectiv
     done = _torchrun(
         ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
         "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
+        "--dtype", "float32,float16",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (reading,) = read([Path("m.csv")], stated=Stated())
     assert reading.tool.startswith("gcsim ")
     kinds = {point.collective for point in reading.measurements}
+    reduced = {p.dtype for p in reading.measurements if p.collective == "all_reduce"}
+    assert reduced == {"float32", "float16"}
+    assert "additions of float16: " in done.stdout
     assert kinds == set(collectives.split(","))
     for point in reading.measurements:
         assert (point.ranks, point.devices_per_node, point.algorithm) == (ranks, ranks, "gloo")
@@ -187,6 +228,7 @@ def test_a_live_cluster_is_measured_and_fitted(here: Path, ranks: int, collectiv
     [
         ([], "the ranks of the cluster are not known; start it with: torchrun"),
         (["--collective", "barrier"], "--collective: error: 'barrier': not measured here; known"),
+        (["--dtype", "half"], "--dtype: error: 'half': not measured here; known: float64, "),
         (["--min-size", "1 MiB", "--max-size", "4 MiB"], "--min-size: error: from 1,048,576 to"),
         (["--max-size", "4 lots"], "--max-size: error: unknown unit 'lots'"),
         (["--seconds-budget", "0"], "--seconds-budget: error: must be more than 0"),

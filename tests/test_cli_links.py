@@ -35,8 +35,8 @@ def test_the_tables_fit_and_wrap_no_row(columns: int) -> None:
     names = [line.split()[0] for line in lines if line]
     for name in catalog.links():
         assert names.count(name) == 1
-    shown = [line for line in lines if line.split()[:1] == ["10gbe_smpi_factors"]]
-    assert shown == ["10gbe_smpi_factors  10 Gbit/s   9.407 Gbit/s  50 us    estimate, by size"]
+    (shown,) = (line.split() for line in lines if line.split()[:1] == ["10gbe_smpi_factors"])
+    assert " ".join(shown) == "10gbe_smpi_factors 9.407 Gbit/s 50 us estimate, by size"
 
 
 def test_ideal_links_stand_apart(columns: int) -> None:
@@ -52,7 +52,7 @@ def test_ideal_links_stand_apart(columns: int) -> None:
 
 def test_estimates_are_marked_and_what_is_measured_is_too() -> None:
     (_, headings, rows), _ = link_tables(entries(Kind.links))
-    assert headings == ("name", "line rate", "goodput", "one way", "figures")
+    assert headings == ("name", "goodput", "one way", "figures")
     marks = {row[0]: row[-1].split(", ")[0] for row in rows if not row[0].startswith(" ")}
     for name, mark in marks.items():
         assert mark == ("estimate" if catalog.link(name).estimate else "measured")
@@ -62,12 +62,14 @@ def test_estimates_are_marked_and_what_is_measured_is_too() -> None:
 def test_a_row_says_rates_latency_and_what_is_special() -> None:
     (_, _, rows), (_, _, bounds) = link_tables(entries(Kind.links))
     found = {row[0]: row[1:] for row in rows if not row[0].startswith(" ")}
-    assert found["10gbe"] == ("10 Gbit/s", "9.415 Gbit/s", "50 us", "estimate")
-    # Where only what it carries is known, no line rate is made up.
-    assert found["wifi_802.11n"] == ("", "44.5 Mbit/s", "2 ms", "estimate, shared")
+    assert found["10gbe"] == ("9.41 (7.5-10) Gbit/s", "50 (10-220) us", "estimate")
+    assert found["5g_measured"] == ("29.8 (15-166) Mbit/s", "7 (3.5-14) ms", "estimate")
+    assert found["wifi_802.11n"] == ("44.5 Mbit/s", "2 (1-10) ms", "estimate, shared")
+    at = [row[0] for row in rows].index("25gbe")
+    assert rows[at + 2] == ("  nccl", "15 (11-24) Gbit/s", "50 (20-160) us", "")
     at = [row[0] for row in rows].index("5g_measured")
-    assert rows[at][1:3] == ("", "29.75 Mbit/s")
-    assert rows[at + 1] == ("  up", "", "10 Mbit/s", "18 ms", "starts every 2.5 ms")
+    assert rows[at][1] == "29.8 (15-166) Mbit/s"
+    assert rows[at + 1] == ("  up", "10 Mbit/s", "18 ms", "starts every 2.5 ms")
     assert ("nvlink4_ideal", "3.6 Tbit/s", "3.4 us") in bounds
 
 
@@ -94,8 +96,9 @@ def test_every_size_factor_is_shown() -> None:
 
 
 def shown(link: Link, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(catalog, "links", lambda: {link.name: link})
-    monkeypatch.setattr(catalog, "link", lambda _: link)
+    monkeypatch.setattr(catalog, "links", lambda _=None: {link.name: link})
+    monkeypatch.setattr(catalog, "link", lambda *_: link)
+    monkeypatch.setattr(catalog, "own_figures", dict)
     entry: Entry = details(Kind.links, link.name)
     assert json.loads(json.dumps(entry, allow_nan=False)) == entry
     return dict(link_details(entry))
@@ -108,6 +111,9 @@ EVERYTHING: Mapping[str, Any] = {
     "bandwidth": Fraction(10**6, 8),
     "latency": MS,
     "overhead": MS / 200,
+    "latency_range": (MS / 2, 2 * MS),
+    "efficiency_range": (ONE / 2, ONE),
+    "overhead_range": (0 * MS, MS / 100),
     "factors": (SizeFactor(from_bytes=1024, bandwidth=ONE / 2),),
     "jitter": (
         Jitter(distribution="pareto", mean=MS, shape=ONE * 3 / 2, probability=ONE / 100),
@@ -126,10 +132,13 @@ def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         "figures": "measured: on such a link",
         "line rate": "1 Mbit/s towards the node",
         "goodput": "375 kbit/s, 0.375 of the line rate",
+        "goodput may be": "187.5 kbit/s to 375 kbit/s",
         "one way": "1 ms towards the node",
+        "one way may be": "500 us to 2 ms",
         "grants": "a message may start every 1 ms",
         "up": "100 kbit/s and 2 ms away from the node",
         "overhead": "5 us a message",
+        "overhead may be": "0 ns to 10 us",
         "by size": "from 1 KiB: rate x 0.5, latency x 1",
         "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",
         "loss": "0.01 of the packets, sampled, time-out 200 ms, recovery rack",
@@ -161,11 +170,16 @@ def test_json_has_both_directions_and_in_full_the_whole_section() -> None:
     }
     assert short["10gbe"]["up"] is None
     assert short["10gbe"]["goodput_bytes_per_s"] == pytest.approx(1.25e9 * 1448 / 1538)
+    assert short["10gbe"]["latency_range_s"] == [1e-5, 2.2e-4]
+    own = short["10gbe"]["transports"]["gloo"]
+    assert (own["latency_s"], own["latency_range_s"]) == (1.2e-4, [5e-5, 2.2e-4])
     assert short["10gbe_ideal"]["calibration"] == "ideal"
     assert short["wifi_802.11n"]["shared"]
     full = json.loads(gcsim("list", "links", "5g_measured", "--json"))
     assert full["section"]["up"] == {
         "bandwidth": "1.25 MB/s",
         "latency": "18 ms",
+        "bandwidth_range": ["625 kB/s", "3.90875 MB/s"],
+        "latency_range": ["9 ms", "36 ms"],
         "grant": "2.5 ms",
     }

@@ -12,16 +12,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.losses import heads
 from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.torch_generator import keyed_generator
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 def build_model(

@@ -27,18 +27,14 @@ one of the column (cosine of a sum), so a sample is one small matrix product: a 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, Problem
 from gcsim.traces.model_entry import ModelEntry
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 CLASSES = 10
 """Most outputs that are used as labels."""

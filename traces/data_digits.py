@@ -10,17 +10,13 @@ set: every sample is drawn, with replacement, from the same images.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, Problem
 from gcsim.traces.model_entry import ModelEntry
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CLASSES = 10
 _SIDE = 8

@@ -11,19 +11,15 @@ On the meta device no arithmetic is done at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.traces.building import sample_batch, trainable, unmoved_buffers
 from gcsim.traces.fused_flops import fused_formulas
 from gcsim.traces.layer_kinds import kind_of
 from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.profile import Layer, ModelFacts
 from gcsim.traces.torch_generator import keyed_generator
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 _SAMPLES = 2
 """Passed forward: batch norm cannot train on a single one."""

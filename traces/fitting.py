@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.traces.fit_file import ModelFit, TensorFit, VectorFit, Wave, matrix_shape
 from gcsim.traces.fit_mapping import depths, kinds
@@ -38,9 +38,6 @@ from gcsim.traces.fitting_statistics import (
 )
 from gcsim.traces.store import Trace
 from gcsim.traces.synthetic_tensor import SyntheticTensor, kernel_places
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FREQUENCIES = 33
 """Of waves, from 0 to pi, among which those of the common part are chosen."""

@@ -11,17 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.traces.fit_file import POINTS, Family
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Samples = Callable[[int, int], "Tensor"]
 """The gradient of an iteration and a worker, float32 `[rows, columns]`."""

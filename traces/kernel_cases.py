@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import segment
 from gcsim.errors import InternalError
 from gcsim.traces.kernel_timing import gradient
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Operands = Sequence[Any]
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-if TYPE_CHECKING:
-    from torch import nn
+from gcsim.compressors.lazy_torch import nn
 
 LayerKind = Literal[
     "conv3x3", "conv1x1", "conv", "grouped", "linear", "recurrent", "normalization", "embedding"

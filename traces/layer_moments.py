@@ -11,13 +11,9 @@ case); the others form g_z = delta_z a_z^T and square it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.traces.layer_moments_sequence import is_sequence_layer, sequence_moment, sequence_sum
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _LIMIT = 64 * 1024 * 1024
 """Bytes of per-sample intermediates alive at once."""

@@ -12,12 +12,7 @@ layer's output:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from gcsim.compressors.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 
 
 def is_sequence_layer(layer: nn.Module) -> bool:

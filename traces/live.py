@@ -20,9 +20,9 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import trainable
 from gcsim.traces.losses import sample_losses
@@ -31,9 +31,6 @@ from gcsim.traces.profile import Costs
 from gcsim.traces.second_moments import Moments, Segment, second_moments
 from gcsim.traces.tasks import Task
 from gcsim.traces.torch_generator import keyed_generator
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.traces.model_entry import ModelEntry
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def heads(output: Any) -> tuple[Tensor, ...]:

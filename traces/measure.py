@@ -21,6 +21,7 @@ from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
+from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
 from gcsim.traces.allocator import give_back_freed_memory
@@ -168,7 +169,7 @@ class _Shelf:
 def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) -> None:
     cls, parameters = subject.compressor, subject.parameters
     team = [
-        cls(Worker(rank=rank, count=shelf.workers, seed=seed), parameters)
+        new_member(cls, Worker(rank=rank, count=shelf.workers, seed=seed), parameters)
         for rank in range(shelf.workers)
     ]
     needs_moments = "second_moments" in cls.requires

@@ -64,6 +64,7 @@ def _divided(
             nbytes=round(sums.nbytes / count),
             flops=round(sums.flops / count),
             work=round(sums.work / count),
+            merged=launches(sums.merged) if launches else round(sums.merged / count),
         )
 
     found: list[KernelCost] = []
@@ -86,6 +87,7 @@ def _without(sums: KernelCost, other: KernelCost) -> KernelCost:
         nbytes=sums.nbytes - other.nbytes,
         flops=sums.flops - other.flops,
         work=sums.work - other.work,
+        merged=sums.merged - other.merged,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which language models are shipped? One entry each, plain data; `networks_*.py` build them.
+"""Which language models are shipped? A line each; `networks_*.py` build them.
 
 The length of a sample decides its FLOPs, so it is the one at which a model is commonly trained
 and its rates are stated: 35 steps for Zaremba's LSTMs, 128 tokens for BERT, GPT-2's whole context
@@ -14,94 +14,54 @@ from gcsim.traces.model_entry import ModelEntry
 _ZAREMBA = "W. Zaremba et al., Recurrent neural network regularization, arXiv:1409.2329"
 _BERT = "J. Devlin et al., BERT: pre-training of deep bidirectional transformers, arXiv:1810.04805"
 _GPT2 = "A. Radford et al., Language models are unsupervised multitask learners, 2019"
-LANGUAGE = (
-    ModelEntry(
-        name="lstm_ptb_650",
-        title="LSTM language model, 2 x 650 (medium)",
-        build="gcsim.traces.networks_lstm:lstm_ptb_650",
-        input_shape=(35,),
-        classes=10_000,
-        parameters=19_780_400,
-        paper=_ZAREMBA,
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="lstm_ptb_1500",
-        title="LSTM language model, 2 x 1500 (large)",
-        build="gcsim.traces.networks_lstm:lstm_ptb_1500",
-        input_shape=(35,),
-        classes=10_000,
-        parameters=66_034_000,
-        paper=_ZAREMBA,
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="lstm_wt2_650",
-        title="LSTM language model, 3 x 650, tied (PowerSGD's; size recalled)",
-        build="gcsim.traces.networks_lstm:lstm_wt2_650",
-        input_shape=(30,),
-        classes=28_869,
-        parameters=28_949_319,
-        paper="T. Vogels et al., PowerSGD, arXiv:1905.13727 (its vocabulary is chosen to fit the "
-        "size, which is recalled)",
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="bert_base",
-        title="BERT base, with pooler, 128 tokens",
-        build="gcsim.traces.networks_bert:bert_base",
-        input_shape=(128,),
-        classes=30_522,
-        parameters=109_482_240,
-        paper=_BERT,
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="bert_large",
-        title="BERT large, with pooler, 128 tokens",
-        build="gcsim.traces.networks_bert:bert_large",
-        input_shape=(128,),
-        classes=30_522,
-        parameters=335_141_888,
-        paper=_BERT,
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="gpt2",
-        title="GPT-2 small, at its whole context of 1024 tokens",
-        build="gcsim.traces.networks_gpt2:gpt2",
-        input_shape=(1024,),
-        classes=50_257,
-        parameters=124_439_808,
-        paper=_GPT2,
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="gpt2_128",
-        title="GPT-2 small, on 128 tokens (for live gradients on a CPU)",
-        build="gcsim.traces.networks_gpt2:gpt2",
-        input_shape=(128,),
-        classes=50_257,
-        parameters=124_439_808,
-        paper=_GPT2,
-        input="tokens",
-        task="words",
-    ),
-    ModelEntry(
-        name="transformer_small",
-        title="GPT-2's blocks over characters (small: for quick trials)",
-        build="gcsim.traces.networks_transformer:transformer_small",
-        input_shape=(64,),
-        classes=97,
-        parameters=116_608,
-        paper=_GPT2,
-        input="tokens",
-        task="characters",
-    ),
+_POWERSGD = (
+    "T. Vogels et al., PowerSGD, arXiv:1905.13727 (its vocabulary is chosen to fit the size, which "
+    "is recalled)"
 )
+
+
+def _tokens(
+    build: str,
+    title: str,
+    sizes: tuple[int, int, int],
+    paper: str,
+    *,
+    name: str = "",
+    task: str = "words",
+) -> ModelEntry:
+    """What `build`, "file:name", builds; sizes: a sample's tokens, their kinds, parameters."""
+    length, kinds, parameters = sizes
+    return ModelEntry(
+        name=name or build.partition(":")[2],
+        title=title,
+        build=f"gcsim.traces.networks_{build}",
+        input_shape=(length,),
+        classes=kinds,
+        parameters=parameters,
+        paper=paper,
+        input="tokens",
+        task=task,
+    )
+
+
+# fmt: off
+LANGUAGE = (
+    _tokens("lstm:lstm_ptb_650", "LSTM language model, 2 x 650 (medium)",
+            (35, 10_000, 19_780_400), _ZAREMBA),
+    _tokens("lstm:lstm_ptb_1500", "LSTM language model, 2 x 1500 (large)",
+            (35, 10_000, 66_034_000), _ZAREMBA),
+    _tokens("lstm:lstm_wt2_650", "LSTM language model, 3 x 650, tied (PowerSGD's; size recalled)",
+            (30, 28_869, 28_949_319), _POWERSGD),
+    _tokens("bert:bert_base", "BERT base, with pooler, 128 tokens",
+            (128, 30_522, 109_482_240), _BERT),
+    _tokens("bert:bert_large", "BERT large, with pooler, 128 tokens",
+            (128, 30_522, 335_141_888), _BERT),
+    _tokens("gpt2:gpt2", "GPT-2 small, at its whole context of 1024 tokens",
+            (1024, 50_257, 124_439_808), _GPT2),
+    _tokens("gpt2:gpt2", "GPT-2 small, on 128 tokens (for live gradients on a CPU)",
+            (128, 50_257, 124_439_808), _GPT2, name="gpt2_128"),
+    _tokens("transformer:transformer_small",
+            "GPT-2's blocks over characters (small: for quick trials)",
+            (64, 97, 116_608), _GPT2, task="characters"),
+)
+# fmt: on

@@ -73,6 +73,9 @@ class Compute:
     """Spent once for each payload received: for each worker of the simulated cluster."""
     per_part: Costs = ()
     """For the parts of one whole: launches of one part, bytes and FLOPs of all together."""
+    striped: bool = False
+    """Each of p workers does this for a stripe of 1 / p: all launches, that part of the bytes and
+    FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,8 @@ class Exchange:
     moments: Compute | None = None
     """Work before the exchange that the gradients needed for this compressor."""
     servers: tuple[Compute | None, ...] = ()
-    """By collective: the parameter server's computation, or that of one merge of two payloads."""
+    """By collective: the parameter server's computation, or that of one merge of two payloads;
+    empty where no collective has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,9 @@ import math
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gcsim.compressors import meter
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.allocator import keep_freed_memory
 from gcsim.traces.building import build_model, trainable
@@ -22,9 +21,6 @@ from gcsim.traces.recording_clock import PassClock, median_pass
 from gcsim.traces.second_moments import Segment
 from gcsim.traces.tasks import described, make_task
 from gcsim.traces.writing import TraceWriter
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _TIMED = 5
 """Iterations that are timed, behind one that is not."""

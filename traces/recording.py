@@ -21,14 +21,12 @@ between two steps of the optimiser, which see the same weights and other data, a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from gcsim.compressors.lazy_torch import nn
 from gcsim.traces.recording_loop import Recording
 from gcsim.traces.recording_result import Wanted
 from gcsim.units import parse_bytes
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def record(

@@ -16,13 +16,10 @@ for the end of the iteration.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _NAMED = 4
 """Parameters that a message names."""

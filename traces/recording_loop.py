@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import trainable
 from gcsim.traces.live import WorkerGradients
@@ -32,9 +32,6 @@ from gcsim.traces.recording_ranks import (
 )
 from gcsim.traces.recording_result import Share, Wanted, checked_loss, summary, where_from
 from gcsim.traces.writing import TraceWriter
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class Recording:

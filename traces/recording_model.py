@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import trainable
 from gcsim.traces.facts import counted_facts
 from gcsim.traces.layer_kinds import kind_of
 from gcsim.traces.profile import Layer, ModelFacts
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _LOG = logging.getLogger(__name__)
 _WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module"}

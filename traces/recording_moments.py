@@ -8,14 +8,11 @@ gcsim's own: such a model is refused by the name of the parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gcsim.compressors import meter
+from gcsim.compressors.lazy_torch import Tensor, nn
 from gcsim.traces.profile import Costs
 from gcsim.traces.second_moments import SecondMoments
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class LoopMoments:

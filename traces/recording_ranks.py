@@ -10,12 +10,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from gcsim.compressors.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 
 _TOKEN = ".shared"  # noqa: S105 - a file's name
 

@@ -7,17 +7,13 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import ModelFacts
 from gcsim.traces.recording_clock import OnePass
 from gcsim.traces.writing import Written
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _MEGA = 1e6
 

@@ -31,18 +31,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import trainable
 from gcsim.traces.layer_moments import adds_up, has_closed_form, moment
 from gcsim.traces.layer_moments_sequence import places_are_inside
 from gcsim.traces.profile import Costs
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class Metered(Protocol):

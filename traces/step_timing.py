@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.building import build_model
 from gcsim.traces.device_clock import DeviceClock
@@ -18,9 +17,6 @@ from gcsim.traces.facts import model_facts
 from gcsim.traces.losses import sample_losses
 from gcsim.traces.model_entry import ModelEntry
 from gcsim.traces.torch_generator import keyed_generator
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

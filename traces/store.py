@@ -15,10 +15,9 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.manifest import (
     MANIFEST,
@@ -33,9 +32,6 @@ from gcsim.traces.manifest import (
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs
 from gcsim.traces.tensor_file import measure_file
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Trace:

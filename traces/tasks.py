@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.traces.model_entry import InputKind, ModelEntry
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Task(Protocol):

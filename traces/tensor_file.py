@@ -15,13 +15,9 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.traces.manifest import StoredFile
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.manifest import (
     MANIFEST,
@@ -31,8 +31,6 @@ from gcsim.traces.profile import Costs, ModelFacts
 from gcsim.traces.tensor_file import Shapes, file_length, write_tensors
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gcsim.traces.live import WorkerGradients
 
 

@@ -7,14 +7,15 @@ rank by itself, and the host's costs come from collectives of other sizes, at an
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.live.launch import Loopback, run_round, run_tasks
+from gcsim.analysis.live.machine import cores
 from gcsim.analysis.live.namespaces import network
-from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round
+from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, StreamTask
 from gcsim.scenarios.progress import Progress
 
 SECONDS = 120.0
@@ -22,17 +23,23 @@ SECONDS = 120.0
 _KERNELS = 4.0
 """Seconds for the compressors' own kernels."""
 _SIDES = (95, 375, 1060, 1500)
-_ALONE = 20
+_ALONE = 50
 """Steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Of one rank by itself, in seconds: DDP's own work is in them."""
+    """Of one rank, in seconds, while as many others as there are cores compute, too: they share
+    the memory. DDP's own work is in them."""
 
     forward: float
     backward: float
     optimizer: float
+    variation: float = 0.0
+    """Of the sum of the three from step to step: standard deviation over mean."""
+    hooks: Mapping[str, float] = field(default_factory=dict)
+    """What a step takes longer with a method's hook, by label, where nobody else is to exchange
+    with: its kernels for one payload, Python, the hook's thread, a look at the gradient, copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +100,39 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
 
 def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
     """A rank's passes, and gradients of as many workers as a round has ranks, in `trace`."""
-    task = AloneTask(steps=_ALONE, workers=plan.most_ranks, trace=str(trace))
-    alone = Round(ranks=1, rate=0, tasks=(task,))
-    with progress.task("live: steps of one rank by itself", 1) as watched:
-        [[found]] = run_tasks(Loopback(), alone, batch=plan.batch, seed=plan.seed, seconds=SECONDS)
+    task = AloneTask(
+        steps=_ALONE, workers=plan.most_ranks, trace=str(trace), methods=plan.training
+    )  # fmt: skip
+    at_once = Round(ranks=min(cores(), plan.most_ranks), rate=0, tasks=(task,))
+    with progress.task("live: steps without exchange", 1) as watched:
+        [found] = run_tasks(Loopback(), at_once, batch=plan.batch, seed=plan.seed, seconds=SECONDS)
         watched.advance()
     return Passes(
-        forward=found["forward"], backward=found["backward"], optimizer=found["optimizer"]
+        **{
+            name: statistics.median(of_rank[name] for of_rank in found)
+            for name in ("forward", "backward", "optimizer", "variation")
+        },
+        hooks={
+            label: statistics.median(of_rank["hooks"][label] for of_rank in found)
+            for label in found[0]["hooks"]
+        },
     )
+
+
+def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
+    """By the rate of a link: bytes a second that one of two ranks receives while it sends as
+    much. A machine that pauses for longer than the shaper's burst loses the time."""
+    found = {}
+    with progress.task("live: links", len(plan.links)) as watched:
+        for one in plan.links:
+            with network(one.ranks, one.rate) as place:
+                [times] = run_round(
+                    place, one, batch=plan.batch, seed=plan.seed, seconds=SECONDS
+                )  # fmt: skip
+            nbytes = sum(task.nbytes for task in one.tasks if isinstance(task, StreamTask))
+            found[one.rate] = nbytes / statistics.median(times.seconds)
+            watched.advance()
+    return found
 
 
 def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:

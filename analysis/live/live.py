@@ -20,7 +20,7 @@ from pathlib import Path
 from gcsim.analysis.live import calibrate
 from gcsim.analysis.live.host_fit import Observation, fit_host
 from gcsim.analysis.live.launch import Times, run_round
-from gcsim.analysis.live.machine import busy_share, cores
+from gcsim.analysis.live.machine import busy_share, cores, stolen
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
 from gcsim.analysis.live.predict import (
@@ -69,11 +69,13 @@ def run_live(
     with stoppable():
         host, samples = _predict(chosen, folder / PREDICTIONS, watcher)
         predicted = read_predictions(folder / PREDICTIONS)
-        others = busy_share()
+        others, before = busy_share(), stolen()
         measured = _measure(chosen, predicted, watcher)
+        after = stolen()
         _write_measurements(measured, folder / MEASUREMENTS)
     findings = Findings(points=points(predicted, measured), factors=factors(host, samples))
-    suite = live_suite(chosen, findings, others)
+    away = (after[0] - before[0]) / max(1, after[1] - before[1]) if before and after else None
+    suite = live_suite(chosen, findings, others, away)
     return judge(suite, findings, time.perf_counter() - begun)
 
 
@@ -86,6 +88,7 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
         trace = Path(name) / "trace"
         passes = calibrate.calibrate_passes(plan, trace, progress)
         profiles = traffic_profiles(plan, trace, progress)
+    goodput = calibrate.calibrate_links(plan, progress)
     samples = calibrate.calibrate_messages(plan, progress)
     alone = Knowledge(link=None, host=None, device=own)
     host = fit_host(
@@ -99,13 +102,14 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
         ],
         cores=cores(),
     )
-    here = Knowledge(link=None, host=host, device=own)
+    here = Knowledge(link=None, host=host, device=own, goodput=goodput)
     catalogue = Knowledge(link=link("1gbe"), host=None, device=device("cpu_2core"))
     with progress.task("live: predict", 1) as task:
         found = predictions(plan, here, catalogue, passes, profiles)
         known = {
             "passes": asdict(passes),
             "host": {key: str(value) for key, value in asdict(host).items()},
+            "goodput": goodput,
             "samples": [asdict(sample) for sample in samples],
         }
         write_predictions(found, path, known)

@@ -7,6 +7,9 @@ import platform
 import time
 from pathlib import Path
 
+_KINDS = 8
+"""Of processor time."""
+
 
 def cores() -> int:
     """That this process may use."""
@@ -31,12 +34,25 @@ def busy_share(seconds: float = 1.0) -> float | None:
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
+def stolen() -> tuple[int, int] | None:
+    """Since boot: processor time that the hypervisor gave to others, and all; None where nobody
+    says. In ticks of all cores (proc(5), /proc/stat)."""
+    counts = _counts()
+    return None if counts is None else (counts[7], sum(counts))
+
+
 def _ticks() -> tuple[int, int] | None:
-    """Busy and all since boot, of all cores (proc(5), /proc/stat)."""
+    """Busy and all since boot."""
+    counts = _counts()
+    return None if counts is None else (sum(counts) - counts[3] - counts[4], sum(counts))
+
+
+def _counts() -> list[int] | None:
+    """Of all cores since boot: user, nice, system, idle, waiting, interrupts (2), stolen; guests
+    are in the first two."""
     try:
         first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
     except (OSError, IndexError):
         return None
-    counts = [int(word) for word in first[1:9]]  # guests are in the first two
-    idle = counts[3] + counts[4]
-    return sum(counts) - idle, sum(counts)
+    counts = [int(word) for word in first[1:9]]
+    return counts if len(counts) == _KINDS else None

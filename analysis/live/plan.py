@@ -21,12 +21,15 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """What is trained with: any compressor that DDP can carry, with its parameters, by label."""
 _QUICK = ("dense", "top-k 1 %")
+_LARGE = ("dense", "half precision")
+_TIMES_MORE = 4
 _FITTED = (4_000, 40_000, 400_000, 3_000_000)
 """Bytes."""
 _LONG = 500_000
 """Bytes."""
 
 CollectiveKind = Literal["all_reduce", "all_gather"]
+_STREAM_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,21 @@ class CollectiveTask:
     def name(self) -> str:
         """E.g. "all-reduce 1 MB"."""
         return f"{self.kind.replace('_', '-')} {exact(self.nbytes, 'size')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTask:
+    """Two ranks send each other one message at the same time, several times after one that does
+    not count: what the link gives data."""
+
+    nbytes: int
+    """In each direction."""
+    repeats: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +83,24 @@ class TrainingTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AloneTask:
-    """Training of one rank by itself, without any exchange: what its passes take, and gradients."""
+    """Training without any exchange, each rank for itself and all at the same time: what a rank's
+    passes and each method's hook take beside the others', and gradients."""
 
     steps: int
     workers: int
     """Of the recorded gradients: as many backward passes on samples of as many ranks."""
     trace: str
     """The folder in which gradients are recorded."""
+    methods: tuple[TrainingTask, ...] = ()
     warm_up: int = 4
 
     @property
     def name(self) -> str:
         """For people."""
-        return "steps of one rank by itself"
+        return "steps without exchange"
 
 
-Task = CollectiveTask | TrainingTask | AloneTask
+Task = CollectiveTask | StreamTask | TrainingTask | AloneTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +125,8 @@ class Plan:
     rounds: tuple[Round, ...]
     calibration: tuple[Round, ...]
     """What the host costs is fitted on; not judged."""
+    links: tuple[Round, ...]
+    """What a link of each rate gives data; not judged."""
     batch: int
     """Samples of a rank's mini-batch in training."""
     seed: int = 0
@@ -146,22 +168,29 @@ def default_plan(*, quick: bool) -> Plan:
         *(CollectiveTask(kind="all_reduce", nbytes=n, repeats=times(n)) for n in reduced),
         *(CollectiveTask(kind="all_gather", nbytes=n, repeats=times(n)) for n in gathered),
     ]
-    methods = _methods(steps, quick)
     rounds = tuple(
         Round(
             ranks=ranks,
             rate=rate * 10**6,
-            tasks=(*collectives, *(() if rate == 50 else methods)),
+            tasks=(*collectives, *(() if rate == 50 else _methods(rate, steps, quick))),
         )
         for ranks, rate in shapes
     )
     calibration = tuple(_calibration(ranks) for ranks in sorted({ranks for ranks, _ in shapes}))
-    return Plan(rounds=rounds, calibration=calibration, batch=16)
+    links = tuple(_stream(rate * 10**6) for rate in sorted({rate for _, rate in shapes}))
+    return Plan(rounds=rounds, calibration=calibration, links=links, batch=16)
 
 
-def _methods(steps: int, quick: bool) -> tuple[TrainingTask, ...]:
+def _methods(rate: int, steps: int, quick: bool) -> tuple[TrainingTask, ...]:
+    """More steps where they are short: a machine that pauses now and then has to be seen as long
+    with each method."""
     return tuple(
-        TrainingTask(compressor=kind, parameters=parameters, label=label, steps=steps)
+        TrainingTask(
+            compressor=kind,
+            parameters=parameters,
+            label=label,
+            steps=steps if rate <= 100 and label in _LARGE else _TIMES_MORE * steps,
+        )
         for label, (kind, parameters) in METHODS.items()
         if not quick or label in _QUICK
     )
@@ -180,6 +209,11 @@ def _calibration(ranks: int) -> Round:
     )
 
 
+def _stream(rate: int) -> Round:
+    nbytes = int(rate / 8 * _STREAM_SECONDS)
+    return Round(ranks=2, rate=rate, tasks=(StreamTask(nbytes=nbytes, repeats=3),))
+
+
 def as_json(one: Round, *, batch: int, seed: int) -> str:
     """What the program of a rank reads."""
     tasks = [{"type": type(task).__name__, **asdict(task)} for task in one.tasks]
@@ -189,6 +223,12 @@ def as_json(one: Round, *, batch: int, seed: int) -> str:
 def from_json(text: str) -> tuple[list[Task], int, int]:
     """Tasks, batch and seed of what `as_json` wrote."""
     document = json.loads(text)
-    kinds = {kind.__name__: kind for kind in (CollectiveTask, TrainingTask, AloneTask)}
-    tasks: list[Task] = [kinds[task.pop("type")](**task) for task in document["tasks"]]
+    kinds = {kind.__name__: kind for kind in (CollectiveTask, StreamTask, TrainingTask, AloneTask)}
+    tasks: list[Task] = []
+    for task in document["tasks"]:
+        methods = [TrainingTask(**one) for one in task.pop("methods", ())]
+        kind = kinds[task.pop("type")]
+        if methods:
+            task["methods"] = tuple(methods)
+        tasks.append(kind(**task))
     return tasks, document["batch"], document["seed"]

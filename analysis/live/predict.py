@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -27,12 +27,13 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import Framework, Noise, Training
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 
@@ -69,10 +70,15 @@ class Knowledge:
     """With any bandwidth; None: as the shaper makes it."""
     host: Host | None
     device: Device
+    goodput: Mapping[int, float] = field(default_factory=dict)
+    """Bytes a second that a shaped link was seen to give, by its rate; as the shaper means it
+    where nothing is stated."""
 
     def cluster(self, ranks: int, rate: int) -> Cluster:
         """So many nodes of one rank each, at a switch."""
-        link = self.link or shaped_link(Shape.of(rate).efficiency)
+        meant = Shape.of(rate).efficiency
+        seen = Fraction(f"{8 * self.goodput.get(rate, rate) / rate:.4g}")
+        link = self.link or shaped_link(min(meant, seen))
         link = replace(link, bandwidth=Fraction(rate, 8))
         return Cluster(
             nodes=ranks,
@@ -80,9 +86,7 @@ class Knowledge:
             device=self.device,
             network=link,
             intra_node=link,  # nothing passes it
-            collectives=Collectives(
-                transport="gloo", all_reduce="auto", all_gather="auto", host_staging=False
-            ),
+            collectives=Collectives(transport="gloo", host_staging=False),
             host=self.host,
         )
 
@@ -126,7 +130,8 @@ def predictions(
             if isinstance(task, CollectiveTask):
                 times = [collective_seconds(task, cluster) for cluster in clusters]
             elif isinstance(task, TrainingTask):
-                times = [step_seconds(profiles[task.label], c, passes) for c in clusters]
+                hook = passes.hooks.get(task.label, 0.0)
+                times = [step_seconds(profiles[task.label], c, passes, hook) for c in clusters]
             else:
                 raise InternalError(f"nothing is predicted of {task.name}")
             found.append(
@@ -151,23 +156,52 @@ def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
     return int(exits.max()) / PS_PER_SECOND
 
 
-def step_seconds(profile: TrafficProfile, cluster: Cluster, passes: Passes) -> float:
-    """Of a training step in the long run."""
+def step_seconds(
+    profile: TrafficProfile, cluster: Cluster, passes: Passes, hook: float = 0.0
+) -> float:
+    """Of a training step in the long run.
+
+    `hook` is what a step of one rank alone takes longer than its passes, where that was measured:
+    what the method's kernels do not explain is the framework's, and kernels that explain more are
+    so much faster in place.
+    """
+    alone = kernels_alone(profile, cluster.device)
+    if 0 < hook < alone:
+        cluster = replace(cluster, device=cluster.device.faster(alone / Fraction(hook)))
     compute = training_times(
         profile.model,
         profile.buckets,
         cluster.device,
         PassTimes(
             forward=passes.forward, backward=passes.backward, processor="cpu",
-            source="one rank by itself",
+            source="ranks without exchange",
         ),
     )  # fmt: skip
+    around = max(Fraction(0), Fraction(hook) - alone)
+    code = Framework(per_bucket=around / max(1, len(profile.buckets)))  # dense has a hook, too
     training = Training(
-        encode_on="side",  # the hook's thread, beside the backward pass
+        hook=code,
+        reducer=code,
+        encode_on="communicator",  # the hook's thread exchanges bucket after bucket
         optimizer=Fraction(passes.optimizer),
+        noise=Noise(variation=Fraction(f"{passes.variation:.3g}")),
         on_host=ON_HOST if cluster.host is not None else frozenset(),
     )
     return predict(profile, cluster, compute, training=training, spans=False).iteration
+
+
+def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
+    """Seconds of a method's kernels, all buckets of a step on average, where one rank's payload is
+    the only one."""
+    prices = PriceList(device)
+    total = Fraction(0)
+    for phase in profile.phases:
+        share = Fraction(phase.count, profile.period * len(phase.steps))
+        for step in phase.steps:
+            for exchange in step.exchanges:
+                times = (prices.compute_time(compute, payloads=1) for compute in exchange.computes)
+                total += share * sum(times)
+    return total / PS_PER_SECOND
 
 
 def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str, object]) -> None:

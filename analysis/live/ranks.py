@@ -21,6 +21,7 @@ from typing import Any
 from gcsim.analysis.live.plan import (
     AloneTask,
     CollectiveTask,
+    StreamTask,
     Task,
     from_json,
 )
@@ -71,32 +72,46 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _do(task: Task, batch: int, seed: int) -> dict[str, Any]:
     if isinstance(task, CollectiveTask):
-        return _collective(task)
+        return _repeated(_collective(task), task.repeats)
+    if isinstance(task, StreamTask):
+        return _repeated(_stream(task), task.repeats)
     if isinstance(task, AloneTask):
         return steps_alone(task, batch, seed)
     return training_steps(task, batch, seed)
 
 
-def _collective(task: CollectiveTask) -> dict[str, Any]:
-    """`starts`: as announced; `ends`: of this rank; a number for each repeat."""
+def _collective(task: CollectiveTask) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 
     own = torch.zeros(task.nbytes // 4)
-    call: Callable[[], object]
     if task.kind == "all_reduce":
+        return lambda: dist.all_reduce(own)
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    return lambda: dist.all_gather(gathered, own)
 
-        def call() -> object:
-            return dist.all_reduce(own)
-    else:
-        gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
 
-        def call() -> object:
-            return dist.all_gather(gathered, own)
+def _stream(task: StreamTask) -> Callable[[], object]:
+    import torch
+    from torch import distributed as dist
 
+    own, others = torch.zeros(2, task.nbytes, dtype=torch.uint8)
+    other = 1 - dist.get_rank()
+
+    def both_ways() -> None:
+        coming = dist.irecv(others, other)  # first: Gloo sends what is asked for
+        dist.send(own, other)
+        if coming is not None:  # None: from a rank outside of the group
+            coming.wait()
+
+    return both_ways
+
+
+def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
+    """`starts`: as announced; `ends`: of this rank; a number for each repeat after the first."""
     call()
     starts, ends = [], []
-    for _ in range(task.repeats):
+    for _ in range(repeats):
         starts.append(common_start())
         call()
         ends.append(clock())

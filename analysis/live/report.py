@@ -69,11 +69,16 @@ def factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
     )
 
 
-def live_suite(plan: Plan, findings: Findings, others: float | None) -> Suite:
-    """The suite of these findings; `others`: see `machine.busy_share`."""
+def live_suite(
+    plan: Plan, findings: Findings, others: float | None, stolen: float | None = None
+) -> Suite:
+    """The suite of these findings; `others`: see `machine.busy_share`; `stolen`: the share of
+    processor time that other virtual machines had meanwhile."""
     present = Counter(point.series for point in findings.points)
     calibration = sum(len(one.tasks) for one in plan.calibration)
     busy = "" if others is None else f" Other programs took {others:.0%} of them just before."
+    if stolen:
+        busy += f" Meanwhile other virtual machines had {stolen:.1%} of their time."
     return Suite(
         name="live",
         title="Gloo and DDP in network namespaces, here and now",
@@ -85,8 +90,9 @@ def live_suite(plan: Plan, findings: Findings, others: float | None) -> Suite:
             f"({PREDICTIONS}) before the first of these ranks was started."
         ),
         fitted_on=(
-            f"what the host costs: {calibration} collectives of other sizes at 4 Gbit/s; kernels "
-            "and one rank's passes: measured before, without any network. None of it is judged"
+            f"what the host costs: {calibration} collectives of other sizes at 4 Gbit/s; what "
+            "the links give: one message each way; kernels, passes and hooks: measured before, "
+            "without any exchange. None of it is judged"
         ),
         missing=MISSING,
         bounds=bounds(present),

@@ -20,6 +20,9 @@ AHEAD = 0.02
 RECORDED = 2
 """Iterations whose gradients are recorded."""
 _LEARNING_RATE = 0.01
+_TENTHS_APART = 2.563
+"""Standard deviations between a normal distribution's 10th and 90th percentile: a few pauses of
+the machine do not count."""
 clock: Callable[[], float] = time.monotonic
 """All processes of a machine share it."""
 
@@ -41,11 +44,8 @@ def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
     """`starts`: as announced, of the first step that counts; `ends`: of this rank's steps."""
     from torch import distributed as dist
 
-    import gcsim
-
     model = _model(seed)
-    hook = gcsim.ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
-    hook.register(model)
+    _hook(task, seed).register(model)
     steps = _steps(model, samples_of(batch, worker=dist.get_rank(), seed=seed))
     for _ in range(task.warm_up):
         next(steps)
@@ -57,37 +57,71 @@ def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
 
 
 def steps_alone(task: AloneTask, batch: int, seed: int) -> dict[str, Any]:
-    """Medians of `forward`, `backward` and `optimizer`, in seconds, of DDP with a hook that hands
-    each bucket back at once; and a trace of gradients."""
-    import torch
+    """Medians of `forward`, `backward` and `optimizer`, in seconds, of DDP of this rank alone with
+    a hook that hands each bucket back at once; `hooks`, by label, what a step takes longer with
+    a method's `gcsim.ddp_hook`, which exchanges with nobody here; `variation` of the steps,
+    standard deviation over median; and a trace of gradients."""
+    from torch import distributed as dist
 
-    model = _model(seed)
-
-    def at_once(state: object, bucket: Any) -> torch.futures.Future[Any]:
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-
-    at_once.__annotations__ = {}
-    model.register_comm_hook(None, at_once)
-    steps = _steps(model, samples_of(batch, worker=0, seed=seed))
+    rank = dist.get_rank()
+    itself = dist.new_group([rank], use_local_synchronization=True)
+    samples = samples_of(batch, worker=rank, seed=seed)
+    model = _model(seed, itself)
+    model.register_comm_hook(None, _at_once)
+    running = {"": _steps(model, samples)}
+    for one in task.methods:
+        model = _model(seed, itself)
+        _hook(one, seed).register(model)
+        running[one.label] = _steps(model, samples)
     for _ in range(task.warm_up):
-        next(steps)
-    passes = [next(steps) for _ in range(task.steps)]
-    _record(task, batch, seed)
-    names = ("forward", "backward", "optimizer")
+        for steps in running.values():
+            next(steps)
+    taken: dict[str, list[tuple[float, float, float]]] = {label: [] for label in running}
+    for _ in range(task.steps):  # in turn: all meet the same machine
+        for label, steps in running.items():
+            taken[label].append(next(steps))
+    if rank == 0:
+        _record(task, batch, seed)
+    passes = taken.pop("")
+    tenths = statistics.quantiles((sum(one) for one in passes), n=10)
     return {
-        name: statistics.median(of_pass)
-        for name, of_pass in zip(names, zip(*passes, strict=True), strict=True)
+        "variation": (tenths[-1] - tenths[0]) / _TENTHS_APART / tenths[4],
+        "hooks": {
+            label: max(
+                0.0, statistics.median(sum(o) - sum(p) for o, p in zip(of, passes, strict=True))
+            )
+            for label, of in taken.items()
+        },
+        **{
+            name: statistics.median(of_pass)
+            for name, of_pass in zip(
+                ("forward", "backward", "optimizer"), zip(*passes, strict=True), strict=True
+            )
+        },
     }
 
 
-def _model(seed: int) -> Any:
+def _at_once(state, bucket):  # type: ignore[no-untyped-def]
+    """Without annotations: DDP reads them, as objects."""
+    import torch
+
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _hook(task: TrainingTask, seed: int) -> Any:
+    import gcsim
+
+    return gcsim.ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
+
+
+def _model(seed: int, group: Any = None) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     from gcsim.traces.building import build_model
 
-    return DistributedDataParallel(build_model(ENTRY, seed=seed))
+    return DistributedDataParallel(build_model(ENTRY, seed=seed), process_group=group)
 
 
 def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[float, float, float]]:

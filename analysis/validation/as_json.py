@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gcsim.analysis.validation.coverage import broken, coverages
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.statistics import Errors
@@ -17,9 +18,15 @@ def to_json(reports: Sequence[Report]) -> str:
     """Plain JSON, the same for equal results but for `wall`."""
     from gcsim import __version__
 
+    by_suite, by_kind, whole = coverages(reports)
     content = {
         "gcsim_version": __version__,
-        "kept": all(report.kept for report in reports),
+        "kept": all(report.kept for report in reports) and not broken(reports),
+        "coverage": {
+            "suites": [asdict(one) for one in by_suite],
+            "kinds": [asdict(one) for one in by_kind],
+            "all": whole and asdict(whole),
+        },
         "suites": [_report(report) for report in reports],
         "wall": {report.suite.name: round(report.seconds, 3) for report in reports},
     }
@@ -46,12 +53,16 @@ def _report(report: Report) -> dict[str, Any]:
             for kept in report.bounds
         ],
         "overall": _errors(report.overall),
-        "series": {name: _errors(errors) for name, errors in report.series.items()},
+        "series": {name: _errors(errors) for name, errors in report.lines.items()},
         "decisions": _decisions(report.decisions),
         "factors": [asdict(factor) for factor in findings.factors],
         "excluded": [asdict(excluded) for excluded in findings.excluded],
         "statements": [
             {**asdict(one), "agrees": one.agrees, "exact": one.exact} for one in findings.statements
+        ],
+        "orderings": [
+            {**asdict(one), "pairs": len(one.pairs), "wrong": one.wrong}
+            for one in findings.orderings
         ],
         "points": [point_row(point) for point in findings.points],
     }

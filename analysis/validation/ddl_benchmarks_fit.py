@@ -4,11 +4,13 @@
 |---|---|---|
 | an iteration without exchange, by model | one device | 1 each |
 | rate between devices of a node | BERT-Large, BSP-A2A on one node | 3 |
+| the same while the devices compute | BERT, WFBP-A2A on one node | 6 |
+| the same in rings between nodes | BERT-Large, BSP-A2A on 8 and 32 devices, InfiniBand | 2 |
 | rate of a card under NCCL, 10GbE and 100GbE | BERT-Large, BSP-A2A on 8 and 32 devices | 2 each |
 | rate of a card under BytePS, 10GbE | BERT-Large, BSP-PS on 8 and 32 devices | 2 |
 
-InfiniBand is faster than a node's bus, so that its rows could not tell its rate, and needs none.
-In these rows nothing overlaps: a time is a constant and the bytes over the rate, so that the
+InfiniBand is faster than a node's bus, so that its rows cannot tell its rate, and tell the bus's.
+Where nothing overlaps a time is a constant and the bytes over the rate, so that the
 squared relative errors have one minimum in 1 / rate, which Gauss-Newton steps reach at once, or
 after a few where another link takes over.
 """
@@ -23,6 +25,7 @@ from gcsim.analysis.validation.ddl_benchmarks_prediction import (
     INSIDE,
     LINKS,
     Factors,
+    key,
     seconds,
 )
 from gcsim.analysis.validation.ddl_benchmarks_rows import Network, Row
@@ -30,7 +33,7 @@ from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 
 STEPS = 20
-_CLOSE = 1e-6
+_CLOSE = 1e-4
 _NUDGE = 1e-3
 
 
@@ -58,9 +61,19 @@ def fitted(rows: Sequence[Row]) -> Fit:
 
     own = [row for row in fused if row.nodes == 1]
     used["bus"] = _names(own)
-    rate = least_squares(own, float(catalog.link(INSIDE).rate), partial(_with_bus, factors))
+    rate = least_squares(own, float(catalog.link(INSIDE, "nccl").rate), partial(_with_bus, factors))
     factors = _with_bus(factors, rate)
+    rate_alone = rate
 
+    own = [row for row in rows if _overlapped(row)]
+    used["beside"] = _names(own)
+    rate = least_squares(own, rate, partial(_with_beside, factors))
+    factors = _with_beside(factors, rate)
+
+    own = [row for row in fused if _ends(row, "100Gb IB")]
+    used["between"] = _names(own)
+    rate = least_squares(own, rate_alone, partial(_with_between, factors))
+    factors = _with_between(factors, rate)
     networks: tuple[Network, ...] = ("10GbE", "100GbE")
     for network in networks:
         own = [row for row in fused if _ends(row, network)]
@@ -80,13 +93,16 @@ def least_squares(rows: Sequence[Row], start: float, put: Callable[[float], Fact
     `put` gives the factors with a rate. Raises `InternalError` where no row depends on the rate.
     """
     slowness = 1 / start
+    alike = {key(row): row for row in rows}
     for _ in range(STEPS):
-        factors, nudged = put(1 / slowness), put(1 / (slowness * (1 + _NUDGE)))
-        errors, slopes = [], []
-        for row in rows:
-            time = seconds(row, factors)
-            errors.append(time / row.step - 1)
-            slopes.append((seconds(row, nudged) - time) / row.step / (_NUDGE * slowness))
+        here, nudged = (
+            {one: seconds(row, put(1 / at)) for one, row in alike.items()}
+            for at in (slowness, slowness * (1 + _NUDGE))
+        )
+        errors = [here[key(row)] / row.step - 1 for row in rows]
+        slopes = [
+            (nudged[key(row)] - here[key(row)]) / row.step / (_NUDGE * slowness) for row in rows
+        ]
         steepness = sum(slope * slope for slope in slopes)
         if not steepness:
             raise InternalError("the rows that a rate is fitted on do not depend on it")
@@ -101,6 +117,14 @@ def _with_bus(factors: Factors, rate: float) -> Factors:
     return replace(factors, bus=rate)
 
 
+def _with_between(factors: Factors, rate: float) -> Factors:
+    return replace(factors, between=rate)
+
+
+def _with_beside(factors: Factors, rate: float) -> Factors:
+    return replace(factors, beside=rate)
+
+
 def _with_rate(factors: Factors, network: Network, rate: float) -> Factors:
     return replace(factors, rate={**factors.rate, network: rate})
 
@@ -113,10 +137,15 @@ def _names(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(row.name for row in rows)
 
 
+def _overlapped(row: Row) -> bool:
+    """Language models on one node whose tensors are exchanged beside the backward pass."""
+    return row.model != "resnet50" and row.scheduler == "WFBP-A2A" and row.nodes == 1
+
+
 def _ends(row: Row, network: Network) -> bool:
     """The smallest and the largest size between nodes."""
     return row.network == network and row.workers in {8, 32}
 
 
 def _start(network: Network) -> float:
-    return float(catalog.link(LINKS[network]).rate)
+    return float(catalog.link(LINKS[network], "nccl").rate)

@@ -16,10 +16,10 @@ there is no server: BytePS's messages are NCCL all-reduces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -34,10 +34,11 @@ from gcsim.analysis.validation.ddl_benchmarks_models import (
 )
 from gcsim.analysis.validation.ddl_benchmarks_rows import SERVED, Network, Row
 from gcsim.analysis.validation.ddl_benchmarks_schedulers import Group, groups
+from gcsim.analysis.validation.interval import Drawing, StepIntervals, passes_of
 from gcsim.analysis.validation.step_profiles import one_step
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.scenarios import catalog
+from gcsim.scenarios import catalog, catalog_loops
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
@@ -46,7 +47,8 @@ from gcsim.simulator.devices.device import Curve, Device
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
-from gcsim.simulator.training import Training
+from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.training import Interference, Training
 from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
 
 DEVICES = 4
@@ -66,6 +68,10 @@ class Factors:
     """By model: measured seconds of an iteration on one device."""
     bus: float | None = None
     """Bytes a second between two devices of a node."""
+    between: float | None = None
+    """The same in a ring that leaves the node: three hops share the host, and not four."""
+    beside: float | None = None
+    """As `bus`, while the devices compute; `between` then falls as much."""
     rate: Mapping[Network, float] = field(default_factory=dict)
     """Bytes a second that NCCL gets from a card."""
     served: Mapping[Network, float] = field(default_factory=dict)
@@ -77,9 +83,12 @@ Key = tuple[str, str, str, int]
 
 def key(row: Row) -> Key:
     """Rows of one key are one prediction: on one node the network is idle, and BytePS's scheduler
-    on the servers changes nothing that is modelled."""
+    on the servers changes nothing that is modelled; through servers two nodes stand for all."""
     scheduler = "WFBP-PS" if row.scheduler == "ByteScheduler-PS" else row.scheduler
-    return row.model, scheduler, row.network if row.nodes > 1 else "", row.workers
+    workers = row.workers
+    if row.scheduler in SERVED and row.nodes > 1:
+        workers = _SERVED_NODES * DEVICES
+    return row.model, scheduler, row.network if row.nodes > 1 else "", workers
 
 
 def device() -> Device:
@@ -87,15 +96,73 @@ def device() -> Device:
     return catalog.device("v100_pcie")
 
 
+def piece(row: Row) -> float:
+    """Bytes of gradient in a message, the mean of an iteration's."""
+    of = model(row.model, row.batch)
+    times = _passes(row.model, row.batch, own_optimizer(row.model), None)
+    sizes = [size for _, size in of.tensors]
+    found = groups(row.scheduler, row.network, row.workers, sizes, times.ready)
+    return 4 * sum(sizes) / sum(len(group.messages) for group in found)
+
+
 def seconds(row: Row, factors: Factors) -> float:
     """Predicted time of an iteration."""
-    of = model(row.model, row.batch)
-    optimizer: Optimizer = own_optimizer(row.model)
-    if row.scheduler in SERVED:
-        optimizer = "sgd"
-    times = _passes(row.model, row.batch, optimizer, factors.alone.get(row.model))
     if row.workers == 1:
+        times = _times(row, factors)
         return (times.forward + times.backward + times.optimizer) / PS_PER_SECOND
+    asked, averager = job(row, factors), None
+    on = asked.cluster
+    if not (row.scheduler in SERVED and row.nodes > 1):
+        averager = _averager(row.nodes, on.network, on.intra_node, asked.training.interference)
+    return predict(
+        asked.traffic,
+        on,
+        asked.compute,
+        training=asked.training,
+        spans=False,
+        averager=averager,
+    ).iteration
+
+
+def unfitted_drawings(rows: Sequence[Row], exact: Mapping[Key, float]) -> dict[Key, Drawing]:
+    """Iterations without a fit, which take `exact` seconds as stated, in all drawn worlds; rows of
+    one cluster share what its collectives take."""
+    found: dict[Key, Drawing] = {}
+    jobs = {key(row): (row, job(row, Factors())) for row in rows if row.workers > 1}
+    alike: dict[object, list[Key]] = {}
+    for name, (row, _) in jobs.items():
+        served = row.scheduler in SERVED and row.nodes > 1
+        alike.setdefault(name if served else (row.network, row.nodes), []).append(name)
+    for names in alike.values():
+        first = jobs[names[0]][1]
+        drawn = StepIntervals(
+            first.cluster, first.training, [jobs[name][1].traffic for name in names]
+        )
+        for name in names:
+            row, asked = jobs[name]
+            passes = passes_of(asked.compute, model(row.model, row.batch).facts, device())
+            found[name] = drawn.draw(asked.traffic, passes, exact[name], asked.training)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is simulated for a row."""
+
+    traffic: TrafficProfile
+    cluster: Cluster
+    compute: ComputeTimes
+    training: Training
+
+
+def _times(row: Row, factors: Factors) -> Passes:
+    optimizer: Optimizer = "sgd" if row.scheduler in SERVED else own_optimizer(row.model)
+    return _passes(row.model, row.batch, optimizer, factors.alone.get(row.model))
+
+
+def job(row: Row, factors: Factors) -> Job:
+    """Of a row of several workers."""
+    of, times = model(row.model, row.batch), _times(row, factors)
     found = groups(
         row.scheduler,
         row.network,
@@ -104,17 +171,19 @@ def seconds(row: Row, factors: Factors) -> float:
         times.ready,
     )
     served = row.scheduler in SERVED and row.nodes > 1
-    cluster = _served_cluster(row, factors, found) if served else _flat_cluster(row, factors)
-    return predict(
-        _traffic(row, of, found, inside=served),
-        cluster,
-        _compute(times, found),
-        training=Training(
-            encode_on="side" if served else "compute",
-            optimizer=Fraction(times.optimizer, PS_PER_SECOND),
-        ),
-        spans=False,
-    ).iteration
+    training = Training(
+        overlap="ddp",
+        interference=_interference(factors),
+        noise=catalog_loops.workers() if not factors.alone else None,
+        encode_on="side" if served else "compute",
+        optimizer=Fraction(times.optimizer, PS_PER_SECOND),
+    )
+    return Job(
+        traffic=_traffic(row, of, found, inside=served),
+        cluster=_served_cluster(row, factors, found) if served else _flat_cluster(row, factors),
+        compute=_compute(times, found),
+        training=training,
+    )
 
 
 @cache
@@ -122,35 +191,53 @@ def _passes(name: str, batch: int, optimizer: Optimizer, alone: float | None) ->
     return passes(model(name, batch), device(), optimizer, alone)
 
 
-def _bus(factors: Factors) -> Link:
-    link = catalog.link(INSIDE)
+def _bus(factors: Factors, nodes: int = 1) -> Link:
+    link = catalog.link(INSIDE, "nccl")
+    rate = factors.between if nodes > 1 and factors.between else factors.bus
+    return link if rate is None else link.exactly(efficiency=round(rate) / link.bandwidth)
+
+
+def _interference(factors: Factors) -> Interference:
+    """NCCL's: of the bus as fitted, of nothing else; without any fit as the catalogue has it."""
     if factors.bus is None:
-        return link
-    return replace(link, efficiency=round(factors.bus) / link.bandwidth)
+        return catalog_loops.interference("nccl")
+    if factors.beside is None:
+        return Interference()
+    return Interference(bus=max(Fraction(0), Fraction(factors.bus / factors.beside) - 1))
 
 
 def _network(row: Row, factors: Factors) -> Link:
-    link = catalog.link(LINKS[row.network])
+    link = catalog.link(LINKS[row.network], "nccl")
     if row.network in factors.rate:
-        link = replace(link, efficiency=round(factors.rate[row.network]) / link.bandwidth)
+        link = link.exactly(efficiency=round(factors.rate[row.network]) / link.bandwidth)
     return link
 
 
 def _flat_cluster(row: Row, factors: Factors) -> Cluster:
+    return _flat(row.nodes, _network(row, factors), _bus(factors, row.nodes))
+
+
+def _flat(nodes: int, network: Link, bus: Link) -> Cluster:
     return Cluster(
-        nodes=row.nodes,
+        nodes=nodes,
         devices_per_node=DEVICES,
         device=device(),
-        network=_network(row, factors),
-        intra_node=_bus(factors),
-        collectives=Collectives(transport="nccl", all_reduce="auto", all_gather="auto"),
+        network=network,
+        intra_node=bus,
+        collectives=Collectives(transport="nccl"),
     )
 
 
+@lru_cache(maxsize=32)
+def _averager(nodes: int, network: Link, bus: Link, interference: Interference) -> Averager:
+    """Of all models and schedulers there: what a collective takes is worked out once."""
+    return Averager(_flat(nodes, network, bus), Training(interference=interference), 0)
+
+
 def _served_cluster(row: Row, factors: Factors, found: list[Group]) -> Cluster:
-    link = replace(_network(row, factors), latency=Fraction(0))
+    link = _network(row, factors).exactly(latency=Fraction(0))
     if row.network in factors.served:
-        link = replace(link, efficiency=round(factors.served[row.network]) / link.bandwidth)
+        link = link.exactly(efficiency=round(factors.served[row.network]) / link.bandwidth)
     inside = _inside(row, factors, {size for group in found for size in group.messages})
     own = device()
     return Cluster(

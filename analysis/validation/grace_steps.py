@@ -16,14 +16,17 @@ Source: open-mpi/ompi ompi/mca/coll/tuned/coll_tuned_decision_fixed.c (10,000 by
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from types import MappingProxyType
 
 from gcsim.analysis.validation.grace_models import Network
 from gcsim.analysis.validation.grace_payloads import Method
 from gcsim.analysis.validation.grace_traffic import exchange, grouped, sparse, traffic
-from gcsim.scenarios import catalog
+from gcsim.analysis.validation.interval import Interval, StepIntervals, passes_of
+from gcsim.scenarios import catalog, catalog_loops
 from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device
@@ -37,6 +40,8 @@ from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
 
 LINKS = {1: "1gbe", 10: "10gbe"}
 """The catalogue's, by Gbit/s."""
+_ALONE = Training(overlap="ddp")
+"""GRACE's own code, whose groups are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,7 @@ class Steps:
     def __init__(self, name: str, network: Network) -> None:
         self.network = network
         self._device = _device()
+        self._known = catalog.device("v100_tensorflow1")
         self._facts = _facts(name, network)
         self._averagers: dict[tuple[Place, Rates], Averager] = {}
         self._profiles: dict[tuple[Method, tuple[int, ...]], TrafficProfile] = {}
@@ -75,13 +81,28 @@ class Steps:
         """The rates without any fit."""
         return Rates(compute=float(step_time(self._facts, self._device, "fp32").seconds))
 
-    def seconds(self, place: Place, method: Method, rates: Rates, slower: float = 1.0) -> float:
-        """Of an iteration; kernels take `slower` times what the catalogue says."""
+    def unfitted(self, place: Place, method: Method) -> float:
+        """Seconds of an iteration by the catalogue alone."""
+        rates = self.catalogue()
+        if place.workers == 1:
+            return rates.compute
+        profile, compute = self._profile(method, rates.compute)
+        cluster, training = self._bare(place, rates)
+        return predict(profile, cluster, compute, training=training, spans=False).iteration
+
+    def seconds(
+        self,
+        place: Place,
+        method: Method,
+        rates: Rates,
+        slower: Mapping[str, float] = MappingProxyType({}),
+    ) -> float:
+        """Of an iteration; kernels of a class take `slower` times what the catalogue says (1)."""
         if place.workers == 1:
             return rates.compute
         profile, compute = self._profile(method, rates.compute)
         cluster = _cluster(place, rates, _slowed(self._device, slower))
-        training = Training(optimizer=Fraction(rates.beside))
+        training = replace(_ALONE, optimizer=Fraction(rates.beside))
         averager = self._averagers.get((place, rates))
         if averager is None:
             averager = self._averagers[place, rates] = Averager(cluster, training, 0)
@@ -89,6 +110,25 @@ class Steps:
             profile, cluster, compute, training=training, spans=False, averager=averager
         )
         return found.iteration
+
+    def interval(
+        self, place: Place, method: Method, published: Callable[[float], float]
+    ) -> Interval | None:
+        """Of what is published of an iteration without any fit."""
+        rates = self.catalogue()
+        if place.workers == 1:
+            return None
+        profile, compute = self._profile(method, rates.compute)
+        cluster, training = self._bare(place, rates)
+        drawn = StepIntervals(cluster, training, [profile])
+        passes = passes_of(compute, self._facts, self._device)
+        exact = self.unfitted(place, method)
+        return drawn.draw(profile, passes, exact).interval(published)
+
+    def _bare(self, place: Place, rates: Rates) -> tuple[Cluster, Training]:
+        beside = catalog_loops.interference(place.library)
+        training = replace(_ALONE, noise=catalog_loops.workers(), interference=beside)
+        return _cluster(place, rates, self._known), training
 
     def _profile(self, method: Method, compute: float) -> tuple[TrafficProfile, ComputeTimes]:
         ratio = Fraction(self._device.backward_over_forward)
@@ -152,7 +192,7 @@ def _device() -> Device:
     return replace(found, kernels={**found.kernels, "selection": old})
 
 
-def _slowed(device: Device, factor: float) -> Device:
+def _slowed(device: Device, factors: Mapping[str, float]) -> Device:
     kernels = {
         kind: replace(
             rate,
@@ -161,5 +201,6 @@ def _slowed(device: Device, factor: float) -> Device:
             flop_rate=rate.flop_rate and rate.flop_rate / factor,
         )
         for kind, rate in device.kernels.items()
+        for factor in [factors.get(kind, 1.0)]
     }
     return replace(device, kernels=kernels)

@@ -9,13 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from gcsim.analysis.numbers import plural
 from gcsim.analysis.validation.decisions import Decisions, decisions
+from gcsim.analysis.validation.mixtures import lines
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
 from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InternalError
 
 MOST_FITTED = 1 / 3
 """Share of a series' points that may serve a fit."""
+LEAST_ROWS = 2
+"""Measurements that a fitted factor is determined by; one alone is met whatever is believed."""
+MOST_FACTORS = 2 / 3
+"""Of the measurements that served: as many factors may be fitted on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class Report:
     findings: Findings
     series: dict[str, Errors]
     """Without those all of whose points served the fit."""
+    lines: dict[str, Errors]
+    """What is shown of them: a series, or its parts where it is a mixture (`mixtures.py`)."""
     overall: Errors | None
     """Of times and rates; bytes are what goes into the predictions, and have series alone."""
     decisions: Decisions | None
@@ -54,7 +62,8 @@ class Report:
 
 def run_suite(suite: Suite) -> Report:
     """Predict a suite's points and judge them. Raises `InternalError` where more than a third of
-    a series serves the fit, two points have one name, or a value is not positive and finite."""
+    a series serves the fit, a factor is fitted on one point or more than two on three, two points
+    have one name, or a value is not positive and finite."""
     start = time.perf_counter()
     findings = suite.find()
     return judge(suite, findings, time.perf_counter() - start)
@@ -65,11 +74,17 @@ def judge(suite: Suite, findings: Findings, seconds: float = 0.0) -> Report:
     points = findings.points
     series = by_series(points)
     _check(suite, points, series)
+    _check_freedom(suite, findings)
     summaries = {name: errors(own) for name, own in series.items()}
     return Report(
         suite=suite,
         findings=findings,
         series={name: found for name, found in summaries.items() if found is not None},
+        lines={
+            name: found
+            for name, part in lines(series).items()
+            if (found := errors(part)) is not None
+        },
         overall=errors([point for point in points if point.unit != "bytes"]),
         decisions=decisions(points),
         bounds=tuple(_judge(bound, findings, series) for bound in suite.bounds),
@@ -102,6 +117,27 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
             )
 
 
+def _check_freedom(suite: Suite, findings: Findings) -> None:
+    """The factors that are fitted, not read off a row (`Factor.given`). Where no point serves a
+    fit, they explain a miss and are in no prediction."""
+    served = sum(point.fitted for point in findings.points)
+    solved = [factor for factor in findings.factors if not factor.given] if served else []
+    for factor in solved:
+        if factor.points < LEAST_ROWS:
+            raise InternalError(
+                f"{suite.name}: {factor.name!r} of {factor.series!r} is fitted on "
+                f"{plural(factor.points, 'point')}"
+            )
+    # a row that gives a step of one device tells nothing else
+    alone = sum(factor.given and factor.points == 1 for factor in findings.factors)
+    rows = max([served - alone, *(factor.points for factor in solved)])
+    if len(solved) > MOST_FACTORS * rows:
+        raise InternalError(
+            f"{suite.name}: {plural(len(solved), 'factor')} fitted on {plural(rows, 'point')}, "
+            "more than two on three"
+        )
+
+
 def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> Kept:
     if bound.statistic == "statements":
         own = findings.statements
@@ -112,6 +148,10 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
             points=len(own),
             kept=bool(own) and len(right) == len(own),
         )
+    if bound.statistic == "ordering":
+        pairs = sum(len(one.pairs) for one in findings.orderings)
+        wrong = sum(len(one.wrong) for one in findings.orderings)
+        return _share(bound, pairs - wrong, pairs)
     unknown = sorted(set(bound.series) - set(series))
     if unknown:
         raise InternalError(f"the bound {bound.name!r} is over unknown series {unknown}")
@@ -121,6 +161,9 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         found = decisions(points)
         share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
+    if bound.statistic == "coverage":
+        held = [point.covered for point in judged(points) if point.covered is not None]
+        return _share(bound, sum(held), len(held))
     summary = errors(points)
     if summary is None:
         return Kept(bound=bound, reached=math.inf, points=0, kept=False)
@@ -131,3 +174,8 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         kept=summary.median <= bound.limit,
         unfitted=summary.unfitted_median,
     )
+
+
+def _share(bound: Bound, right: int, count: int) -> Kept:
+    share = right / count if count else 0.0
+    return Kept(bound=bound, reached=share, points=count, kept=bool(count) and share >= bound.limit)

@@ -22,9 +22,13 @@ from gcsim.analysis.link_measurements import Measurement
 from gcsim.analysis.link_model import Model
 from gcsim.analysis.link_shape import Shape, start
 from gcsim.analysis.link_solver import Problem
+from gcsim.analysis.validation.interval import Interval, ends, intervals
+from gcsim.analysis.validation.other_clusters_prediction import cluster_of
 from gcsim.analysis.validation.other_clusters_runs import Run, runs
 from gcsim.analysis.validation.suite import Factor, Findings, Point
 from gcsim.scenarios import catalog
+from gcsim.simulator.cluster import Collectives
+from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
 
 INSIDE_RANKS, BETWEEN_RANKS = 4, 16
@@ -53,7 +57,7 @@ class Fit:
     points: int
 
 
-def measurement(run: Run, algorithm: str, element: int = 4) -> Measurement:
+def measurement(run: Run, algorithm: str, element: int = 4, dtype: str = "float32") -> Measurement:
     """As the link calibration takes it."""
     return Measurement(
         collective="all_reduce",
@@ -62,19 +66,25 @@ def measurement(run: Run, algorithm: str, element: int = 4) -> Measurement:
         nbytes=run.nbytes,
         seconds=run.seconds,
         element=element,
+        dtype=dtype,
         algorithm=algorithm,
         place=run.id,
     )
 
 
-def fit(points: Sequence[Measurement], inside: Link, line_rate: float | None = None) -> Fit:
+def fit(
+    points: Sequence[Measurement],
+    inside: Link,
+    line_rate: float | None = None,
+    host: Host | None = None,
+) -> Fit:
     """Latency and goodput of the link that these measurements see.
 
     From one guess, a ring of the smallest and of the largest vector: three sizes that one link
     explains have no valleys to search.
     """
     measured = np.log(np.array([point.seconds for point in points]))
-    problem = Problem(Model(list(points), inside), measured)
+    problem = Problem(Model(list(points), inside, host=host), measured)
     small = min(points, key=lambda point: point.nbytes)
     large = max(points, key=lambda point: point.nbytes)
     latency = small.seconds / (2 * (small.ranks - 1))
@@ -105,20 +115,21 @@ def three(own: Sequence[Run], ranks: int) -> list[Run]:
 def _gpus(key: str, title: str) -> Findings:
     series = f"all-reduce, {title}"
     own = runs(key)
-    pcie = catalog.link("pcie3_x16")
+    pcie = catalog.link("pcie3_x16", "nccl")
     near, far = three(own, INSIDE_RANKS), three(own, BETWEEN_RANKS)
     inside = fit([measurement(run, _RING) for run in near], pcie)
     between = fit([measurement(run, _RING) for run in far], inside.link)
     model = Model([measurement(run, _RING) for run in own], inside.link)
     predicted = model.seconds(between.link)
     alone = [run for run in own if run.nodes == 1]
-    bare = dict(
-        zip(
-            (run.id for run in alone),
-            Model([measurement(run, _RING) for run in alone], pcie).seconds(pcie),
-            strict=True,
-        )
+    ids = [run.id for run in alone]
+    here = Model([measurement(run, _RING) for run in alone], pcie)
+    bare = dict(zip(ids, here.seconds(pcie), strict=True))
+    drawn = intervals(
+        cluster_of(1, INSIDE_RANKS, pcie, pcie, Collectives(transport="nccl")),
+        lambda one: here.seconds(one.intra_node).tolist(),
     )
+    within = dict(zip(ids, drawn, strict=True))
     # One machine sees the link inside only.
     one = dict(
         zip(
@@ -136,6 +147,7 @@ def _gpus(key: str, title: str) -> Findings:
             float(bare[run.id]) if run.id in bare else None,
             fitted=run.id in fitted,
             place=_place(run, series),
+            within=within.get(run.id),
         )
         for run, time in zip(own, predicted, strict=True)
     )
@@ -179,6 +191,7 @@ def compared(
     *,
     fitted: bool,
     place: tuple[str, str] | None = None,
+    within: Interval | None = None,
 ) -> Point:
     """A measured all-reduce; `place` is the panel and the curve that show it."""
     panel, curve = place or ("", "")
@@ -192,9 +205,11 @@ def compared(
         fitted=fitted,
         source=run.source,
         workers=run.gpus,
+        nbytes=run.nbytes,
         panel=panel,
         curve=curve,
         x=run.gpus if place else None,
+        **ends(within),
     )
 
 

@@ -17,9 +17,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gcsim.analysis.numbers import plural
-from gcsim.analysis.validation.other_clusters_gtopk_steps import GPU, Costs, network, seconds
+from gcsim.analysis.validation.interval import ends
+from gcsim.analysis.validation.other_clusters_gtopk_steps import (
+    GPU,
+    Costs,
+    bare_interval,
+    network,
+    seconds,
+    sent_bytes,
+)
 from gcsim.analysis.validation.other_clusters_prediction import catalogue_seconds
 from gcsim.analysis.validation.other_clusters_runs import Run, facts, runs
 from gcsim.analysis.validation.suite import DENSE, Excluded, Factor, Findings, Point
@@ -71,20 +80,21 @@ def _factors(usable: list[Run], selection: float, host: dict[str, float]) -> Ite
         if run.gpus == 1:
             name = f"step of {MODELS[run.model]} on one GPU"
             known = catalogue_seconds(GPU, run.model, run.batch)
-            yield _factor(DENSE, name, run.seconds, "s", 1, known)
+            yield _given(DENSE, name, run.seconds, "s", 1, known)
     own, stated = network(), catalog.link("1gbe")
     latency = "latency, the authors' fit"
-    yield _factor(DENSE, latency, float(own.latency), "s", 1, float(stated.latency))
+    yield _given(DENSE, latency, float(own.latency), "s", 1, float(stated.latency))
     goodput = "goodput, the authors' fit"
-    yield _factor(DENSE, goodput, float(own.rate), "bytes/s", 1, float(stated.rate))
+    yield _given(DENSE, goodput, float(own.rate), "bytes/s", 1, float(stated.rate))
     for method, cost in host.items():
         name = "selection an element, the authors' word"
-        yield _factor(method, name, selection, "s", len(MODELS))
+        yield _given(method, name, selection, "s", len(MODELS))
         name = "host's work for an element of the gradient"
-        yield _factor(method, name, cost, "s", sum(_fits(run, method) for run in usable))
+        served = sum(_fits(run, method) for run in usable)
+        yield replace(_given(method, name, cost, "s", served), given=False)
 
 
-def _factor(  # noqa: PLR0917 - a row of a table
+def _given(  # noqa: PLR0917 - a row of a table
     method: str, name: str, value: float, unit: str, points: int, catalogue: float | None = None
 ) -> Factor:
     return Factor(
@@ -94,6 +104,7 @@ def _factor(  # noqa: PLR0917 - a row of a table
         unit=unit,
         points=points,
         catalogue=catalogue,
+        given=True,
     )
 
 
@@ -131,6 +142,14 @@ def _points(
         costs = Costs(selection=selection, host=host.get(run.method, 0.0))
         known = catalogue_seconds(GPU, run.model, run.batch)
         bare = None if known is None else seconds(run, known, catalog.link("1gbe"), None)
+        within = None
+        if known is not None and run.gpus > 1:
+            within = bare_interval(
+                run,
+                known,
+                catalog.link("1gbe"),
+                lambda time, run=run: run.gpus * run.published(time)[0],  # type: ignore[misc]
+            )
         predicted = seconds(run, steps[run.model], network(), costs)
         yield Point(
             name=f"{MODELS[run.model]}, {METHODS[run.method]}, {plural(run.gpus, 'worker')}",
@@ -143,11 +162,13 @@ def _points(
             fitted=run.gpus == 1 or (run.method != DENSE and _fits(run, run.method)),
             source=run.source,
             workers=run.gpus,
+            nbytes=sent_bytes(run),
             setting=f"gTop-k {run.model}" if run.gpus == CHOICE_WORKERS else "",
             method=run.method if run.gpus == CHOICE_WORKERS else "",
             panel=f"{MODELS[run.model]}, 1 GbE",
             curve=METHODS[run.method],
             x=run.gpus,
+            **ends(within),
         )
 
 

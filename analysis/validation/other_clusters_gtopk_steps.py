@@ -7,23 +7,26 @@ values and indices from host memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from gcsim.analysis.validation.interval import Interval, StepIntervals, passes_of
 from gcsim.analysis.validation.other_clusters_prediction import backward_of
 from gcsim.analysis.validation.other_clusters_runs import FLOAT32, Run, bucketed, facts, runs
 from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
 from gcsim.analysis.validation.suite import DENSE
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.scenarios import catalog
+from gcsim.scenarios import catalog, catalog_loops
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device, KernelRate
-from gcsim.simulator.devices.training_time import training_times
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Training
 from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Compute, Exchange
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 
 GPU = "gtx_1080_ti"
 """Of the catalogue, for the prediction without a fit: the P102-100 is a GP102, as it is."""
@@ -56,6 +59,25 @@ def network() -> Link:
 
 def seconds(run: Run, step: float, link: Link, costs: Costs | None) -> float:
     """Of an iteration; without costs a selection takes what the catalogue's GPU needs."""
+    traffic, cluster, times = _simulated(run, step, link, costs)
+    return predict(traffic, cluster, times, spans=False).iteration
+
+
+def bare_interval(
+    run: Run, step: float, link: Link, published: Callable[[float], float]
+) -> Interval | None:
+    """Of what is published of an iteration without costs."""
+    traffic, cluster, times = _simulated(run, step, link, None)
+    training = Training(overlap="none", noise=catalog_loops.workers())
+    passes = passes_of(times, traffic.model, cluster.device)
+    drawn = StepIntervals(cluster, training, [traffic])
+    exact = seconds(run, step, link, None)
+    return drawn.draw(traffic, passes, exact).interval(published)
+
+
+def _simulated(
+    run: Run, step: float, link: Link, costs: Costs | None
+) -> tuple[TrafficProfile, Cluster, ComputeTimes]:
     device = catalog.device(GPU) if costs is None else _device(costs)
     cluster = Cluster(
         nodes=run.gpus,
@@ -71,8 +93,7 @@ def seconds(run: Run, step: float, link: Link, costs: Costs | None) -> float:
     traffic = one_step(run.method, facts(run.model, run.batch), buckets, [_exchange(run)])
     backward = backward_of(step)
     measured = PassTimes(forward=step - backward, backward=backward, source="measured")
-    times = training_times(traffic.model, buckets, device, measured)
-    return predict(traffic, cluster, times, spans=False).iteration
+    return traffic, cluster, training_times(traffic.model, buckets, device, measured)
 
 
 def _device(costs: Costs) -> Device:
@@ -90,12 +111,16 @@ def _rate(an_element: float) -> KernelRate:
     return KernelRate(launch=0.0, bandwidth=bandwidth, source="Shi et al. 2019")
 
 
-def _exchange(run: Run) -> Exchange:
+def sent_bytes(run: Run) -> int:
+    """That a worker hands to its collective: the gradient, or a share of it with indices."""
     elements = facts(run.model, run.batch).parameters
-    nbytes = FLOAT32 * elements
+    return FLOAT32 * elements if run.method == DENSE else 2 * WORD * (elements // DENSITY)
+
+
+def _exchange(run: Run) -> Exchange:
+    elements, sent = facts(run.model, run.batch).parameters, sent_bytes(run)
     if run.method == DENSE:
-        return bare_exchange(CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=FLOAT32))
-    sent = 2 * WORD * (elements // DENSITY)
+        return bare_exchange(CollectiveRecord(kind="all_reduce", sent=(sent,), element=FLOAT32))
     record = CollectiveRecord(kind="all_gather", sent=(sent,))
     if run.method == "gtopk":
         record = CollectiveRecord(kind="tree_merge", sent=(sent,), pulled=sent)

@@ -1,4 +1,4 @@
-"""How does one of TensorFlow's hosts train? Servers in it or NCCL, its loader, two dies a board.
+"""How does one of TensorFlow's hosts train? Servers in it or NCCL, two dies a board.
 
 The measurements of a host give what is fitted (`other_clusters_tensorflow.py` says how); an
 iteration is the simulator's. Replicas without NCCL move as much over the same bus as parameter
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
-from gcsim.analysis.validation.other_clusters_prediction import cluster_of, iteration
+from gcsim.analysis.validation.other_clusters_prediction import KNOWN, Job, cluster_of
 from gcsim.analysis.validation.other_clusters_runs import (
     Run,
     all_reduced,
@@ -23,7 +23,6 @@ from gcsim.analysis.validation.other_clusters_runs import (
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.training import InputLoading, Training
 
 VARIABLES = 4 * 1024 * 1024
 """Bytes from which on variables that become ready one after the other are one exchange."""
@@ -106,24 +105,14 @@ class Host:
             if self.two_dies and run.gpus == 2 and (run.model, run.batch) in _TWO_DIES
         ]
 
-    @cached_property
-    def loader_run(self) -> Run:
-        """AlexNet with real data on the most GPUs."""
-        own = [run for run in self.runs("real") if run.model == "alexnet"]
-        return max(own, key=lambda run: run.gpus)
+    def seconds(self, run: Run, step: float, shared_power: float) -> float:
+        """Of an iteration."""
+        return self.job(run, step, shared_power).seconds
 
-    @cached_property
-    def loader(self) -> float:
-        """Images a second that the host makes ready."""
-        return self.loader_run.value
-
-    def seconds(
-        self, run: Run, step: float, shared_power: float, images: float | None = None
-    ) -> float:
-        """Of an iteration; `images` a second from the loader, None: always ready."""
-        batch = None if images is None else Fraction(round(run.samples / images * 10**9), 10**9)
+    def job(self, run: Run, step: float, shared_power: float) -> Job:
+        """That iteration."""
         shared_power = shared_power if run.gpus > 1 else 1.0
-        return _one_host(run.model, run.batch, run.gpus, self._nccl(run), step, shared_power, batch)
+        return _one_host(run.model, run.batch, run.gpus, self._nccl(run), step, shared_power)
 
     def _nccl(self, run: Run) -> bool:
         return run.model in self.nccl
@@ -137,8 +126,7 @@ def _one_host(  # noqa: PLR0917 - remembered by them
     nccl: bool,
     step: float,
     slower: float,
-    loading: Fraction | None,
-) -> float:
+) -> Job:
     buckets = bucketed(model, VARIABLES, VARIABLES)
     inside: Link = catalog.link("pcie3_x16")
     if nccl:
@@ -153,11 +141,10 @@ def _one_host(  # noqa: PLR0917 - remembered by them
     else:
         collectives = Collectives(host_staging=False, servers=1)
         traffic = served(model, batch, buckets, 1)
-    training = Training(
-        slow_nodes={0: Fraction(round(slower * 10**6), 10**6)} if slower > 1 else {},
-        input=None if loading is None else InputLoading(batch=loading),
-    )
-    return iteration(traffic, cluster_of(1, gpus, inside, inside, collectives), step, training)
+    slow = {0: Fraction(round(slower * 10**6), 10**6)} if slower > 1 else {}
+    cluster = cluster_of(1, gpus, inside, inside, collectives)
+    training = replace(KNOWN, slow_nodes=slow)
+    return Job(profile=traffic, cluster=cluster, step=step, training=training)
 
 
 HOSTS = (

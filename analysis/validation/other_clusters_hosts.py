@@ -5,8 +5,7 @@ add their gradients up, one process a host exchanges them with parameter servers
 same hosts, as many as hosts but for the page's exceptions. So a host is the device here.
 
 The network is taken for 10 Gbit/s, which is the class of this kind of machine; the page does not
-say. Fitted: each model's step on one host, and the network's efficiency under gRPC, by ResNet-50
-(batch 32, the smallest step for its gradient) on four hosts, the middle of two, four and eight.
+say. Nothing is fitted; given is each model's step on one host.
 """
 
 from __future__ import annotations
@@ -14,15 +13,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gcsim.analysis.numbers import plural
+from gcsim.analysis.validation.interval import ends
 from gcsim.analysis.validation.other_clusters_host import MODELS, VARIABLES
 from gcsim.analysis.validation.other_clusters_prediction import (
+    Job,
     catalogue_seconds,
     cluster_of,
-    iteration,
-    matched,
-    with_efficiency,
 )
-from gcsim.analysis.validation.other_clusters_runs import Run, bucketed, runs, served
+from gcsim.analysis.validation.other_clusters_runs import (
+    Run,
+    bucketed,
+    gradient_bytes,
+    runs,
+    served,
+)
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
@@ -38,29 +42,22 @@ SERVERS = {
     ("resnet152", 32): 4,
 }
 """By model and batch: on eight hosts, where there are not as many as hosts."""
-FITTED = ("resnet50", 32, 4)
-"""Model, batch, hosts."""
-LEAST, MOST = 0.02, 1.0
-"""Efficiencies among which the fit looks."""
 
 
-def seconds(run: Run, step: float, efficiency: float | None) -> float:
-    """Of an iteration, where one host takes `step` seconds; None: the catalogue's efficiency."""
-    network = catalog.link(NETWORK)
-    if efficiency is not None:
-        network = with_efficiency(network, efficiency)
+def job(run: Run, step: float) -> Job:
+    """An iteration, where one host takes `step` seconds."""
     servers = run.nodes
     if run.nodes == 8:
         servers = SERVERS.get((run.model, run.batch), run.nodes)
     cluster = cluster_of(
         run.nodes,
         run.nodes,
-        network,
+        catalog.link(NETWORK),
         catalog.link("pcie3_x16"),
         Collectives(host_staging=False, servers=servers),
     )
     buckets = bucketed(run.model, VARIABLES, VARIABLES)
-    return iteration(served(run.model, run.batch, buckets, servers), cluster, step)
+    return Job(profile=served(run.model, run.batch, buckets, servers), cluster=cluster, step=step)
 
 
 def findings() -> Findings:
@@ -68,31 +65,19 @@ def findings() -> Findings:
     own = [run for run in runs("tf") if run.method == "ec2dist synthetic"]
     several = [run for run in own if run.gpus >= GPUS]
     steps = {(run.model, run.batch): run.seconds for run in several if run.gpus == GPUS}
-    fitted = next(run for run in several if (run.model, run.batch, run.nodes) == FITTED)
-    step = steps[fitted.model, fitted.batch]
-    efficiency = matched(lambda value: seconds(fitted, step, value), fitted.seconds, LEAST, MOST)
     return Findings(
-        points=tuple(_point(run, steps, efficiency, fitted=run is fitted) for run in several),
-        factors=(
-            *(
-                Factor(
-                    series=SERIES,
-                    name=f"step of {MODELS[model]} b{batch} on one host",
-                    value=value,
-                    unit="s",
-                    points=1,
-                    catalogue=catalogue_seconds("k80", model, batch),
-                )
-                for (model, batch), value in steps.items()
-            ),
+        points=tuple(_point(run, steps) for run in several),
+        factors=tuple(
             Factor(
                 series=SERIES,
-                name="network efficiency, gRPC",
-                value=efficiency,
-                unit="goodput over line rate",
+                name=f"step of {MODELS[model]} b{batch} on one host",
+                value=value,
+                unit="s",
                 points=1,
-                catalogue=float(catalog.link(NETWORK).efficiency),
-            ),
+                given=True,
+                catalogue=catalogue_seconds("k80", model, batch),
+            )
+            for (model, batch), value in steps.items()
         ),
         excluded=(
             Excluded(
@@ -104,22 +89,22 @@ def findings() -> Findings:
     )
 
 
-def _point(
-    run: Run, steps: Mapping[tuple[str, int], float], efficiency: float, *, fitted: bool
-) -> Point:
+def _point(run: Run, steps: Mapping[tuple[str, int], float]) -> Point:
     known = catalogue_seconds("k80", run.model, run.batch)
-    predicted = seconds(run, steps[run.model, run.batch], efficiency)
-    bare = None if known is None else seconds(run, known, None)
+    predicted = job(run, steps[run.model, run.batch]).seconds
+    bare = None if known is None else job(run, known).unfitted("k80")
     return Point(
         name=f"{MODELS[run.model]} b{run.batch}, {plural(run.nodes, 'host')}, EC2 K80",
         series=SERIES,
         unit="samples/s",
         measured=run.value,
         predicted=run.published(predicted)[0],
-        unfitted=None if bare is None else run.published(bare)[0],
-        fitted=fitted or run.gpus == GPUS,
+        unfitted=None if bare is None else run.published(bare.seconds)[0],
+        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
+        fitted=run.gpus == GPUS,
         source=run.source,
         workers=run.gpus,
+        nbytes=gradient_bytes(run.model),
         panel="EC2 hosts of eight K80",
         curve=f"{MODELS[run.model]} b{run.batch}",
         x=run.gpus,

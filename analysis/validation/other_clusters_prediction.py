@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 
+from gcsim.analysis.validation.interval import Drawing, Interval, StepIntervals, passes_of
 from gcsim.analysis.validation.other_clusters_runs import facts
 from gcsim.errors import InputError
-from gcsim.scenarios import catalog
+from gcsim.scenarios import catalog, catalog_loops
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.step_time import step_time
-from gcsim.simulator.devices.training_time import training_times
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
@@ -46,17 +47,72 @@ def backward_of(step: float) -> float:
     return step * BACKWARD / (1 + BACKWARD)
 
 
+KNOWN = Training(overlap="ddp")
+"""Of published code whose overlap is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """An iteration to simulate."""
+
+    profile: TrafficProfile
+    cluster: Cluster
+    step: float
+    """Seconds of one device alone."""
+    training: Training = KNOWN
+
+    @property
+    def passes(self) -> ComputeTimes:
+        """Forward and backward."""
+        backward = backward_of(self.step)
+        measured = PassTimes(forward=self.step - backward, backward=backward, source="measured")
+        return training_times(self.profile.model, self.profile.buckets, NONE, measured)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of the iteration, as stated."""
+        return predict(
+            self.profile, self.cluster, self.passes, training=self.training, spans=False
+        ).iteration
+
+    @cached_property
+    def _bare(self) -> dict[tuple[str, str], Job]:
+        return {}
+
+    def unfitted(self, device: str, framework: str = "none") -> Job:
+        """The same, once, on a device of the catalogue, with what it has for the loop around."""
+        if (device, framework) in self._bare:
+            return self._bare[device, framework]
+        chosen = self.cluster.collectives
+        transport = "nccl" if "nccl" in f"{chosen.transport} {chosen.all_reduce}" else ""
+        training = replace(
+            self.training,
+            interference=catalog_loops.interference(transport),
+            reducer=catalog_loops.framework(framework)[0],
+            noise=catalog_loops.workers(),
+        )
+        cluster = replace(self.cluster, device=catalog.device(device))
+        found = replace(self, cluster=cluster, training=training)
+        self._bare[device, framework] = found
+        return found
+
+    def interval(self, published: Callable[[float], float] = float) -> Interval | None:
+        """Of what is published of an iteration of the device that the cluster has."""
+        return self.drawing.interval(published)
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        """It in all drawn worlds."""
+        drawn = StepIntervals(self.cluster, self.training, [self.profile])
+        compute = passes_of(self.passes, self.profile.model, self.cluster.device)
+        return drawn.draw(self.profile, compute, self.seconds)
+
+
 def iteration(
-    profile: TrafficProfile,
-    cluster: Cluster,
-    step: float,
-    training: Training = Training(),  # noqa: B008 (frozen)
+    profile: TrafficProfile, cluster: Cluster, step: float, training: Training = KNOWN
 ) -> float:
     """Seconds of an iteration of the cluster, where one device alone takes `step` seconds."""
-    backward = backward_of(step)
-    measured = PassTimes(forward=step - backward, backward=backward, source="measured")
-    times = training_times(profile.model, profile.buckets, NONE, measured)
-    return predict(profile, cluster, times, training=training, spans=False).iteration
+    return Job(profile=profile, cluster=cluster, step=step, training=training).seconds
 
 
 def cluster_of(
@@ -75,26 +131,29 @@ def cluster_of(
 
 def with_efficiency(link: Link, efficiency: float) -> Link:
     """The same link at another goodput over line rate."""
-    return replace(link, efficiency=Fraction(round(efficiency * 10**6), 10**6))
+    return link.exactly(efficiency=Fraction(round(efficiency * 10**6), 10**6))
 
 
-def matched(predicted: Callable[[float], float], measured: float, low: float, high: float) -> float:
-    """The value in [low, high] whose prediction, which falls with it, is the measurement.
+def nearest(
+    predicted: Callable[[float], Sequence[float]],
+    measured: Sequence[float],
+    low: float,
+    high: float,
+) -> float:
+    """The value in [low, high] at which the predictions of all measurements are nearest to them.
 
-    To 0.1 % of the value, by Brent's method on its logarithm; the nearer end where the measurement
-    is beyond what either gives.
+    To 0.1 % of the value: least squares of the logarithms of predicted over measured, by Brent's
+    method on its logarithm; there is one minimum where all predictions fall with the value.
     """
-    from scipy.optimize import brentq
+    from scipy.optimize import minimize_scalar
 
-    def miss(logarithm: float) -> float:
-        return math.log(predicted(math.exp(logarithm)) / measured)
+    def misses(logarithm: float) -> float:
+        both = zip(predicted(math.exp(logarithm)), measured, strict=True)
+        return sum(math.log(one / other) ** 2 for one, other in both)
 
     ends = math.log(low), math.log(high)
-    if miss(ends[1]) >= 0:
-        return high
-    if miss(ends[0]) <= 0:
-        return low
-    return math.exp(brentq(miss, *ends, xtol=_CLOSE))
+    found = minimize_scalar(misses, bounds=ends, method="bounded", options={"xatol": _CLOSE})
+    return math.exp(float(found.x))
 
 
 def fused(

@@ -119,6 +119,11 @@ def tensor_sizes(model: str) -> list[int]:
     return [size for elements, _ in _layers()[model] for size in elements]
 
 
+def gradient_bytes(model: str) -> int:
+    """Of float32."""
+    return FLOAT32 * sum(tensor_sizes(model))
+
+
 @cache
 def facts(model: str, batch: int) -> ModelFacts:
     """Of a model, with so many samples a worker."""
@@ -158,11 +163,13 @@ def grouped(model: str, groups: Sequence[Sequence[int]]) -> tuple[BucketLayout, 
     return tuple(layouts)
 
 
-def all_reduced(model: str, batch: int, buckets: tuple[BucketLayout, ...]) -> TrafficProfile:
-    """The dense gradient by all-reduce, bucket by bucket."""
+def all_reduced(
+    model: str, batch: int, buckets: tuple[BucketLayout, ...], width: int = FLOAT32
+) -> TrafficProfile:
+    """The dense gradient by all-reduce, bucket by bucket, `width` bytes an element."""
     exchanges = [
         bare_exchange(
-            CollectiveRecord(kind="all_reduce", sent=(layout.numel * FLOAT32,), element=FLOAT32)
+            CollectiveRecord(kind="all_reduce", sent=(layout.numel * width,), element=width)
         )
         for layout in buckets
     ]

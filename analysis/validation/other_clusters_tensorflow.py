@@ -6,8 +6,8 @@ parameter servers in the host, or (DGX-1, AlexNet and VGG-16) replicas with NCCL
 
 Fitted, of synthetic data: each model's step on one GPU. A K80 is two processors on one board, and
 slower when both work: that factor, by Inception V3 and ResNet-50 (batch 64) on two GPUs, whose
-gradients are the smallest for their work (median). Of real data: the host's loader, in images a
-second, by AlexNet on the most GPUs, which asks most of it; the rest as with synthetic data.
+gradients are the smallest for their work (median). Real data are predicted as synthetic ones: what
+loading, copies and preprocessing cost is not modelled (with AlexNet it is no constant rate).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.analysis.numbers import plural
+from gcsim.analysis.validation.interval import ends
 from gcsim.analysis.validation.other_clusters_host import HOSTS, MODELS, Host
 from gcsim.analysis.validation.other_clusters_prediction import catalogue_seconds
-from gcsim.analysis.validation.other_clusters_runs import Run, runs
+from gcsim.analysis.validation.other_clusters_runs import Run, gradient_bytes, runs
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 
 SHOWN = (("alexnet", 512), ("inception_v3", 64), ("resnet50", 64), ("vgg16", 32))
@@ -75,14 +76,14 @@ def _real(host: Host) -> Iterator[Point]:
             run,
             host,
             host.real_series,
-            host.seconds(run, step, host.shared_power, host.loader),
-            fitted=run is host.loader_run,
+            host.seconds(run, step, host.shared_power),
+            fitted=False,
         )
 
 
 def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool) -> Point:
     known = catalogue_seconds(host.device, run.model, run.batch)
-    bare = None if known is None else host.seconds(run, known, 1.0)
+    bare = None if known is None else host.job(run, known, 1.0).unfitted(host.device)
     data = run.method.partition(" ")[2]
     shown = data == "synthetic" and (run.model, run.batch) in SHOWN
     return Point(
@@ -91,10 +92,12 @@ def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool)
         unit="samples/s",
         measured=run.value,
         predicted=run.published(predicted)[0],
-        unfitted=None if bare is None else run.published(bare)[0],
+        unfitted=None if bare is None else run.published(bare.seconds)[0],
+        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
         fitted=fitted,
         source=run.source,
         workers=run.gpus,
+        nbytes=gradient_bytes(run.model),
         panel=f"{MODELS[run.model]} b{run.batch}, one host" if shown else "",
         curve=host.title if shown else "",
         x=run.gpus if shown else None,
@@ -109,6 +112,7 @@ def _factors(host: Host) -> Iterator[Factor]:
             value=step,
             unit="s",
             points=1,
+            given=True,
             catalogue=catalogue_seconds(host.device, model, batch),
         )
     if host.two_dies:
@@ -119,10 +123,3 @@ def _factors(host: Host) -> Iterator[Factor]:
             unit="times that of one",
             points=len(host.shared_power_runs),
         )
-    yield Factor(
-        series=host.real_series,
-        name="input loader of the host",
-        value=host.loader,
-        unit="images/s",
-        points=1,
-    )

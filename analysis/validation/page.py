@@ -5,19 +5,26 @@ python -m gcsim.analysis.validation.page docs    # docs/validation.md, docs/imag
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gcsim.analysis.numbers import plural, significant
+from gcsim.analysis.validation.coverage import LEAST, MOST, coverages
 from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import Excluded, Factor, Statement
+from gcsim.analysis.validation.mixtures import WAYS, by_value, lines, span
+from gcsim.analysis.validation.statistics import Errors, by_series
+from gcsim.analysis.validation.suite import Excluded, Factor, Point, Statement
 from gcsim.analysis.validation.suites import chosen
 from gcsim.analysis.validation.table import (
+    COVERAGE,
+    COVERAGE_LEGEND,
     bound_text,
+    coverage_cells,
     decisions_text,
     fit_text,
+    ordering_text,
     percent,
     signed,
     value,
@@ -38,16 +45,19 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
         "a stated subset, at most a third of a series, which is never judged; the column *no fit* "
         "is the prediction with the catalogue's values alone. An error is (predicted - measured) / "
         "measured; medians and 90th percentiles are of its absolute value; the bias is its median, "
-        "above 0 where too large a value is predicted."
+        "above 0 where too large a value is predicted. *in 80 %* is the share of measurements "
+        "inside the 80 % interval of the prediction without fit, which the ranges of the "
+        "catalogue's figures give; empty where nothing was drawn from ranges."
     )
     yield ""
     yield from _overview(reports)
+    yield from _intervals(reports)
     if any(point.unit != "x" for report in reports for point in report.findings.points):
         yield f"![How large the errors are]({images}errors.png)"
         yield ""
         yield (
-            "Share of the points that are off by no more than that: with the fitted factors "
-            "(solid), with the catalogue alone (dashed)."
+            "Share of the points that are off by no more than that, with the fitted factors: each "
+            "suite in a colour, all in black; dashed: all with the catalogue alone."
         )
         yield ""
         yield f"![Predicted against measured]({images}scatter.png)"
@@ -79,6 +89,18 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
     yield ""
 
 
+def _intervals(reports: Sequence[Report]) -> Iterator[str]:
+    by_suite, by_kind, whole = coverages(reports)
+    if whole is None:
+        return
+    yield f"**Intervals.** {COVERAGE_LEGEND} {LEAST:.0%} to {MOST:.0%} in all are asked."
+    yield ""
+    rows = [(one.name, *coverage_cells(one)) for one in (*by_suite, *by_kind)]
+    rows.append(("**in all**", *coverage_cells(whole)))
+    yield from _table(("", *(title.replace("\n", " ") for title in COVERAGE)), rows)
+    yield ""
+
+
 def _suite(report: Report, images: str) -> Iterator[str]:
     suite, findings = report.suite, report.findings
     yield f"## {suite.name}"
@@ -88,13 +110,16 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     if suite.fitted_on:
         yield f"*Fitted on:* {suite.fitted_on}"
         yield ""
-    if report.series:
-        rows = [(name, *_cells(errors)) for name, errors in report.series.items()]
+    if report.lines:
+        rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
         if len(rows) > 1:
             rows.append(("**in all**", *_cells(report.overall)))
         yield from _table(_heading("series"), rows)
         yield ""
+    yield from _spread(findings.points)
     yield from _statements(findings.statements)
+    for one in findings.orderings:
+        yield f"- Order of {ordering_text(one)}."
     for kept in report.bounds:
         yield f"- {bound_text(kept)}"
     if any(point.fitted for point in findings.points):
@@ -118,6 +143,30 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         yield f"![{suite.title}: curves]({images}{suite.name}.png)"
         yield ""
     yield from _sources(report)
+
+
+def _spread(points: Sequence[Point]) -> Iterator[str]:
+    """The bias of each line by ranks and by size, where there are several."""
+    rows = []
+    for name, own in lines(by_series(points)).items():
+        cells = []
+        for way in WAYS:
+            groups = by_value(own, way)
+            biases = (
+                f"{span(way, group)}: {signed(statistics.median(p.error for p in group))}"
+                f" ({len(group)})"
+                for group in groups.values()
+            )
+            cells.append("; ".join(biases) if len(groups) > 1 else "")
+        if any(cells):
+            rows.append((name, *cells))
+    if rows:
+        yield "<details><summary>Bias by ranks and by size, % (points)</summary>"
+        yield ""
+        yield from _table(("series", "by ranks", "by size"), rows)
+        yield ""
+        yield "</details>"
+        yield ""
 
 
 def _statements(statements: Sequence[Statement]) -> Iterator[str]:
@@ -157,13 +206,13 @@ def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
 def _heading(first: str) -> tuple[str, ...]:
     return (
         first, "points", "median [%]", "90th [%]", "bias [%]", "no fit: median [%]",
-        "no fit: 90th [%]",
+        "no fit: 90th [%]", "in 80 % [%]",
     )  # fmt: skip
 
 
 def _cells(errors: Errors | None) -> tuple[str, ...]:
     if errors is None:
-        return ("",) * 6
+        return ("",) * 7
     bare = (errors.unfitted_median, errors.unfitted_p90)
     return (
         str(errors.points),
@@ -171,6 +220,7 @@ def _cells(errors: Errors | None) -> tuple[str, ...]:
         percent(errors.p90),
         signed(errors.bias),
         *("" if one is None else percent(one) for one in bare),
+        "" if errors.coverage is None else f"{100 * errors.coverage:.0f}",
     )
 
 
@@ -188,7 +238,7 @@ def _factors(factors: Sequence[Factor]) -> Iterator[str]:
                 significant(factor.value),
                 "" if factor.catalogue is None else significant(factor.catalogue),
                 factor.unit,
-                str(factor.points),
+                "given" if factor.given else str(factor.points),
             )
             for factor in factors
         ],

@@ -77,7 +77,14 @@ def _step(number: int, sizes: Sequence[int], element: int) -> Step:
     return Step(
         number=number,
         exchanges=tuple(
-            bare_exchange(CollectiveRecord(kind="all_reduce", sent=(size,), element=element))
+            bare_exchange(
+                CollectiveRecord(
+                    kind="all_reduce",
+                    sent=(size,),
+                    element=element,
+                    dtype="float16" if element == FLOAT16 else "float32",
+                )
+            )
             for size in sizes
         ),
     )

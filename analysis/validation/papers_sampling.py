@@ -32,6 +32,7 @@ from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict
+from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import InputLoading, Training
 
 MEASURED = 2.5
@@ -87,8 +88,9 @@ class _Bare:
     def __init__(self, cluster: Cluster) -> None:
         link = ideal_link("10 Gbit/s")
         self._cluster = replace(
-            cluster, devices_per_node=1, network=link, intra_node=link, collectives=Collectives()
-        )
+            cluster, devices_per_node=1, network=link, intra_node=link, collectives=Collectives(),
+            host=None, sums=Sums(),
+        )  # fmt: skip
         self._whole = buckets(first=1 << 62)
         catalogue = training_times(dense(self._whole).model, self._whole, cluster.device)
         self.step = catalogue.total
@@ -125,7 +127,7 @@ def _explanations(
     network = cluster.network
 
     def with_latency(latency: Fraction) -> float:
-        return speedup(replace(cluster, network=replace(network, latency=latency)), compute)
+        return speedup(replace(cluster, network=network.exactly(latency=latency)), compute)
 
     def with_loading(batch: Fraction) -> float:
         return speedup(cluster, compute, Training(input=InputLoading(batch=batch)))

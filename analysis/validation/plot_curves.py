@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from gcsim.analysis.numbers import significant
 from gcsim.analysis.plot_style import BLACK, COLOURS, DASHES, GREY, MARKERS, new_figure, settings
@@ -96,14 +96,17 @@ def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Loo
             linewidth=1.1, linestyle=look.dashes,
             marker="_" if len(set(x)) == 1 else "", markersize=14,
         )  # fmt: skip
-        for point in own:
+        for fitted in (False, True):
+            chosen = [point for point in own if point.fitted is fitted]
             axes.plot(
-                [point.x or 0.0], [_shown(point, point.measured)], linestyle="none",
+                [point.x or 0.0 for point in chosen],
+                [_shown(point, point.measured) for point in chosen], linestyle="none",
                 marker=look.marker, markersize=4.0, markeredgecolor=look.colour,
-                markerfacecolor="white" if point.fitted else look.colour, markeredgewidth=0.8,
+                markerfacecolor="white" if fitted else look.colour, markeredgewidth=0.8,
             )  # fmt: skip
     _panel_axes(axes, points)
-    axes.set_title(name, fontsize=9 if len(name) <= 34 else 8)
+    # a place of its own: else ticks are laid out once more to find one
+    axes.set_title(name, fontsize=9 if len(name) <= 34 else 8, y=1.0)
     throughput = points[0].unit == "samples/s"
     axes.set_ylabel("samples/s a worker" if throughput else NAMES[points[0].unit], fontsize=8)
 
@@ -115,7 +118,7 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_xscale("log")
     if max(heights) > _LINEAR * min(heights):
         axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, max(heights) * 1.08)
     places = sorted({point.x or 0.0 for point in points})

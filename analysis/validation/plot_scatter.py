@@ -12,7 +12,7 @@ from itertools import cycle, product
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullLocator
 
 from gcsim.analysis.plot_style import COLOURS, GREY, MARKERS, new_figure, settings
 from gcsim.analysis.validation.judge import Report
@@ -93,7 +93,7 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
     looks = _looks()
     for name, own in by_series(points).items():
         colour, marker = next(looks)
-        found = report.series.get(name)
+        found = report.lines.get(name)
         error = "" if found is None else f", {percent(found.median)} %"
         for fitted in (False, True):
             chosen = [point for point in own if point.fitted is fitted]
@@ -108,8 +108,9 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
         axis.set_label_text(f"{name} {NAMES[unit]}")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_formatter(NullFormatter())
-    axes.set_title(report.suite.name if unit != "bytes" else f"{report.suite.name}: bytes sent")
+        axis.set_minor_locator(NullLocator())
+    title = report.suite.name if unit != "bytes" else f"{report.suite.name}: bytes sent"
+    axes.set_title(title, y=1.0)
     many = len(by_series(points)) > _MANY
     axes.legend(
         loc="upper left", bbox_to_anchor=(-0.12, -under), frameon=False, borderpad=0.0,

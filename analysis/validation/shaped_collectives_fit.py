@@ -32,6 +32,7 @@ from gcsim.analysis.validation.shaped_collectives_simulation import (
     traffic,
 )
 from gcsim.scenarios import catalog
+from gcsim.scenarios.transports import with_few_cores
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
 
@@ -80,7 +81,7 @@ def fit(measured: Sequence[Setting], link: Link) -> Fitted:
             framed = setting.nbytes * FRAME / PAYLOAD
             more.setdefault(setting.rate_mbit, []).append(setting.wire_bytes / framed - 1)
     shaped = Conditions(
-        link=replace(link, efficiency=Fraction(statistics.median(shares))),
+        link=link.exactly(efficiency=Fraction(statistics.median(shares))),
         acknowledgements={
             rate: Fraction(max(0.0, statistics.median(own))) for rate, own in more.items()
         },
@@ -97,7 +98,13 @@ def fit(measured: Sequence[Setting], link: Link) -> Fitted:
 
 def unfitted_link() -> Link:
     """Gigabit Ethernet of the catalogue, with the goodput of a real wire."""
-    return replace(catalog.link("1gbe"), efficiency=Fraction(PAYLOAD, WIRE))
+    return catalog.link("1gbe").exactly(efficiency=Fraction(PAYLOAD, WIRE))
+
+
+def unfitted() -> Conditions:
+    """By the catalogue alone: its Gigabit Ethernet, and Gloo's prices where ranks share cores."""
+    shared = Host(cores=CORES, ranks="all")
+    return Conditions(link=catalog.link("1gbe"), host=with_few_cores("gloo", shared))
 
 
 @cache

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,18 +68,27 @@ class Conditions:
     """By Mbit/s: bytes on the wire that acknowledge a byte on the wire."""
     host: Host | None = None
 
+    def acknowledged(self, mbit: int) -> Fraction:
+        """The share at a rate: on the line between rates at which it was counted, beyond them that
+        of the nearest one; 0 where none was."""
+        known = sorted(self.acknowledgements.items())
+        if not known or mbit <= known[0][0]:
+            return known[0][1] if known else Fraction(0)
+        for (low, first), (high, last) in pairwise(known):
+            if mbit <= high:
+                return first + (last - first) * Fraction(mbit - low, high - low)
+        return known[-1][1]
+
 
 def cluster_of(setting: Setting, conditions: Conditions) -> Cluster:
     """Its ranks, one a node."""
     link = conditions.link
     if setting.collective in RINGS:
-        share = 1 + conditions.acknowledgements.get(setting.rate_mbit, Fraction(0))
-        link = replace(link, efficiency=link.efficiency / share)
+        more = conditions.acknowledged(setting.rate_mbit)
+        link = link.exactly(efficiency=link.efficiency / (1 + more)) if more else link
     network = _card(link, setting.rate_mbit)
     slow = {setting.ranks - 1: _card(link, setting.slow_mbit)} if setting.slow_mbit else {}
-    collectives = Collectives(
-        transport="gloo", all_reduce="auto", all_gather="auto", host_staging=False
-    )
+    collectives = Collectives(transport="gloo", servers=1, host_staging=False)
     if setting.collective == "ring_allgatherv":
         collectives = Collectives(
             all_gather="pipelined_ring" if setting.block else "ring",

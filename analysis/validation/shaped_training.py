@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gcsim.analysis.validation.interval import ends
 from gcsim.analysis.validation.shaped_training_fit import fit, serves_fit
 from gcsim.analysis.validation.shaped_training_runs import Run, runs
-from gcsim.analysis.validation.shaped_training_steps import Machine, bare_step, fitted_step
+from gcsim.analysis.validation.shaped_training_steps import (
+    Machine,
+    bare_interval,
+    bare_step,
+    fitted_step,
+)
 from gcsim.analysis.validation.suite import Bound, Factor, Findings, Point, Suite
 
 DENSE_SLOW = "dense and fp16, 100 Mbit/s"
@@ -66,11 +72,13 @@ def points(measured: Sequence[Run], machine: Machine) -> Iterator[Point]:
             fitted=serves_fit(run),
             source=_SOURCE.format(run=run),
             workers=run.ranks,
+            nbytes=run.payload / len(run.buckets),
             setting=_setting(run) + (", again" if again else ""),
             method=run.hook,
             panel=f"{_model(run)}, {_RATE[run.rate_mbit]}, {run.bucket_mb}-MB buckets",
             curve=_HOOK[run.hook],
             x=float(run.ranks),
+            **ends(bare_interval(run)),
         )
 
 
@@ -101,6 +109,7 @@ def _factors(machine: Machine) -> Iterator[Factor]:
                 value=seconds,
                 unit="s",
                 points=1,
+                given=True,
             )
 
 

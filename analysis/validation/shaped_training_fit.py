@@ -52,7 +52,7 @@ def fit(runs: Sequence[Run]) -> Machine:
                 alone.conditions.link,
                 bandwidth=Fraction(rate * 125_000),
                 efficiency=alone.conditions.link.efficiency
-                / (1 + alone.conditions.acknowledgements.get(rate, Fraction(0))),
+                / (1 + alone.conditions.acknowledged(rate)),
             )
             for rate in LINKS
         },

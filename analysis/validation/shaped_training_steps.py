@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
+from gcsim.analysis.validation.interval import Interval, StepIntervals
 from gcsim.analysis.validation.shaped_training_runs import Run, runs
 from gcsim.analysis.validation.shaped_training_traffic import bytes_by_exchange, profile
-from gcsim.scenarios import catalog
+from gcsim.scenarios import catalog, catalog_loops
+from gcsim.scenarios.transports import with_few_cores
 from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Curve, Device
@@ -72,14 +74,34 @@ def fitted_step(run: Run, machine: Machine) -> Prediction:
 
 
 def bare_step(run: Run) -> Prediction:
-    """From the catalogue alone: its link, and our own compressors on its device, each rank with
-    cores of its own, messages that cost the host nothing, ranks that do not vary."""
-    link = catalog.link(LINKS[run.rate_mbit])
-    link = replace(link, efficiency=catalog.link(LINKS[1000]).efficiency)
-    passes, optimizer = _compute(run, Fraction(1))
-    training = Training(concurrent_collectives=2, optimizer=optimizer)
-    cluster = _cluster(run, link, catalog.device(DEVICE))
+    """From the catalogue alone: its link and what Gloo costs where ranks share cores, and our own
+    compressors on its device, each rank with cores of its own, ranks that do not vary."""
+    cluster, passes, training = _bare(run)
     return predict(profile(run, ours=True), cluster, passes, training=training, spans=False)
+
+
+def bare_interval(run: Run) -> Interval | None:
+    """Of that step."""
+    cluster, passes, training = _bare(run)
+    traffic = profile(run, ours=True)
+    drawn = StepIntervals(cluster, training, [traffic])
+    return drawn.draw(traffic, {"stated": passes}, bare_step(run).iteration).interval()
+
+
+def _bare(run: Run) -> tuple[Cluster, ComputeTimes, Training]:
+    passes, optimizer = _compute(run, Fraction(1))
+    reducer, hook = catalog_loops.framework("pytorch")
+    training = Training(
+        overlap="ddp",
+        optimizer=optimizer,
+        interference=catalog_loops.interference("gloo"),
+        reducer=reducer,
+        hook=hook,
+        noise=catalog_loops.workers(),
+    )
+    host = with_few_cores("gloo", Host(cores=2, ranks="all"))
+    link = catalog.link(LINKS[run.rate_mbit])
+    return _cluster(run, link, catalog.device(DEVICE), host), passes, training
 
 
 def _cluster(run: Run, link: Link, device: Device, host: Host | None = None) -> Cluster:
@@ -90,9 +112,7 @@ def _cluster(run: Run, link: Link, device: Device, host: Host | None = None) -> 
         device=device,
         network=link,
         intra_node=link,
-        collectives=Collectives(
-            transport="gloo", all_reduce="auto", all_gather="auto", host_staging=False
-        ),
+        collectives=Collectives(transport="gloo", host_staging=False),
         host=host,
     )
 

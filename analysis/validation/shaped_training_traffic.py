@@ -69,11 +69,12 @@ def _exchanges(run: Run, bucket: int, ours: bool) -> list[Exchange]:
 
     nothing = Compute(stage="encode", fixed=())
     encode, decode = compute("encode"), compute("decode")
-    element = 2 if run.hook == "fp16" else 4
+    element, dtype = (2, "float16") if run.hook == "fp16" else (4, "float32")
     kind: Literal["all_gather", "all_reduce"]
     kind = "all_gather" if run.hook in GATHERS else "all_reduce"
     first, *others = (
-        CollectiveRecord(kind=kind, sent=(nbytes,), element=element) for nbytes in sent(run, bucket)
+        CollectiveRecord(kind=kind, sent=(nbytes,), element=element, dtype=dtype)
+        for nbytes in sent(run, bucket)
     )
     if not others:
         return [Exchange(computes=(encode, decode), collectives=(first,))]

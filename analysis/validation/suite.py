@@ -7,7 +7,7 @@ values alone), and says which points served the fit. Those are never judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +37,10 @@ class Point:
     source: str
     """Citation of this measurement: publication or data file, and where in it."""
     workers: int
+    nbytes: float = 0
+    """Of a message: of the reduced vector; in training the piece of a worker's gradient or payload
+    that is exchanged at once, the mean where pieces differ, all of it where they are not known; 0:
+    there is none, or nobody has looked."""
     setting: str = ""
     """Points of one setting (model, network, workers) are choices between methods; "": of none."""
     method: str = ""
@@ -47,6 +51,19 @@ class Point:
     """Its curve in the panel."""
     x: float | None = None
     """Its place on the curve, e.g. workers or bytes."""
+    low: float | None = None
+    high: float | None = None
+    """The 80 % interval of `unfitted`, from the ranges that the catalogue's figures have; None
+    where nothing has a range that moves it."""
+    kind: str = ""
+    """Of the input that most of the interval's width comes from."""
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the interval holds the measurement; None without one."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low <= self.measured <= self.high
 
     @property
     def error(self) -> float:
@@ -100,6 +117,35 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ordering:
+    """Which of several methods is faster, as a source says without numbers (a figure, a sentence),
+    and how fast gcsim says they are."""
+
+    name: str
+    source: str
+    expected: tuple[tuple[str, ...], ...]
+    """Best first; methods of one group are about equal, and are not compared."""
+    values: Mapping[str, float]
+    """By method, e.g. speedups over dense; more is better."""
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All pairs (better, worse) of different groups."""
+        return tuple(
+            (better, worse)
+            for place, group in enumerate(self.expected)
+            for later in self.expected[place + 1 :]
+            for better in group
+            for worse in later
+        )
+
+    @property
+    def wrong(self) -> tuple[tuple[str, str], ...]:
+        """The pairs that gcsim has the other way round, or equal."""
+        return tuple(pair for pair in self.pairs if self.values[pair[0]] <= self.values[pair[1]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
     """A value that was fitted."""
 
@@ -112,6 +158,9 @@ class Factor:
     """Measurements that it was fitted on."""
     catalogue: float | None = None
     """What the catalogue has in its place, for the prediction without fit."""
+    given: bool = False
+    """What a user states of the own machine (`compute:`, a stage of the own hook), from a row that
+    has next to nothing else in it: shown as fitted, and never judged. Nothing of an exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +181,12 @@ class Bound:
     """What is bounded, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s"."""
     series: tuple[str, ...] = ()
     """Whose points; (): all of the suite."""
-    statistic: Literal["median", "decisions", "statements"] = "median"
+    statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
     at least `limit` (broken where there is nothing to decide); statements: all exact, and all
-    verdicts as stated."""
+    verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
+    `limit`; coverage: share of the measurements inside the catalogue's interval, at least `limit`
+    (broken where no point has one)."""
     limit: float = 0.0
     target: float | None = None
     """What was aimed at, where that is not reached: shown, and `limit` is what must hold."""
@@ -147,6 +198,7 @@ class Findings:
 
     points: tuple[Point, ...] = ()
     statements: tuple[Statement, ...] = ()
+    orderings: tuple[Ordering, ...] = ()
     factors: tuple[Factor, ...] = ()
     excluded: tuple[Excluded, ...] = ()
 

@@ -18,6 +18,11 @@ SUITES: dict[str, str] = {
     "ddl-benchmarks": "gcsim.analysis.validation.ddl_benchmarks:SUITE",
     "grace": "gcsim.analysis.validation.grace:SUITE",
     "other-clusters": "gcsim.analysis.validation.other_clusters:SUITE",
+    "tc-cluster": "gcsim.analysis.validation.tc_cluster:SUITE",
+    "nccl-clusters": "gcsim.analysis.validation.nccl_clusters:SUITE",
+    "raysgd": "gcsim.analysis.validation.raysgd:SUITE",
+    "bagua": "gcsim.analysis.validation.bagua:SUITE",
+    "global-qsgd": "gcsim.analysis.validation.global_qsgd:SUITE",
     "papers": "gcsim.analysis.validation.papers:SUITE",
 }
 """By name: the module and the value in it, in the order of the report."""

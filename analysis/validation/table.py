@@ -15,17 +15,19 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.numbers import plural, significant
+from gcsim.analysis.validation.coverage import Coverage, coverages
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
 from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import Findings, Point, Statement
+from gcsim.analysis.validation.suite import Findings, Ordering, Point, Statement
 
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, 90th: of "
     "its absolute value. bias: median with its sign, + predicts too large a value. no fit: median "
-    "with the catalogue's values alone."
+    "with the catalogue's values alone. in 80%: measurements inside the interval that the ranges "
+    "of the catalogue's figures give, which should hold 80 % of them."
 )
-_HEADINGS = ("points", "median\n[%]", "90th\n[%]", "bias\n[%]", "no fit\n[%]")
+_HEADINGS = ("points", "median\n[%]", "90th\n[%]", "bias\n[%]", "no fit\n[%]", "in 80%\n[%]")
 
 
 def percent(share: float) -> str:
@@ -57,8 +59,8 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
     suite = report.suite
     yield Text(f"{suite.name}: {suite.title}", style="bold")
     yield Text("")
-    if report.series:
-        rows = list(report.series.items())
+    if report.lines:
+        rows = list(report.lines.items())
         if report.overall is not None and len(rows) > 1:
             rows.append(("in all", report.overall))
         yield _errors("series", [(name, errors, ()) for name, errors in rows], ())
@@ -77,6 +79,8 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
         yield _wrapped(f"decisions: {decisions_text(report.decisions)}", width)
     if any(point.fitted for point in report.findings.points):
         yield _wrapped(fit_text(report.findings), width)
+    for one_order in report.findings.orderings:
+        yield _wrapped(f"order of {ordering_text(one_order)}", width)
     for left_out in report.findings.excluded:
         yield _wrapped(f"not compared: {left_out.count} {left_out.what}: {left_out.rule}", width)
     for kept in report.bounds:
@@ -94,7 +98,11 @@ def summary_lines(reports: Sequence[Report], width: int) -> Iterator[RenderableT
         rows.append((report.suite.name, report.overall, (choice, f"{kept}/{len(report.bounds)}")))
     yield _errors("suite", rows, ("choices\nright", "bounds\nkept"))
     yield Text("")
-    yield _wrapped(LEGEND, width)
+    by_suite, by_kind, whole = coverages(reports)
+    if whole is not None:
+        yield _coverages([*by_suite, *by_kind, whole])
+        yield Text("")
+    yield _wrapped(LEGEND if whole is None else f"{LEGEND} {COVERAGE_LEGEND}", width)
 
 
 def bound_text(kept: Kept) -> str:
@@ -108,6 +116,13 @@ def bound_text(kept: Kept) -> str:
             f"{word} {kept.bound.name}: {percent(kept.reached)} % of "
             f"{plural(kept.points, 'choice')} right, at least {kept.bound.limit:.0%} asked"
         )
+    if kept.bound.statistic in {"ordering", "coverage"}:
+        what = "pair" if kept.bound.statistic == "ordering" else "interval"
+        says = "right" if what == "pair" else "holding the measurement"
+        return (
+            f"{word} {kept.bound.name}: {percent(kept.reached)} % of {plural(kept.points, what)} "
+            f"{says}, at least {kept.bound.limit:.0%} asked"
+        )
     bare = "" if kept.unfitted is None else f" ({percent(kept.unfitted)} % without fit)"
     missed = kept.bound.target is not None and kept.reached > kept.bound.target
     target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
@@ -119,8 +134,24 @@ def bound_text(kept: Kept) -> str:
 
 def fit_text(findings: Findings) -> str:
     """How much freedom the fit had, in a sentence."""
-    fitted = sum(point.fitted for point in findings.points)
-    return f"fitted: {plural(len(findings.factors), 'factor')} on {plural(fitted, 'point')}"
+    served = sum(point.fitted for point in findings.points)
+    given = sum(factor.given for factor in findings.factors)
+    text = f"fitted: {plural(len(findings.factors) - given, 'factor')}"
+    if given:
+        text += f", and {plural(given, 'figure')} given"
+    return f"{text}, on {plural(served, 'point')}"
+
+
+def ordering_text(one: Ordering) -> str:
+    """What is expected, what came out, and the pairs that disagree, in a sentence."""
+    expected = " > ".join(" = ".join(group) for group in one.expected)
+    found = sorted(one.values.items(), key=lambda item: -item[1])
+    values = ", ".join(f"{name} {significant(value)}" for name, value in found)
+    text = f"{one.name}: {expected} ({one.source}); here {values}"
+    if one.wrong:
+        pairs = ", ".join(f"{better} over {worse}" for better, worse in one.wrong)
+        text += f"; not so: {pairs}"
+    return text
 
 
 def decisions_text(found: Decisions) -> str:
@@ -172,7 +203,34 @@ def _cells(errors: Errors) -> tuple[str, ...]:
         percent(errors.p90),
         signed(errors.bias),
         "-" if bare is None else percent(bare),
+        "-" if errors.coverage is None else f"{100 * errors.coverage:.0f}",
     )
+
+
+COVERAGE = ("points", "held\n[%]", "faster", "slower", "width\n[x]")
+COVERAGE_LEGEND = (
+    "80 % intervals without fit, by suite, then by the kind of input that makes most of their "
+    "width: measurements inside; outside because faster or slower; width: the high end over the "
+    "low one, median."
+)
+
+
+def coverage_cells(one: Coverage) -> tuple[str, ...]:
+    """Of a line of the intervals' table."""
+    shares = f"{100 * one.share:.0f}", str(one.faster), str(one.slower), f"{one.width:.2f}"
+    return (str(one.points), *shares)
+
+
+def _coverages(rows: Sequence[Coverage]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    table.add_column("\n80 % intervals", overflow="fold")
+    for title in COVERAGE:
+        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    for one in rows:
+        table.add_row(Text(one.name), *coverage_cells(one))
+    return table
 
 
 def _statements(statements: Sequence[Statement]) -> Table:

@@ -12,7 +12,7 @@ lower ones are their negatives); KNOWN_LEVELS nothing, the receiver has them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +26,11 @@ from gcsim.compressors.coding.packing import (
     packed_bytes,
     unfold_bits,
 )
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 TWO_LEVELS, SYMMETRIC, KNOWN_LEVELS = 0, 1, 2
 

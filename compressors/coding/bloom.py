@@ -18,17 +18,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gcsim.compressors.coding.index_coding import set_places
 from gcsim.compressors.coding.packing import check_packed, packed_bytes
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BLOCK = 1 << 12
 """Positions that are asked for together."""

@@ -20,16 +20,17 @@ brings the search for the levels, which sees each bucket sorted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.levels import bucket_count, bucket_grain, bucket_parts
 from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     array,
     in_parallel,
@@ -39,13 +40,9 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.meter import batched, count_random, kernel
 from gcsim.compressors.random import bits64
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 LEVEL_COUNTS = (3, 5, 9)
 """Numbers of levels that pack well: 1.6, 2.33 and 3.2 bits an element."""
@@ -62,7 +59,7 @@ def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
     if clip is None:
         return bucket
     gradient = bucket.gradient.clone()
-    for _, values in bucket.layout.views(gradient):
+    for _, values in batched(bucket.layout.views(gradient)):
         clip_to_spread(values, size, clip)
     return Bucket(layout=bucket.layout, gradient=gradient)
 

@@ -8,18 +8,16 @@ narrow matrix is treated as one with several of its rows in each row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import TensorSlice
 from gcsim.compressors.coding.packing import fold_bits, packed_bytes, unfold_bits
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_bytes, kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 _CHUNK = 4096
 """Elements whose bits are gathered before they are folded; a multiple of 8."""

@@ -16,18 +16,16 @@ fractions are those of the authors' code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.index_coding import index_width
 from gcsim.compressors.coding.packing import damaged, pack_fixed, packed_bytes, unpack_fixed
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, loop, tensor
 from gcsim.compressors.meter import kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 _FRACTIONS = (5, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 _SHORTEST = 30

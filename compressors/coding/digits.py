@@ -19,18 +19,15 @@ Every function is one streaming kernel of an accelerator.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gcsim.compressors.coding.packing import damaged, pack_bits, packed_bytes, unpack_bits
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
 """By base: digits in a group, and the group's bits."""

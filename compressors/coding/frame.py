@@ -17,17 +17,14 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
 from gcsim.compressors.meter import unpriced
 from gcsim.errors import InputError, InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 HEADER_BYTES = 20
 _FIELDS = struct.Struct("<BBHIII")

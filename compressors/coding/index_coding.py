@@ -31,9 +31,10 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.elias import (
     decode_gamma,
@@ -45,14 +46,10 @@ from gcsim.compressors.coding.elias import (
     put_bits,
 )
 from gcsim.compressors.coding.packing import damaged, pack_fixed, packed_bytes, unpack_fixed
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import loop
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "gamma", "varint", "auto"]
 """A coder by name; auto is the one that is expected to be the shortest for (n, k)."""

@@ -17,18 +17,16 @@ may hold.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.elias import check_end, get_omega, omega_bits, put_bits, put_omega
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 _BLOCK = 1 << 14
 _PEEK = 12

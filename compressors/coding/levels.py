@@ -17,11 +17,13 @@ time: what lies between them never leaves the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.packing import check_packed, damaged, packed_bytes
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import (
     SUM_BLOCK,
     array,
@@ -34,10 +36,6 @@ from gcsim.compressors.loops import (
 )
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 Norm = Literal["max", "l2"]
 

@@ -11,17 +11,15 @@ int64 and ascending.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError, InternalError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 BLOCK = 4096
 """Elements that are marked together."""

@@ -8,15 +8,12 @@ is a damaged or misrouted message (`InputError`), never a wrong number.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Frame, read_frames
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.errors import InputError, InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def frames_of(
@@ -27,7 +24,7 @@ def frames_of(
     Raises `InputError` when the frames are not those of this layout.
     """
     frames = read_frames(message, expected=codec)
-    for piece in layout.slices:
+    for piece in batched(layout.slices):
         frame = next(frames, None)
         if frame is None:
             raise InputError(f"the message ends before the frame of {piece.name}")

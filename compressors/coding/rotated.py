@@ -14,17 +14,15 @@ LANES 2^stages elements, which stay in the processor's cache (128 KB at ten stag
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 LANES = 32
 """Distance of the elements of a transform: so many transforms go side by side."""

@@ -15,17 +15,14 @@ Source: inversion, as in L. Devroye, "Non-uniform random variate generation", Sp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, summing_loop
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import fraction64
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BLOCK = 16
 """Elements that share a sum: one line of the cache in float32."""

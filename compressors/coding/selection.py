@@ -11,9 +11,10 @@ Assumes finite values; not-a-number is an `InputError`. Indices are int64 and as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.marks import (
     BLOCK,
@@ -23,14 +24,10 @@ from gcsim.compressors.coding.marks import (
     note_places,
     take_arrays,
 )
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError, InternalError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 SAMPLE_STRIDE = 255
 """Of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""

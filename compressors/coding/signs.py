@@ -12,12 +12,13 @@ it is read next. A loop that writes e would wait for the scale and pass over p a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.packing import check_packed, packed_bytes, put_signs, unfold_bits
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
     array,
@@ -29,10 +30,6 @@ from gcsim.compressors.loops import (
 )
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 Norm = Literal["mean_abs", "rms"]
 """What a scale is: mean |p|, the best for given signs, or the root mean square of p."""

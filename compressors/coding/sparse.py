@@ -12,23 +12,20 @@ ones another: receivers know both, or the body begins with them as two float32 (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.packing import damaged, packed_bytes
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 ValueFormat = Literal["fp32", "fp16"]
 _HALF = 1 << 4
@@ -77,7 +74,7 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
-def add_message(update: Tensor, layout: BucketLayout, message: Tensor, scale: float) -> None:
+def add_message(message: Tensor, layout: BucketLayout, update: Tensor, scale: float) -> None:
     """update += scale * message, in place; one frame for each tensor of the layout, in order.
 
     `update` is the float32 vector that the layout's offsets refer to. Raises `InputError` when
@@ -199,9 +196,9 @@ def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = 
 
 
 def add_signed(
-    update: Tensor,
-    layout: BucketLayout,
     message: Tensor,
+    layout: BucketLayout,
+    update: Tensor,
     scale: float,
     levels: tuple[float, float] | None = None,
 ) -> None:

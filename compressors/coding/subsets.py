@@ -13,18 +13,15 @@ generation", Springer 1986.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import in_parallel, inlined, loop
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
 from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SEGMENT = 1 << 20
 """Elements whose bitmap stays in the cache."""

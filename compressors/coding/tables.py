@@ -14,9 +14,10 @@ A frame holds the norms (float32) and the codes of `bits` bits; the table does n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
@@ -32,17 +33,13 @@ from gcsim.compressors.coding.levels import (
 )
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.packing import check_packed, damaged, packed_bytes
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.meter import batched, count_random, kernel
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    Levels = NDArray[np.float32]
+Levels = NDArray[np.float32]
 
 MAX_BITS = 8
 _COUNTED = 32
@@ -80,7 +77,7 @@ def encode_message(
     random numbers.
     """
     frames = []
-    for piece, values in bucket.layout.views(bucket.gradient):
+    for piece, values in batched(bucket.layout.views(bucket.gradient)):
         length = size or max(1, piece.numel)
         norms = bucket_norms(values, length, norm)
         key = random_key(worker.seed, step, piece.index, purpose, worker.rank)

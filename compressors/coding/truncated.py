@@ -7,17 +7,15 @@ a value adds 1 in its own field. No branch depends on the values, whose forms no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gcsim.compressors.coding.packing import packed_bytes
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BLOCK = 4096
 """Elements whose values are put together before they are written behind those of other blocks."""

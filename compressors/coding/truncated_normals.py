@@ -16,16 +16,14 @@ and with its neighbours a and b held, a level is best at
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 
 _CELLS = 4096
 _FIRST_CELL = 1e-6

@@ -6,16 +6,14 @@ n bits is added with a carry from plane to plane; a comparison with a constant r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gcsim.compressors.coding.packing import packed_bytes
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def no_votes(n: int, voters: int, like: Tensor) -> Tensor:

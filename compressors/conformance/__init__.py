@@ -6,25 +6,102 @@
     check("my_package.my_module:MyCompressor")
 
 Every check is a function of a `Subject` that raises `AssertionError` with what it found.
-`structure` holds what any method must survive, `transport` that nothing but payloads passes
-between workers, `promises` the method's own `laws`. The statistical ones compare with bounds of
-five standard errors or more: a correct method fails one in a million times, and never by chance
-in a repeated run, because the seeds are fixed.
+`structure` holds what any method must survive, `influence` what an update depends on, `transport`
+that nothing but payloads passes between workers, `promises` the method's own `laws`. The
+statistical ones compare with bounds of five standard errors or more: a correct method fails one in
+a million times, and never by chance in a repeated run, because the seeds are fixed.
+
+Checks that fail for one cause are one finding (`examine`): those that meet the same error in the
+same line, and those that fail wherever another one does (`FOLLOWS`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gcsim.compressors.base import Compressor
-from gcsim.compressors.conformance import promises, structure, transport
+from gcsim.compressors.conformance import influence, promises, structure, transport
 from gcsim.compressors.conformance.subject import Subject, subject_of
-from gcsim.errors import ExpectationError
+from gcsim.errors import ExpectationError, InputError
 
-CHECKS: dict[str, Callable[[Subject], None]] = {
-    check.__name__: check for check in (*structure.CHECKS, *transport.CHECKS, *promises.CHECKS)
+Check = Callable[[Subject], None]
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        *structure.CHECKS,
+        *influence.CHECKS,
+        *transport.CHECKS,
+        *promises.CHECKS,
+    )
 }
+NOTES: tuple[Callable[[Subject], str | None], ...] = (influence.scale_is_told,)
+
+_NUMBERS = re.compile(r"\d[\d.,…\s]*")
+"""Sizes and counts, which differ between checks that meet the same mistake."""
+
+_COMPARES_RUNS = (
+    "steps_stand_alone_without_memory",
+    "only_what_travelled_is_used",
+    "metering_changes_nothing",
+    "damaged_payloads_are_refused",
+    "payloads_of_another_tensor_are_refused",
+)
+_NEEDS_THE_MEAN = (
+    "mean_is_right_when_unbiased",
+    "what_is_not_sent_is_kept",
+    "lossless_is_lossless",
+)
+FOLLOWS: dict[str, tuple[str, ...]] = {
+    "something_is_sent": (
+        "replicas_stay_together",
+        "every_workers_gradient_counts",
+        *_NEEDS_THE_MEAN,
+    ),
+    "equal_seeds_repeat_themselves": ("replicas_stay_together", *_COMPARES_RUNS),
+    "every_workers_gradient_counts": ("replicas_stay_together", *_NEEDS_THE_MEAN),
+    "more_workers_do_not_scale_the_update": _NEEDS_THE_MEAN,
+    "the_update_has_the_size_of_the_gradient": _NEEDS_THE_MEAN,
+}
+"""By check: those that cannot hold where it fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause, and the checks that fail for it."""
+
+    message: str
+    checks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What all checks found of a compressor."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    """No mistakes, but what its user must know."""
+
+    def __str__(self) -> str:
+        failed = sum(len(finding.checks) for finding in self.findings)
+        if not failed:
+            return f"{self.name} passes all {len(CHECKS)} checks"
+        causes = f", {len(self.findings)} causes" if failed > len(self.findings) > 1 else ""
+        causes = ", one cause" if failed > len(self.findings) == 1 else causes
+        return "\n".join(
+            [
+                f"{self.name} fails {failed} of {len(CHECKS)} checks{causes}",
+                *(
+                    f"  {', '.join(check.replace('_', ' ') for check in found.checks)}:\n"
+                    f"      {found.message}"
+                    for found in self.findings
+                ),
+            ]
+        )
 
 
 def check(
@@ -32,22 +109,53 @@ def check(
 ) -> tuple[str, ...]:
     """Run all checks on a compressor; the names of what was checked.
 
-    Raises `ExpectationError` that lists every check that failed and why, and `InputError` for an
-    unknown compressor or impossible parameters.
+    Raises `ExpectationError` that lists every cause of failures and the checks that fail for it,
+    and `InputError` for an unknown compressor or impossible parameters.
     """
+    report = examine(compressor, parameters)
+    if report.findings:
+        raise ExpectationError(str(report))
+    return tuple(CHECKS)
+
+
+def examine(
+    compressor: type[Compressor] | str, parameters: Mapping[str, Any] | None = None
+) -> Report:
+    """What all checks find. Raises `InputError` as `check` does."""
     subject = subject_of(compressor, parameters or {})
-    failures = []
+    failed: dict[str, Exception] = {}
     for name, function in CHECKS.items():
         try:
             function(subject)
-        except Exception as error:  # a faulty compressor may raise anything
-            what = str(error) or type(error).__name__
-            if not isinstance(error, AssertionError):
-                what = f"{type(error).__name__}: {what}"
-            failures.append(f"{name.replace('_', ' ')}: {what}")
-    if failures:
-        raise ExpectationError(
-            f"{subject.name} fails {len(failures)} of {len(CHECKS)} checks\n  "
-            + "\n  ".join(failures)
+        except Exception as raised:  # a faulty compressor may raise anything
+            failed[name] = raised
+    causes: dict[object, list[str]] = {}
+    for name, error in failed.items():
+        causes.setdefault(_cause(name, error, failed), []).append(name)
+    findings = []
+    for cause, names in causes.items():
+        root = cause if isinstance(cause, str) and cause in names else names[0]
+        rest = (name for name in names if name != root)
+        findings.append(Finding(message=_said(failed[root]), checks=(root, *rest)))
+    notes = () if findings else tuple(text for note in NOTES if (text := note(subject)))
+    return Report(name=subject.name, findings=tuple(findings), notes=notes)
+
+
+def _cause(name: str, error: Exception, failed: Mapping[str, Exception]) -> object:
+    """Equal for checks that fail for one cause."""
+    if isinstance(error, InputError):
+        return tuple(
+            (problem.place, _NUMBERS.sub("#", problem.message)) for problem in error.problems
         )
-    return tuple(CHECKS)
+    if not isinstance(error, AssertionError):
+        return _NUMBERS.sub("#", _said(error))
+    for root, rest in FOLLOWS.items():
+        if name in rest and isinstance(failed.get(root), AssertionError):
+            return root
+    return name
+
+
+def _said(error: Exception) -> str:
+    what = str(error) or type(error).__name__
+    expected = isinstance(error, AssertionError | InputError)
+    return what if expected else f"{type(error).__name__}: {what}"

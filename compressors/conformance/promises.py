@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.conformance.subject import Subject, gradients, normal
-from gcsim.compressors.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 
 ELEMENTS = 1000
 DRAWS = 300
@@ -56,6 +52,11 @@ def more_workers_do_not_scale_the_update(subject: Subject) -> None:
                 share += sum(float(gradient.double() @ update.double()) for update in updates)
         shares.append(share / workers / float(gradient.double().square().sum()))
     alone, together = shares
+    if abs(together - 4 * alone) < 0.4 * alone:
+        raise AssertionError(
+            "the update is the sum over the workers, not their mean: four workers' updates hold "
+            f"{together / alone:.2f} times as much as one worker's; divide by self.worker.count"
+        )
     near = 0.5 * alone <= together <= 2.0 * alone
     assert near, f"four workers' updates hold {together / alone:.2f} times as much as one worker's"
 
@@ -71,6 +72,8 @@ def error_stays_within_its_bound(subject: Subject) -> None:
         "mostly zero": normal(ELEMENTS, 3, 1.0) * (normal(ELEMENTS, 4, 1.0) > 1.5),
         "constant": torch.full((ELEMENTS,), 0.5),
         "long": _heavy(40_000, 5),
+        "small": normal(2 * ELEMENTS, 6, 1e-7),
+        "large": normal(2 * ELEMENTS, 7, 1e3),
     }
     for case, v in cases.items():
         scale = float(v.double().square().sum())

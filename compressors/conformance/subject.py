@@ -6,19 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange, Request
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
 """A matrix, a bias, a convolution, a scalar and an empty tensor."""
@@ -60,7 +58,9 @@ class Crew:
     def __init__(self, subject: Subject, layout: BucketLayout, workers: int, seed: int) -> None:
         self.layout = layout
         self.members = [
-            subject.compressor(Worker(rank=rank, count=workers, seed=seed), subject.parameters)
+            new_member(
+                subject.compressor, Worker(rank=rank, count=workers, seed=seed), subject.parameters
+            )
             for rank in range(workers)
         ]
 
@@ -134,7 +134,10 @@ def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
         sent = [tensor.clone() for tensor in tensors_sent(request)]
-        reply = yield request
+        try:
+            reply = yield request
+        except RefusedRequestError as error:
+            exchange.throw(error)
         if isinstance(request, AllGather | AllToAll):
             reply = list(reply)
             copies: Any = [payload.clone() for payload in reply]

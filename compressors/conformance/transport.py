@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcsim.compressors.conformance.subject import (
     SHAPES,
@@ -15,8 +15,9 @@ from gcsim.compressors.conformance.subject import (
     overheard,
     tensors_sent,
 )
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
@@ -26,9 +27,6 @@ from gcsim.compressors.requests import (
     TreeMerge,
 )
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 N = numel(SHAPES)
 STEPS = 4
@@ -167,7 +165,10 @@ def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchan
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
         if isinstance(request, PushPull):
             request = replace(request, server=_tampered_server(request.server, tamper))
-        reply = yield request
+        try:
+            reply = yield request
+        except RefusedRequestError as error:
+            exchange.throw(error)
         if isinstance(request, AllGather | AllToAll):
             reply = list(reply)
             reply[1] = tamper(reply[1])

@@ -23,7 +23,7 @@ ranks 2 and 1 as there for PowerSGD.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -37,11 +37,9 @@ from gcsim.compressors.controllers.inner import (
     inner_parameters,
 )
 from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class AccordionParameters(CompressorParameters):
@@ -73,7 +71,7 @@ class AccordionParameters(CompressorParameters):
         return inner_parameters(self.compressor, given, which)
 
 
-class Accordion(PerTensor):
+class Accordion(PerTensor[AccordionParameters]):
     """Low compression in critical regimes, high compression elsewhere, tensor by tensor."""
 
     Parameters = AccordionParameters
@@ -87,49 +85,38 @@ class Accordion(PerTensor):
         paper="Agarwal et al., Accordion, MLSys 2021, arXiv:2010.16248",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        assert isinstance(parameters, AccordionParameters)
-        self.parameters = parameters
+    def __init__(self, worker: Worker, parameters: AccordionParameters) -> None:
         self._low, self._high = parameters.setting("low"), parameters.setting("high")
-        super().__init__(worker, parameters.compressor, self._low)
+        super().__init__(worker, parameters, parameters.compressor, self._low)
         self._sums: dict[int, Tensor] = {}
         """By bucket: the measured epoch's updates."""
         self._norms: dict[int, float] = {}
         """By tensor: at the last measurement."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: AccordionParameters) -> Laws:
         """See `Compressor.laws`: the inner compressor's, at low compression."""
-        assert isinstance(parameters, AccordionParameters)
         settings = [parameters.setting("low"), parameters.setting("high")]
         return combined_laws(parameters.compressor, settings)
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, AccordionParameters)
+    def period(cls, parameters: AccordionParameters) -> int:
         return compressor_class(parameters.compressor).period(parameters.setting("low"))
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.settled`."""
-        assert isinstance(parameters, AccordionParameters)
+    def settled(cls, parameters: AccordionParameters) -> int:
         return compressor_class(parameters.compressor).settled(parameters.setting("low"))
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: AccordionParameters, step: int) -> str:
         """See `Compressor.phase`: the inner compressor's."""
-        assert isinstance(parameters, AccordionParameters)
         return compressor_class(parameters.compressor).phase(parameters.setting("low"), step)
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, AccordionParameters)
+    def momentum(cls, parameters: AccordionParameters) -> tuple[float, bool]:
         return compressor_class(parameters.compressor).momentum(parameters.setting("low"))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         if step in self.parameters.learning_rate_drops:
             for piece in bucket.layout.slices:
                 self.set_parameters(piece, self._low)

@@ -9,7 +9,7 @@ become one, and each exchange receives its part of the reply:
 |------------|----------------------|-----------------------------------------------------------|
 | AllReduce  | operation, dtype     | tensors behind each other                                 |
 | AllGather  | `variable`, `part`   | payloads behind each other; variable: their lengths first |
-| PushPull   | -                    | lengths, payloads; the server calls each part's server    |
+| PushPull   | `without_server`     | lengths, payloads; the server calls each part's server    |
 | AllToAll   | `variable`           | lengths, payloads, for each receiver                      |
 | TreeMerge  | -                    | lengths, payloads; merged part by part                    |
 
@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcsim.compressors import meter
 from gcsim.compressors.coding.frame import from_bytes
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
@@ -36,9 +36,6 @@ from gcsim.compressors.requests import (
     TreeMerge,
 )
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Split = Callable[[Any], list[Any]]
 """From the merged request's reply to the replies of its parts."""
@@ -95,6 +92,8 @@ def _kind(request: Request) -> Hashable:
         return AllGather, request.variable, request.part
     if isinstance(request, AllToAll):
         return AllToAll, request.variable
+    if isinstance(request, PushPull):
+        return PushPull, request.without_server
     return (type(request),)
 
 
@@ -131,7 +130,13 @@ def _merged(requests: Sequence[Request]) -> tuple[Request, Split]:
         parts = _parts(received, lambda payload: unpack(payload, count), count)
         return pack([server(part) for server, part in zip(servers, parts, strict=True)])
 
-    return PushPull(payload=pack(payloads), server=serve), lambda reply: unpack(reply, count)
+    merged = PushPull(
+        payload=pack(payloads),
+        server=serve,
+        without_server=first.without_server,
+        variable=any(r.variable for r in requests if isinstance(r, PushPull)),
+    )
+    return merged, lambda reply: unpack(reply, count)
 
 
 def _all_reduce(requests: Sequence[AllReduce]) -> tuple[Request, Split]:

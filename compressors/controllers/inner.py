@@ -14,21 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import Compressor, CompressorParameters, P, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.controllers.fusing import fused
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.compressors.requests import Exchange
 from gcsim.errors import InputError, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _FACTORS = ("_query", "_left")
 """PowerSGD's state that has as many columns as `rank`."""
@@ -97,11 +94,13 @@ def combined_laws(name: str, settings: list[CompressorParameters]) -> Laws:
     )
 
 
-class PerTensor(Compressor):
+class PerTensor(Compressor[P]):
     """A compressor that runs another one for each tensor, with settings of its own."""
 
-    def __init__(self, worker: Worker, name: str, first: CompressorParameters) -> None:
-        super().__init__(worker, first)
+    def __init__(
+        self, worker: Worker, parameters: P, name: str, first: CompressorParameters
+    ) -> None:
+        super().__init__(worker, parameters)
         self._class, self._first = _class_of(name), first
         self.inner: dict[int, Compressor] = {}
         """By tensor."""
@@ -124,7 +123,6 @@ class PerTensor(Compressor):
         return update
 
     def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
         total = torch.zeros_like(bucket.gradient)
         for piece in bucket.layout.slices:
             held = self.member(piece).owed(alone(bucket, piece))
@@ -135,7 +133,7 @@ class PerTensor(Compressor):
 
     def set_parameters(self, piece: TensorSlice, parameters: CompressorParameters) -> None:
         """Give a tensor's compressor other parameters; see the module's text for its state."""
-        member: Any = self.member(piece)
+        member = self.member(piece)
         if member.parameters == parameters:
             return
         before = self._class(self.worker, member.parameters)

@@ -31,9 +31,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Worker
@@ -47,15 +48,11 @@ from gcsim.compressors.controllers.inner import (
     inner_parameters,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError, Problem, did_you_mean
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 
 class LGrecoParameters(CompressorParameters):
@@ -125,7 +122,7 @@ class LGrecoParameters(CompressorParameters):
         return settings
 
 
-class LGreco(PerTensor):
+class LGreco(PerTensor[LGrecoParameters]):
     """The inner compressor's parameter is chosen for each tensor by a knapsack."""
 
     Parameters = LGrecoParameters
@@ -139,42 +136,33 @@ class LGreco(PerTensor):
         paper="Markov et al., L-GreCo, MLSys 2024, arXiv:2210.17357",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        assert isinstance(parameters, LGrecoParameters)
-        self.parameters = parameters
+    def __init__(self, worker: Worker, parameters: LGrecoParameters) -> None:
         self._settings = parameters.settings()
-        super().__init__(worker, parameters.compressor, self._settings[0])
+        super().__init__(worker, parameters, parameters.compressor, self._settings[0])
         self._sums: dict[int, Tensor] = {}
         """By bucket, on worker 0: gradients of the last steps before a decision."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: LGrecoParameters) -> Laws:
         """See `Compressor.laws`: the inner compressor's with its base parameter."""
-        assert isinstance(parameters, LGrecoParameters)
         return combined_laws(parameters.compressor, parameters.settings())
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, LGrecoParameters)
+    def period(cls, parameters: LGrecoParameters) -> int:
         inner = compressor_class(parameters.compressor)
         return math.lcm(parameters.every, inner.period(parameters.base()))
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.settled`."""
-        assert isinstance(parameters, LGrecoParameters)
+    def settled(cls, parameters: LGrecoParameters) -> int:
         return compressor_class(parameters.compressor).settled(parameters.base())
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: LGrecoParameters, step: int) -> str:
         """See `Compressor.phase`: the inner compressor's, followed by "decision" at those."""
-        assert isinstance(parameters, LGrecoParameters)
         inner = compressor_class(parameters.compressor).phase(parameters.base(), step)
         return f"{inner}, decision" if (step + 1) % parameters.every == 0 else inner
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         p, index = self.parameters, bucket.layout.index
         if self.worker.rank == 0 and step % p.every >= p.every - p.over:
             total = self._sums.get(index)

@@ -37,7 +37,7 @@ with Error Reset", NeurIPS 2020, arXiv:2007.13221.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -46,14 +46,11 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ErrorAveragingParameters(CompressorParameters):
@@ -77,7 +74,7 @@ class CserParameters(PartialLocalParameters):
     interval: int = Field(24, ge=1, description="H, steps from one reset of errors to the next")
 
 
-class Csea(Compressor):
+class Csea(Compressor[ErrorAveragingParameters]):
     """Local momentum SGD; a block of the models is averaged in each step."""
 
     Parameters: ClassVar[type[CompressorParameters]] = ErrorAveragingParameters
@@ -91,42 +88,35 @@ class Csea(Compressor):
         paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: ErrorAveragingParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, ErrorAveragingParameters)
-        self.parameters = parameters
         self.gradient_blocks: int | None = getattr(parameters, "gradient_blocks", None)
         self._momentum: dict[int, Tensor] = {}
         self._error: dict[int, Tensor] = {}
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
+    def period(cls, parameters: ErrorAveragingParameters) -> int:
         interval: int = getattr(parameters, "interval", 1)
         return interval
 
     @classmethod
-    def window(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.window`."""
+    def window(cls, parameters: ErrorAveragingParameters) -> int:
         return cls.period(parameters)
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: ErrorAveragingParameters, step: int) -> str:
         """See `Compressor.phase`: the last step of each interval resets errors."""
         if (step + 1) % cls.period(parameters) == 0:
             return "reset"
         return "partial" if hasattr(parameters, "gradient_blocks") else "local"
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, ErrorAveragingParameters)
+    def momentum(cls, parameters: ErrorAveragingParameters) -> tuple[float, bool]:
         return parameters.momentum, True
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: ErrorAveragingParameters) -> Laws:
         """See `Compressor.laws`: the mean of the updates is right, nothing is owed."""
-        assert isinstance(parameters, ErrorAveragingParameters)
         if parameters.error_blocks > 1:
             return Laws(conserves=True, replicas="differ")
         return Laws(conserves=True, replicas="meet")

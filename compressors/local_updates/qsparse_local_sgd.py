@@ -33,19 +33,20 @@ Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, expected_bits
 from gcsim.compressors.coding.levels import Norm
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selection import count_kept, take_largest
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.local_updates.qsparse_messages import (
     VALUE_BUCKET,
     Rounding,
@@ -55,12 +56,9 @@ from gcsim.compressors.local_updates.qsparse_messages import (
     pack_signed_kept,
 )
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LARGE = 1 << 26
 """Elements of the network for which presets of the interval are made (AlexNet: 61 M)."""
@@ -100,7 +98,7 @@ class QsparseLocalSgdParameters(CompressorParameters):
         return max(1, round(self.ratio * bits / 0.32))
 
 
-class QsparseLocalSgd(Compressor):
+class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
     """Local steps; sparsified and quantised model differences with memory between rounds."""
 
     Parameters = QsparseLocalSgdParameters
@@ -114,46 +112,37 @@ class QsparseLocalSgd(Compressor):
         paper="Basu et al., NeurIPS 2019, arXiv:1906.02367",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: QsparseLocalSgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, QsparseLocalSgdParameters)
-        self.parameters = parameters
         self._momentum: dict[int, Tensor] = {}
-        self._error: dict[int, Tensor] = {}
         self._applied: dict[int, Tensor] = {}
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, QsparseLocalSgdParameters)
+    def period(cls, parameters: QsparseLocalSgdParameters) -> int:
         return parameters.steps
 
     @classmethod
-    def window(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.window`."""
+    def window(cls, parameters: QsparseLocalSgdParameters) -> int:
         return cls.period(parameters)
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: QsparseLocalSgdParameters, step: int) -> str:
         """See `Compressor.phase`: the last step of each round synchronises."""
         last = (step + 1) % cls.period(parameters) == 0
         return "synchronisation" if last else "local"
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, QsparseLocalSgdParameters)
+    def momentum(cls, parameters: QsparseLocalSgdParameters) -> tuple[float, bool]:
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         momentum = bucket_state(self._momentum, bucket)
         applied = bucket_state(self._applied, bucket)
         m = self.parameters.momentum
         if self.phase(self.parameters, step) == "local":
             return local_step(bucket.gradient, momentum, applied, m)
 
-        error = bucket_state(self._error, bucket)
+        error = bucket_state(self.residual, bucket)
         update = last_step(bucket.gradient, momentum, applied, error, m)  # error is a now
         message = self.encode(error, bucket.layout, step)
         add_decoded(message, bucket.layout, error, -1.0)
@@ -166,7 +155,7 @@ class QsparseLocalSgd(Compressor):
         """Q(TopK(v)) of each tensor of a float32 `[layout.numel]`: uint8, one frame a tensor."""
         chosen, worker = self.parameters, self.worker
         frames = []
-        for piece, part in layout.views(vector):
+        for piece, part in batched(layout.views(vector)):
             k = count_kept(piece.numel, chosen.ratio)
             indices, values = take_largest(part, k, clear=False)
             coder = choose_coder(chosen.indices, piece.numel, k)
@@ -181,9 +170,8 @@ class QsparseLocalSgd(Compressor):
     # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: QsparseLocalSgdParameters) -> Laws:
         """See `Compressor.laws`; a first step that is local applies the gradient as it is."""
-        assert isinstance(parameters, QsparseLocalSgdParameters)
 
         def bound(vector: Tensor) -> float:
             if parameters.steps > 1:
@@ -200,10 +188,6 @@ class QsparseLocalSgd(Compressor):
             return float(sizes.square().sum()) - kept
 
         return Laws(error_bound=bound, conserves=True, replicas="meet")
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the error."""
-        return bucket_state(self._error, bucket).clone()
 
 
 @kernel("streaming", updates=("momentum", "applied"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,12 +27,9 @@ from gcsim.compressors.coding.levels import (
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.packing import damaged, pack_signs, packed_bytes, unpack_signs
 from gcsim.compressors.coding.selection import scatter_add
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import kernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 STEPS = 127
 VALUE_BUCKET = 512

@@ -34,7 +34,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
@@ -44,14 +43,11 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class PowerSgdParameters(CompressorParameters):
@@ -90,7 +86,7 @@ class Matrix:
         return flat[self.offset : end].view(self.rows, self.columns)
 
 
-class PowerSgd(Compressor):
+class PowerSgd(Compressor[PowerSgdParameters]):
     """Low-rank approximation by one warm-started power iteration."""
 
     Parameters = PowerSgdParameters
@@ -104,10 +100,8 @@ class PowerSgd(Compressor):
         paper="Vogels et al., NeurIPS 2019, arXiv:1905.13727",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: PowerSgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, PowerSgdParameters)
-        self.parameters = parameters
         self._error: dict[int, Tensor] = {}
         """By bucket: what is held back, float32, as long as its matrices reach."""
         self._query: dict[int, Tensor] = {}
@@ -116,14 +110,12 @@ class PowerSgd(Compressor):
         """By matrix: P, float32 `[a, r]`, kept where P and Q alternate."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: PowerSgdParameters) -> Laws:
         """See `Compressor.laws`: the update is a projection, the rest is kept as error."""
-        assert isinstance(parameters, PowerSgdParameters)
 
         return Laws(conserves=parameters.error_feedback, error_bound=energy)
 
     def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
         if not self.parameters.error_feedback:
             return None
         error = self._error.get(bucket.layout.index)
@@ -131,21 +123,16 @@ class PowerSgd(Compressor):
         return torch.zeros_like(bucket.gradient) if error is None else error[:n].clone()
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.settled`."""
-        assert isinstance(parameters, PowerSgdParameters)
+    def settled(cls, parameters: PowerSgdParameters) -> int:
         return parameters.start
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, PowerSgdParameters)
+    def period(cls, parameters: PowerSgdParameters) -> int:
         return 2 if parameters.alternate else 1
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: PowerSgdParameters, step: int) -> str:
         """See `Compressor.phase`: "dense" before `start`, then "step", or "P" and "Q" in turn."""
-        assert isinstance(parameters, PowerSgdParameters)
         if step < parameters.start:
             return "dense"
         if not parameters.alternate:
@@ -153,7 +140,6 @@ class PowerSgd(Compressor):
         return "Q" if (step - parameters.start) % 2 else "P"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         count, gradient = self.worker.count, bucket.gradient
         if step < self.parameters.start:
             total: Tensor = yield AllReduce(tensor=gradient.clone())

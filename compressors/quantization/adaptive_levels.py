@@ -22,27 +22,22 @@ arXiv:2010.12460; code: Tabrizian/learning-to-quantize (estim/gestim.py).
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.levels import bucket_count, bucket_grain, bucket_norms
-from gcsim.compressors.coding.tables import add_decoded, encode_message, table_error
+from gcsim.compressors.coding.tables import Levels, add_decoded, encode_message, table_error
+from gcsim.compressors.coding.truncated_normals import Numbers
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.quantization.nuqsgd import TableParameters
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gcsim.compressors.coding.tables import Levels
-    from gcsim.compressors.coding.truncated_normals import Numbers
 
 
 class AdaptiveParameters(TableParameters):
@@ -59,47 +54,41 @@ class AdaptiveParameters(TableParameters):
     components: int = Field(20, ge=1, description="truncated normals of the mixture")
 
 
-class AdaptiveLevels(Compressor):
+P = TypeVar("P", bound=AdaptiveParameters)
+
+
+class AdaptiveLevels(Compressor[P]):
     """Random rounding to a table that is fitted to the gradient's distribution."""
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, AdaptiveParameters)
-        self.parameters = parameters
         self._levels: dict[int, Levels] = {}
 
     @classmethod
     @abstractmethod
-    def initial(cls, parameters: CompressorParameters) -> Levels:
+    def initial(cls, parameters: P) -> Levels:
         """The table before the first fit."""
 
     @classmethod
     @abstractmethod
-    def fitted(
-        cls, parameters: CompressorParameters, components: Numbers, before: Levels
-    ) -> Levels:
+    def fitted(cls, parameters: P, components: Numbers, before: Levels) -> Levels:
         """The table for a distribution: rows of mean, sigma, weight; `before` is the table now."""
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, AdaptiveParameters)
+    def period(cls, parameters: P) -> int:
         return parameters.update_every
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
-        """See `Compressor.phase`."""
-        assert isinstance(parameters, AdaptiveParameters)
+    def phase(cls, parameters: P, step: int) -> str:
         return "update" if step % parameters.update_every == 0 else "step"
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: P) -> Laws:
         """Unbiased; the error is that of the table which is fitted to the tensor alone.
 
         Although it is an equality it is not called one: a great part of it may be due to jumps to
         the highest level that are too rare to be seen in hundreds of trials.
         """
-        assert isinstance(parameters, AdaptiveParameters)
         chosen = parameters
 
         def error(values: Tensor) -> float:
@@ -116,10 +105,9 @@ class AdaptiveLevels(Compressor):
         return self._levels.setdefault(bucket.layout.index, self.initial(self.parameters))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         chosen = self.parameters
         if self.phase(chosen, step) == "update":
-            parts = [values for _, values in bucket.layout.views(bucket.gradient)]
+            parts = [values for _, values in batched(bucket.layout.views(bucket.gradient))]
             summed = yield AllReduce(tensor=statistics(parts, chosen))
             components = in_common(summed)
             if components.size:
@@ -137,18 +125,8 @@ class AdaptiveLevels(Compressor):
             purpose="adaptive levels rounding",
         )
         payloads = yield AllGather(payload=message)
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(
-                payload,
-                bucket.layout,
-                update,
-                1.0 / self.worker.count,
-                levels,
-                bits=chosen.bits,
-                size=chosen.bucket,
-            )
-        return update
+        coding = {"levels": levels, "bits": chosen.bits, "size": chosen.bucket}
+        return self.mean_of(payloads, bucket, add_decoded, **coding)
 
 
 # --- statistics ---------------------------------------------------------------------------------

@@ -22,19 +22,18 @@ arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.coding.tables import exponential_levels
-from gcsim.compressors.coding.truncated_normals import Histogram, coordinate_descent, separate
+from gcsim.compressors.base import About
+from gcsim.compressors.coding.tables import Levels, exponential_levels
+from gcsim.compressors.coding.truncated_normals import (
+    Histogram,
+    Numbers,
+    coordinate_descent,
+    separate,
+)
 from gcsim.compressors.quantization.adaptive_levels import AdaptiveLevels, AdaptiveParameters
-
-if TYPE_CHECKING:
-    from gcsim.compressors.coding.tables import Levels
-    from gcsim.compressors.coding.truncated_normals import Numbers
 
 
 class AlqParameters(AdaptiveParameters):
@@ -46,7 +45,7 @@ class AlqParameters(AdaptiveParameters):
     sweeps: int = Field(10, ge=1, description="of coordinate descent over all levels")
 
 
-class Alq(AdaptiveLevels):
+class Alq(AdaptiveLevels[AlqParameters]):
     """Levels at a coordinate-wise minimum of the expected variance."""
 
     Parameters = AlqParameters
@@ -61,17 +60,13 @@ class Alq(AdaptiveLevels):
     )
 
     @classmethod
-    def initial(cls, parameters: CompressorParameters) -> Levels:
+    def initial(cls, parameters: AlqParameters) -> Levels:
         """See `AdaptiveLevels.initial`."""
-        assert isinstance(parameters, AlqParameters)
         return exponential_levels(parameters.bits, 0.5, zero=parameters.symmetric)
 
     @classmethod
-    def fitted(
-        cls, parameters: CompressorParameters, components: Numbers, before: Levels
-    ) -> Levels:
+    def fitted(cls, parameters: AlqParameters, components: Numbers, before: Levels) -> Levels:
         """See `AdaptiveLevels.fitted`; the table now has no influence."""
-        assert isinstance(parameters, AlqParameters)
         chosen = parameters
         model = Histogram(components, folded=chosen.symmetric)
         first = 0.0 if chosen.symmetric else -1.0

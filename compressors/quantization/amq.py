@@ -23,19 +23,13 @@ arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.coding.tables import exponential_levels
-from gcsim.compressors.coding.truncated_normals import Histogram
+from gcsim.compressors.base import About
+from gcsim.compressors.coding.tables import Levels, exponential_levels
+from gcsim.compressors.coding.truncated_normals import Histogram, Numbers
 from gcsim.compressors.quantization.adaptive_levels import AdaptiveLevels, AdaptiveParameters
-
-if TYPE_CHECKING:
-    from gcsim.compressors.coding.tables import Levels
-    from gcsim.compressors.coding.truncated_normals import Numbers
 
 _STARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST, _MOST = 0.01, 0.99
@@ -49,7 +43,7 @@ class AmqParameters(AdaptiveParameters):
     learning_rate: float = Field(0.1, gt=0, description="length of such a step, times Psi'")
 
 
-class Amq(AdaptiveLevels):
+class Amq(AdaptiveLevels[AmqParameters]):
     """Exponential levels whose ratio minimises the expected variance."""
 
     Parameters = AmqParameters
@@ -64,17 +58,13 @@ class Amq(AdaptiveLevels):
     )
 
     @classmethod
-    def initial(cls, parameters: CompressorParameters) -> Levels:
+    def initial(cls, parameters: AmqParameters) -> Levels:
         """See `AdaptiveLevels.initial`."""
-        assert isinstance(parameters, AmqParameters)
         return exponential_levels(parameters.bits, 0.5, zero=parameters.zero)
 
     @classmethod
-    def fitted(
-        cls, parameters: CompressorParameters, components: Numbers, before: Levels
-    ) -> Levels:
+    def fitted(cls, parameters: AmqParameters, components: Numbers, before: Levels) -> Levels:
         """See `AdaptiveLevels.fitted`."""
-        assert isinstance(parameters, AmqParameters)
         chosen = parameters
         powers = powers_of(chosen)
         if powers == 0:  # 2 bits with zero: -1, 0, 1, whatever p is

@@ -27,12 +27,12 @@ Communication-Efficient Distributed Training", arXiv:2002.11082, equations 16 an
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.binary import (
     KNOWN_LEVELS,
@@ -47,13 +47,10 @@ from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.levels import bucket_count, bucket_grain
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class BinGradBParameters(CompressorParameters):
@@ -75,7 +72,7 @@ class BinGradBParameters(CompressorParameters):
     )
 
 
-class BinGradB(Compressor):
+class BinGradB(Compressor[BinGradBParameters]):
     """One bit an element; a bucket's two levels are the means of its two classes."""
 
     Parameters = BinGradBParameters
@@ -89,15 +86,9 @@ class BinGradB(Compressor):
         paper="Xu et al., arXiv:2002.11082",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, BinGradBParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: BinGradBParameters) -> Laws:
         """See `Compressor.laws`: the error is the sum of squares within the classes."""
-        assert isinstance(parameters, BinGradBParameters)
         size, iterations = parameters.bucket, parameters.lloyd_iterations
 
         def error(values: Tensor) -> float:
@@ -111,8 +102,7 @@ class BinGradB(Compressor):
         return Laws(error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
-        layout, size = bucket.layout, self.parameters.bucket
+        size = self.parameters.bucket
         bucket = clipped(bucket, size, self.parameters.clip)
         known = None
         if self.parameters.levels == "own":
@@ -122,15 +112,12 @@ class BinGradB(Compressor):
             message = self._encode_bits(bucket, thresholds)
             known = lows, highs, size
         payloads = yield AllGather(payload=message)
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, layout, update, 1.0 / self.worker.count, known)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded, known=known)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """The message of a bucket's gradient with its own levels: uint8, one frame a tensor."""
         size, frames = self.parameters.bucket, []
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             thresholds, *levels = class_means(values, size, self.parameters.lloyd_iterations)
             bits = bits_above(values, thresholds, size)
             frames.append(
@@ -141,7 +128,7 @@ class BinGradB(Compressor):
     def _encode_bits(self, bucket: Bucket, thresholds: Tensor) -> Tensor:
         """The message without levels; thresholds are float32 `[buckets of all tensors]`."""
         size, frames, at = self.parameters.bucket, [], 0
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             end = at + bucket_count(piece.numel, size)
             bits = bits_above(values, thresholds[at:end], size)
             frames.append(pack_binary(bits, None, numel=piece.numel, flags=KNOWN_LEVELS, size=size))
@@ -169,7 +156,7 @@ class BinGradB(Compressor):
         float32 `[3, buckets of all tensors]`.
         """
         size, parts, at = self.parameters.bucket, [], 0
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             end = at + bucket_count(piece.numel, size)
             parts.append(class_sums(values, thresholds[at:end], size))
             at = end
@@ -204,7 +191,7 @@ def add_decoded(
 def bucket_lengths(layout: BucketLayout, size: int) -> Tensor:
     """Elements of each bucket of all tensors: float32 `[buckets]`."""
     lengths = []
-    for piece in layout.slices:
+    for piece in batched(layout.slices):
         lengths += [float(size)] * (piece.numel // size)
         lengths += [float(piece.numel % size)] * (piece.numel % size > 0)
     return torch.tensor(lengths)

@@ -23,12 +23,12 @@ read as b_-1 < v < b_1) and 15.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.binary import (
     SYMMETRIC,
@@ -42,14 +42,11 @@ from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.levels import bucket_count, bucket_grain
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MAX_HALVINGS = 24
 
@@ -67,7 +64,7 @@ class BinGradPbParameters(CompressorParameters):
     )
 
 
-class BinGradPb(Compressor):
+class BinGradPb(Compressor[BinGradPbParameters]):
     """One random bit an element: ±b, unbiased between the two."""
 
     Parameters = BinGradPbParameters
@@ -81,15 +78,9 @@ class BinGradPb(Compressor):
         paper="Xu et al., arXiv:2002.11082",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, BinGradPbParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: BinGradPbParameters) -> Laws:
         """See `Compressor.laws`: b^2 - v^2 inside, (|v| - b)^2 outside, and what clipping adds."""
-        assert isinstance(parameters, BinGradPbParameters)
 
         def error(values: Tensor) -> float:
             size = parameters.bucket
@@ -103,20 +94,16 @@ class BinGradPb(Compressor):
         return Laws(error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         chosen = self.parameters
         message = self.encode(clipped(bucket, chosen.bucket, chosen.clip), step)
         payloads = yield AllGather(payload=message)
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient, as it is: uint8, one frame a tensor."""
         me, size = self.worker, self.parameters.bucket
         frames = []
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             bounds = optimal_bounds(values, size)
             key = random_key(me.seed, step, piece.index, "bingrad_pb rounding", me.rank)
             bits = random_bits(values, bounds, size, key)

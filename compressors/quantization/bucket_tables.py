@@ -4,11 +4,11 @@ at random to them. They differ in where the levels lie (`tables`)."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.bucket_levels import (
     MAX_BUCKET,
@@ -17,12 +17,10 @@ from gcsim.compressors.coding.bucket_levels import (
     rounding_error,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class BucketTableParameters(CompressorParameters):
@@ -39,39 +37,30 @@ class BucketTableParameters(CompressorParameters):
     )
 
 
-class BucketTables(Compressor):
+P = TypeVar("P", bound=BucketTableParameters)
+
+
+class BucketTables(Compressor[P]):
     """Random rounding to levels that each bucket carries."""
 
     purpose: ClassVar[str]
     """What the random numbers are for: a part of their key."""
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, BucketTableParameters)
-        self.parameters = parameters
-
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def tables(values: Tensor, parameters: CompressorParameters) -> Tensor:
+    def tables(cls, values: Tensor, parameters: P) -> Tensor:
         """The levels of each bucket: float32 `[ceil(n / bucket), levels]`, ascending."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, BucketTableParameters)
-
+    def laws(cls, parameters: P) -> Laws:
         def error(values: Tensor) -> float:
             return rounding_error(values, cls.tables(values, parameters), parameters.bucket)
 
         return Laws(unbiased=parameters.clip is None, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         payloads = yield AllGather(payload=self.encode(bucket, step))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
@@ -84,6 +73,6 @@ class BucketTables(Compressor):
                     size=chosen.bucket,
                     key=random_key(me.seed, step, piece.index, self.purpose, me.rank),
                 )
-                for piece, values in bucket.layout.views(bucket.gradient)
+                for piece, values in batched(bucket.layout.views(bucket.gradient))
             ]
         )

@@ -20,9 +20,10 @@ arXiv:1511.04561 (dynamic tree quantization).
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
@@ -30,15 +31,11 @@ from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_fra
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.narrow_floats import add_looked_up, largest_magnitude
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 DECADES = 7
 _TREE = 255  # frame flags: the codes are this tree's
@@ -59,16 +56,11 @@ class Dynamic8Bit(Compressor):
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
         return Laws(error_bound=error_bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         payloads = yield AllGather(payload=encode(bucket.gradient, bucket.layout))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
 
 def error_bound(values: Tensor) -> float:
@@ -85,7 +77,7 @@ def error_bound(values: Tensor) -> float:
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """Largest magnitude and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
     frames = []
-    for piece, values in layout.views(vector):
+    for piece, values in batched(layout.views(vector)):
         largest = largest_magnitude(values)
         head = as_bytes(torch.tensor([largest], dtype=torch.float32, device=values.device))
         frames.append(

@@ -7,6 +7,10 @@ applies the decoded answer in the place of a momentum-SGD direction.
 
 A block's error is a contraction: |p - Q(p)|^2 = |p|^2 - |p|_1^2 / n_b (Gaussian: .363 |p|^2).
 
+Without a server each worker serves a stripe of the elements, as in DeepSpeed's 1-bit Adam. Where a
+stripe's end cuts a block, that is one scale more, which is not counted; the authors' code has rank
+0 serve, over broadcasts (`servers: 1`).
+
 Assumes rho = 1: the paper's rho = lr_{t-1} / lr_t rescales the errors when the learning rate
 changes, which a compressor is not told; with a constant rate the two are the same. Weight decay
 is the optimiser's. Blocks are whole tensors unless `block_elements` cuts them. The bit of zero
@@ -21,7 +25,6 @@ momentum); code: ZiyueHuang/dist-ef-sgdm.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -29,11 +32,9 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.quantization.scaled_sign import SignMemory, mean_of, sign_error
 from gcsim.compressors.requests import Exchange, PushPull
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class EfBlockSgdmParameters(CompressorParameters):
@@ -45,41 +46,37 @@ class EfBlockSgdmParameters(CompressorParameters):
     )
 
 
-class EfBlockSgdm(Compressor):
+class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
     """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
 
     Parameters = EfBlockSgdmParameters
     about = About(
         title="dist-EF-blockSGDM",
         family="quantization",
-        collective="push-pull (parameter server), one bit both ways",
+        collective="push-pull, one bit both ways",
+        without_server="alltoall_allgather",
         bits="1 + 32 blocks / n, each way",
         unbiased=False,
         state="momentum (n), error (n); server: error (n)",
         paper="Zheng et al., NeurIPS 2019, arXiv:1905.10936",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: EfBlockSgdmParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, EfBlockSgdmParameters)
-        self.parameters = parameters
         self._momentum: dict[int, Tensor] = {}
         self._memory = SignMemory(parameters.block_elements)
         self._server = SignMemory(parameters.block_elements)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: EfBlockSgdmParameters) -> Laws:
         """See `Compressor.laws`; the first direction is 1 + m gradients long."""
-        assert isinstance(parameters, EfBlockSgdmParameters)
         most, gain = parameters.block_elements, 1.0 + parameters.momentum
         return Laws(
             error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
         )
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, EfBlockSgdmParameters)
+    def momentum(cls, parameters: EfBlockSgdmParameters) -> tuple[float, bool]:
         return parameters.momentum, True
 
     def owed(self, bucket: Bucket) -> Tensor:
@@ -88,14 +85,13 @@ class EfBlockSgdm(Compressor):
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         velocity = bucket_state(self._momentum, bucket)
         message = self._memory.encode(bucket, velocity, self.parameters.momentum)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             return self._serve(bucket, payloads)
 
-        answer = yield PushPull(payload=message, server=serve)
+        answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
         return mean_of([answer], bucket, 1)
 
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:

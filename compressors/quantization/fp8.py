@@ -30,7 +30,7 @@ scale; its factor mu against overflow of the sum is not needed where averages ar
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -48,7 +48,8 @@ from gcsim.compressors.coding.narrow_floats import (
     narrow,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
@@ -58,9 +59,6 @@ from gcsim.compressors.requests import (
     gather_variable,
 )
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
 _ORDER = list(FORMATS)
@@ -80,7 +78,7 @@ class Fp8Parameters(CompressorParameters):
     )
 
 
-class Fp8(Compressor):
+class Fp8(Compressor[Fp8Parameters]):
     """8-bit floating-point numbers with a power-of-two scale for each tensor."""
 
     Parameters = Fp8Parameters
@@ -94,16 +92,13 @@ class Fp8(Compressor):
         paper="Peng et al., FP8-LM, 2023, arXiv:2310.18313",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: Fp8Parameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, Fp8Parameters)
-        self.parameters = parameters
         self.form = FORMATS[parameters.format]
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: Fp8Parameters) -> Laws:
         """See `Compressor.laws`: half a unit in the last place of each element."""
-        assert isinstance(parameters, Fp8Parameters)
         form = FORMATS[parameters.format]
 
         def bound(values: Tensor) -> float:
@@ -112,20 +107,16 @@ class Fp8(Compressor):
         return Laws(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         if self.parameters.aggregation != "all_gather":
             update: Tensor = yield from self._with_shared_scale(bucket)
             return update
         payloads = yield AllGather(payload=self.encode(bucket.gradient, bucket.layout))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, vector: Tensor, layout: BucketLayout) -> Tensor:
         """Scale and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
         frames = []
-        for piece, values in layout.views(vector):
+        for piece, values in batched(layout.views(vector)):
             scale = power_of_two_scale(largest_magnitude(values), self.form)
             head = as_bytes(torch.tensor([scale], dtype=torch.float32, device=values.device))
             frames.append(

@@ -18,17 +18,14 @@ fp16_compress_hook and bf16_compress_hook.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.narrow_floats import BFLOAT16, FLOAT16, Narrow, narrow
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class HalfPrecision(Compressor):
@@ -47,7 +44,6 @@ class HalfPrecision(Compressor):
 
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
         return Laws(error_bound=cls.form.error_bound)
 
     @classmethod

@@ -24,23 +24,20 @@ Training of Deep Neural Networks", MICRO 2018, doi 10.1109/MICRO.2018.00023.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.narrow_floats import largest_magnitude
 from gcsim.compressors.coding.truncated import add_cut, cut
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _EXPONENT_OFFSET = 256  # exponents -126 … 128 as frame parameters; 0 says that nothing is scaled
 MAX_BOUND = 14
@@ -59,7 +56,7 @@ class InceptionnParameters(CompressorParameters):
     )
 
 
-class Inceptionn(Compressor):
+class Inceptionn(Compressor[InceptionnParameters]):
     """Values cut to 0, 8, 16 or 32 bits under an error bound."""
 
     Parameters = InceptionnParameters
@@ -73,15 +70,9 @@ class Inceptionn(Compressor):
         paper="Li et al., MICRO 2018, doi 10.1109/MICRO.2018.00023",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, InceptionnParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: InceptionnParameters) -> Laws:
         """See `Compressor.laws`: the bound of each form, and of zero the value itself."""
-        assert isinstance(parameters, InceptionnParameters)
 
         def bound(values: Tensor) -> float:
             b, unit = parameters.bound, 1.0
@@ -95,17 +86,13 @@ class Inceptionn(Compressor):
         return Laws(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         payloads = yield from gather_variable(self.encode(bucket.gradient, bucket.layout))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, vector: Tensor, layout: BucketLayout) -> Tensor:
         """Tags and values of each tensor of a float32 `[layout.numel]`: uint8, framed."""
         b, frames = self.parameters.bound, []
-        for piece, values in layout.views(vector):
+        for piece, values in batched(layout.views(vector)):
             exponent = 0
             if self.parameters.relative:
                 exponent = exponent_above(largest_magnitude(values))

@@ -18,24 +18,22 @@ Communication-Efficient Distributed Training", arXiv:2002.11082, section 5, "Lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.base import About
 from gcsim.compressors.coding.bucket_levels import search_levels
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import loop
 from gcsim.compressors.quantization.bucket_tables import BucketTableParameters, BucketTables
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class LinearParameters(BucketTableParameters):
     """Hyper-parameters of `Linear`."""
 
 
-class Linear(BucketTables):
+class Linear(BucketTables[LinearParameters]):
     """Random rounding to the quantiles of the bucket."""
 
     Parameters = LinearParameters
@@ -51,10 +49,9 @@ class Linear(BucketTables):
 
     purpose = "linear rounding"
 
-    @staticmethod
-    def tables(values: Tensor, parameters: CompressorParameters) -> Tensor:
+    @classmethod
+    def tables(cls, values: Tensor, parameters: LinearParameters) -> Tensor:
         """See `BucketTables.tables`."""
-        assert isinstance(parameters, LinearParameters)
         return search_levels(
             values,
             size=parameters.bucket,

@@ -24,26 +24,23 @@ arXiv:1905.10988; the 8-bit range is that of the code in sands-lab/grace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.levels import CHUNK, get_codes, put_codes, random_fractions
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.meter import batched, count_random, kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LOWEST = 18
 """The exponent field of float32 that 8 bits code as 0."""
@@ -59,7 +56,7 @@ class NaturalParameters(CompressorParameters):
     )
 
 
-class Natural(Compressor):
+class Natural(Compressor[NaturalParameters]):
     """Stochastic rounding to powers of two."""
 
     Parameters = NaturalParameters
@@ -73,15 +70,9 @@ class Natural(Compressor):
         paper="Horvath et al., MSML 2022, arXiv:1905.10988",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, NaturalParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: NaturalParameters) -> Laws:
         """Unbiased with 9 bits; 8 bits lose what is outside of their range."""
-        assert isinstance(parameters, NaturalParameters)
         bits = parameters.bits
         return Laws(
             unbiased=bits == 9,
@@ -90,18 +81,14 @@ class Natural(Compressor):
         )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         payloads = yield AllGather(payload=self.encode(bucket, step))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
         bits = self.parameters.bits
         frames = []
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             key = random_key(
                 self.worker.seed, step, piece.index, "natural rounding", self.worker.rank
             )

@@ -19,8 +19,6 @@ Tabrizian/learning-to-quantize.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
@@ -34,11 +32,8 @@ from gcsim.compressors.coding.tables import (
     table_error,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.requests import AllGather, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TableParameters(CompressorParameters):
@@ -65,7 +60,7 @@ class NuqsgdParameters(TableParameters):
     )
 
 
-class Nuqsgd(Compressor):
+class Nuqsgd(Compressor[NuqsgdParameters]):
     """Stochastic quantisation to exponentially spaced levels, bucket by bucket."""
 
     Parameters = NuqsgdParameters
@@ -79,18 +74,15 @@ class Nuqsgd(Compressor):
         paper="Ramezani-Kebrya et al., JMLR 22(114), 2021",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: NuqsgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, NuqsgdParameters)
-        self.parameters = parameters
         self.levels = exponential_levels(
             parameters.bits, parameters.multiplier, zero=parameters.zero
         )
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: NuqsgdParameters) -> Laws:
         """Unbiased, with the error of random rounding between known levels."""
-        assert isinstance(parameters, NuqsgdParameters)
         chosen = parameters
         levels = exponential_levels(chosen.bits, chosen.multiplier, zero=chosen.zero)
 
@@ -100,7 +92,6 @@ class Nuqsgd(Compressor):
         return Laws(unbiased=True, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         chosen = self.parameters
         message = encode_message(
             bucket,
@@ -113,15 +104,5 @@ class Nuqsgd(Compressor):
             purpose="nuqsgd rounding",
         )
         payloads = yield AllGather(payload=message)
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(
-                payload,
-                bucket.layout,
-                update,
-                1.0 / self.worker.count,
-                self.levels,
-                bits=chosen.bits,
-                size=chosen.bucket,
-            )
-        return update
+        coding = {"levels": self.levels, "bits": chosen.bits, "size": chosen.bucket}
+        return self.mean_of(payloads, bucket, add_decoded, **coding)

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -57,12 +57,9 @@ from gcsim.compressors.coding.signs import (
     write_signs,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class OneBitAdamParameters(CompressorParameters):
@@ -87,7 +84,7 @@ class OneBitAdamParameters(CompressorParameters):
     )
 
 
-class OneBitAdam(Compressor):
+class OneBitAdam(Compressor[OneBitAdamParameters]):
     """Adam with frozen variance, whose momentum travels as signs with error feedback."""
 
     Parameters = OneBitAdamParameters
@@ -101,10 +98,8 @@ class OneBitAdam(Compressor):
         paper="Tang et al., ICML 2021, arXiv:2102.02888",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: OneBitAdamParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, OneBitAdamParameters)
-        self.parameters = parameters
         self._momentum: dict[int, Tensor] = {}
         self._variance: dict[int, Tensor] = {}
         self._divisor: dict[int, Tensor] = {}
@@ -115,34 +110,26 @@ class OneBitAdam(Compressor):
         self._server_scale: dict[int, Tensor] = {}
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.settled`."""
-        assert isinstance(parameters, OneBitAdamParameters)
+    def settled(cls, parameters: OneBitAdamParameters) -> int:
         return parameters.freeze_step
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
-        """See `Compressor.phase`."""
-        assert isinstance(parameters, OneBitAdamParameters)
+    def phase(cls, parameters: OneBitAdamParameters, step: int) -> str:
         return "warm-up" if step < parameters.freeze_step else "compressed"
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, OneBitAdamParameters)
+    def momentum(cls, parameters: OneBitAdamParameters) -> tuple[float, bool]:
         return parameters.beta1, False
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: OneBitAdamParameters) -> Laws:
         """See `Compressor.laws`; Adam's direction is not to be compared with a gradient."""
-        assert isinstance(parameters, OneBitAdamParameters)
         if parameters.update == "adam":
             return Laws(scale_free=True)
         norm = parameters.scale
         return Laws(error_bound=lambda v: sign_error(v, norm), error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         if step < self.parameters.freeze_step:
             mean = yield AllReduce(tensor=bucket.gradient.clone())
             return self._warm_up(bucket, mean.div_(self.worker.count))

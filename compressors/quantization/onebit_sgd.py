@@ -30,7 +30,7 @@ at the mean as in Microsoft CNTK's ColumnQuantizer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -48,13 +48,11 @@ from gcsim.compressors.coding.messages import bucket_state, frames_of, split_bod
 from gcsim.compressors.coding.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Threshold = Literal["zero", "mean"]
 
@@ -81,7 +79,7 @@ class OneBitSgdParameters(CompressorParameters):
         return self
 
 
-class OneBitSgd(Compressor):
+class OneBitSgd(Compressor[OneBitSgdParameters]):
     """One bit an element, two levels a column, error feedback at sender and at owner."""
 
     Parameters = OneBitSgdParameters
@@ -95,18 +93,15 @@ class OneBitSgd(Compressor):
         paper="Seide et al., Interspeech 2014",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: OneBitSgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, OneBitSgdParameters)
-        self.parameters = parameters
         self._error: dict[int, Tensor] = {}
         self._owned_error: dict[int, Tensor] = {}
         """By bucket: of the stripes that this worker owns, one tensor after the other."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: OneBitSgdParameters) -> Laws:
         """See `Compressor.laws`: with a threshold of zero, columns lose at most what one would."""
-        assert isinstance(parameters, OneBitSgdParameters)
 
         def error(values: Tensor) -> float:
             left = values.clone()
@@ -123,7 +118,6 @@ class OneBitSgd(Compressor):
         )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         layout, count = bucket.layout, self.worker.count
         matrices = self._matrices(layout)
         if self.parameters.error_feedback:
@@ -166,7 +160,7 @@ class OneBitSgd(Compressor):
 
     def _matrices(self, layout: BucketLayout) -> list[Matrix]:
         matrices = []
-        for piece in layout.slices:
+        for piece in batched(layout.slices):
             rows, columns = matrix_shape(piece)
             if self.parameters.levels_per == "tensor":
                 rows, columns = piece.numel, 1

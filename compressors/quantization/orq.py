@@ -30,18 +30,16 @@ SGD", NeurIPS 2020 (coordinate descent of ALQ).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.base import About
 from gcsim.compressors.coding.bucket_levels import search_levels
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import loop, summing_loop
 from gcsim.compressors.quantization.bucket_tables import BucketTableParameters, BucketTables
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MAX_SWEEPS = 100
 
@@ -54,7 +52,7 @@ class OrqParameters(BucketTableParameters):
     )
 
 
-class Orq(BucketTables):
+class Orq(BucketTables[OrqParameters]):
     """Random rounding to levels that minimise the bucket's error."""
 
     Parameters = OrqParameters
@@ -70,10 +68,9 @@ class Orq(BucketTables):
 
     purpose = "orq rounding"
 
-    @staticmethod
-    def tables(values: Tensor, parameters: CompressorParameters) -> Tensor:
+    @classmethod
+    def tables(cls, values: Tensor, parameters: OrqParameters) -> Tensor:
         """See `BucketTables.tables`."""
-        assert isinstance(parameters, OrqParameters)
         sweeps = MAX_SWEEPS if parameters.refine else 0
 
         def search(rows: Any, levels: Any) -> None:

@@ -31,11 +31,11 @@ Encoding", NIPS 2017, arXiv:1610.02132 (both Elias codings, buckets and the maxi
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
@@ -58,13 +58,11 @@ from gcsim.compressors.coding.levels import (
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.packing import packed_bytes
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Coding = Literal["fixed", "digits", "elias_dense", "elias_sparse"]
 _CODECS: dict[Coding, Codec] = {
@@ -106,7 +104,7 @@ def code_bits(steps: int) -> int:
     return (2 * steps).bit_length()
 
 
-class Qsgd(Compressor):
+class Qsgd(Compressor[QsgdParameters]):
     """Stochastic quantisation to evenly spaced levels, bucket by bucket."""
 
     Parameters = QsgdParameters
@@ -120,15 +118,9 @@ class Qsgd(Compressor):
         paper="Alistarh et al., NIPS 2017, arXiv:1610.02132",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, QsgdParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: QsgdParameters) -> Laws:
         """Unbiased; the error is bounded bucket by bucket (the paper's, and Bernoulli's 1/4)."""
-        assert isinstance(parameters, QsgdParameters)
         chosen = parameters
 
         def bound(values: Tensor) -> float:
@@ -137,22 +129,18 @@ class Qsgd(Compressor):
         return Laws(unbiased=True, error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         message = self.encode(bucket, step)
         if self.parameters.coding in ("fixed", "digits"):
             payloads = yield AllGather(payload=message)
         else:
             payloads = yield from gather_variable(message)
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
         chosen = self.parameters
         frames = []
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             size = chosen.bucket or max(1, piece.numel)
             norms = bucket_norms(values, size, chosen.norm)
             codes = encode_levels(

@@ -25,7 +25,7 @@ with error: S. Zheng, Z. Huang, J. Kwok, NeurIPS 2019, arXiv:1905.10936.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -43,12 +43,10 @@ from gcsim.compressors.coding.signs import (
     write_signs,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ScaledSignParameters(CompressorParameters):
@@ -60,7 +58,7 @@ class ScaledSignParameters(CompressorParameters):
     )
 
 
-class ScaledSign(Compressor):
+class ScaledSign(Compressor[ScaledSignParameters]):
     """Signs times the mean magnitude of each tensor, without memory."""
 
     Parameters = ScaledSignParameters
@@ -68,24 +66,18 @@ class ScaledSign(Compressor):
         title="Scaled sign",
         family="quantization",
         collective="all-gather, or push-pull with one bit both ways",
+        without_server="alltoall_allgather",
         bits="1 + 32 / n",
         unbiased=False,
         state="none",
         paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, ScaledSignParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
+    def laws(cls, parameters: ScaledSignParameters) -> Laws:
         return Laws(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         message = self._encode(bucket)
         if self.parameters.aggregation == "push_pull":
 
@@ -93,7 +85,9 @@ class ScaledSign(Compressor):
                 mean = mean_of(payloads, bucket, self.worker.count)
                 return self._answer(Bucket(layout=bucket.layout, gradient=mean))
 
-            answer = yield PushPull(payload=message, server=serve)
+            answer = yield PushPull(
+                payload=message, server=serve, without_server="alltoall_allgather"
+            )
             return mean_of([answer], bucket, 1)
         payloads = yield AllGather(payload=message)
         return mean_of(payloads, bucket, self.worker.count)
@@ -114,20 +108,20 @@ class EfSignSgd(ScaledSign):
         title="EF-signSGD",
         family="quantization",
         collective="all-gather, or push-pull with one bit both ways",
+        without_server="alltoall_allgather",
         bits="1 + 32 / n",
         unbiased=False,
         state="error (n); server: error (n)",
         paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: ScaledSignParameters) -> None:
         super().__init__(worker, parameters)
         self._memory = SignMemory()
         self._server = SignMemory()
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
+    def laws(cls, parameters: ScaledSignParameters) -> Laws:
         return Laws(error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True)
 
     def owed(self, bucket: Bucket) -> Tensor:
@@ -164,7 +158,7 @@ class SignMemory:
         coded = bucket_state(self._coded, bucket)
         before = self._scales.get(layout.index) or [
             coded.new_zeros(-(-piece.numel // (block_length(piece.numel, self._most) or 1)))
-            for piece in layout.slices
+            for piece in batched(layout.slices)
         ]
         now, frames = [], []
         for number, (piece, values) in enumerate(layout.views(bucket.gradient)):
@@ -208,7 +202,7 @@ def block_length(n: int, most: int | None) -> int:
 def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
     """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
     frames = []
-    for piece, values in layout.views(vector):
+    for piece, values in batched(layout.views(vector)):
         bits, scales = scaled_sign_bits(values, block_length(piece.numel, most))
         frames.append(sign_frame(bits, scales, piece.numel))
     return torch.cat(frames)

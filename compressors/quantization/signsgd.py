@@ -7,7 +7,8 @@ down cannot say.
 
 Three ways to count:
 
-* push_pull: n bits to a server, which counts and returns n bits;
+* push_pull: n bits to a server, which counts and returns n bits (without a server each worker
+  counts a stripe of the elements; the authors' code has rank 0 count, over broadcasts);
 * all_gather: n bits to everybody, and everybody counts (bit planes, eight elements a byte);
 * counters: an all-reduce of the number of negative votes, in the smallest integers that hold the
   number of workers: uint8 up to 255 of them, int16 up to 32767, else int32. log2(N + 1) bits
@@ -27,10 +28,11 @@ Communication Efficient and Fault Tolerant", ICLR 2019, arXiv:1810.05291.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
+from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
@@ -40,13 +42,10 @@ from gcsim.compressors.coding.packing import check_packed, pack_signs
 from gcsim.compressors.coding.signs import add_signs, write_signs
 from gcsim.compressors.coding.votes import add_votes, more_than, no_votes
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class SignSgdParameters(CompressorParameters):
@@ -74,7 +73,10 @@ class SignumParameters(SignSgdParameters):
     beta: float = Field(0.9, ge=0, lt=1, description="weight of the past in the running average")
 
 
-class SignSgd(Compressor):
+P = TypeVar("P", bound=SignSgdParameters, default=SignSgdParameters)
+
+
+class SignSgd(Compressor[P]):
     """Majority vote of gradients' signs."""
 
     Parameters: ClassVar[type[CompressorParameters]] = SignSgdParameters
@@ -82,24 +84,18 @@ class SignSgd(Compressor):
         title="signSGD with majority vote",
         family="quantization",
         collective="push-pull, all-gather, or all-reduce of vote counters",
+        without_server="alltoall_allgather",
         bits="1, each way (push_pull); 1 (all_gather); 8 (counters)",
         unbiased=False,
         state="none",
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, SignSgdParameters)
-        self.parameters = parameters
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
+    def laws(cls, parameters: P) -> Laws:
         return Laws(scale_free=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         layout = bucket.layout
         voted = self._voted(bucket)
         ties = self.parameters.tie == "zero"
@@ -121,7 +117,9 @@ class SignSgd(Compressor):
                 votes.add(payload)
             return votes.message()
 
-        answer = yield PushPull(payload=encode(voted, layout), server=serve)
+        answer = yield PushPull(
+            payload=encode(voted, layout), server=serve, without_server="alltoall_allgather"
+        )
         write_decoded(answer, layout, update)
         return update
 
@@ -130,7 +128,7 @@ class SignSgd(Compressor):
         return bucket.gradient
 
 
-class Signum(SignSgd):
+class Signum(SignSgd[SignumParameters]):
     """Majority vote of the signs of the gradients' running averages."""
 
     Parameters = SignumParameters
@@ -138,26 +136,25 @@ class Signum(SignSgd):
         title="Signum with majority vote",
         family="quantization",
         collective="push-pull, all-gather, or all-reduce of vote counters",
+        without_server="alltoall_allgather",
         bits="1, each way (push_pull); 1 (all_gather); 8 (counters)",
         unbiased=False,
         state="momentum (n)",
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: SignumParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, SignumParameters)
-        self._beta = parameters.beta
         self._average: dict[int, Tensor] = {}
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, SignumParameters)
+    def momentum(cls, parameters: SignumParameters) -> tuple[float, bool]:
         return parameters.beta, False
 
     def _voted(self, bucket: Bucket) -> Tensor:
-        return bucket_state(self._average, bucket).lerp_(bucket.gradient, 1.0 - self._beta)
+        return bucket_state(self._average, bucket).lerp_(
+            bucket.gradient, 1.0 - self.parameters.beta
+        )
 
 
 # --- counting --------------------------------------------------------------------------------
@@ -170,7 +167,7 @@ class Votes:
         self._layout = layout
         self._half = count // 2
         self._ties = count % 2 == 0
-        self._counts = [no_votes(piece.numel, count, like) for piece in layout.slices]
+        self._counts = [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
 
     def add(self, message: Tensor) -> None:
         """Count one worker's message; raises `InputError` when it is damaged."""
@@ -227,7 +224,7 @@ def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: A
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     return torch.cat(
-        [_frame(pack_signs(values), piece.numel) for piece, values in layout.views(vector)]
+        [_frame(pack_signs(values), piece.numel) for piece, values in batched(layout.views(vector))]
     )
 
 

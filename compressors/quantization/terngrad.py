@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -41,15 +41,12 @@ from gcsim.compressors.coding.levels import (
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.packing import packed_bytes
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Scalar = Literal["largest", "clip"]
 _BASE3, _TWO_BIT = 0, 1  # the frame's flags
@@ -83,7 +80,7 @@ class TernGradParameters(CompressorParameters):
         return self
 
 
-class TernGrad(Compressor):
+class TernGrad(Compressor[TernGradParameters]):
     """Random ternary digits times a scalar that the workers share."""
 
     Parameters = TernGradParameters
@@ -97,20 +94,17 @@ class TernGrad(Compressor):
         paper="Wen et al., NIPS 2017, arXiv:1705.07878",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: TernGradParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, TernGradParameters)
         if parameters.packing == "all_reduce" and worker.count > _MOST_WORKERS:
             raise InputError(
                 f"terngrad.packing = all_reduce: the sums of {worker.count} workers' digits do "
                 f"not fit int8, {_MOST_WORKERS} do"
             )
-        self.parameters = parameters
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: TernGradParameters) -> Laws:
         """Unbiased only without clipping; the error is known exactly, clipping included."""
-        assert isinstance(parameters, TernGradParameters)
         chosen = parameters
 
         def error(values: Tensor) -> float:
@@ -123,11 +117,10 @@ class TernGrad(Compressor):
         return Laws(unbiased=chosen.clip is None, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         chosen = self.parameters
         found = [
             bound_and_scalar(values, chosen.clip, chosen.scalar)
-            for _, values in bucket.layout.views(bucket.gradient)
+            for _, values in batched(bucket.layout.views(bucket.gradient))
         ]
         bounds = [bound for bound, _ in found]
         scalars = bucket.gradient.new_tensor([scalar for _, scalar in found])

@@ -31,20 +31,22 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.packing import pack_bits, unpack_bits
 from gcsim.compressors.coding.rotated import LARGEST, rotate_back, round_rotated
 from gcsim.compressors.coding.truncated_normals import best_grid_points
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
     array,
@@ -54,14 +56,10 @@ from gcsim.compressors.loops import (
     summing_loop,
     written_back,
 )
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 _ANSWER = 128  # added to the flags of what the server returns
 
@@ -108,7 +106,7 @@ class ThcParameters(CompressorParameters):
         return -NormalDist().inv_cdf(p / 2)
 
 
-class Thc(Compressor):
+class Thc(ErrorFeedback[ThcParameters]):
     """Rotated, clamped and rounded to integers that a server can add."""
 
     Parameters = ThcParameters
@@ -116,41 +114,30 @@ class Thc(Compressor):
         title="THC",
         family="quantization",
         collective="all-reduce (norms), push-pull of codes and sums (or all-reduce of integers)",
+        without_server="alltoall_allgather",
         bits="bits + 32 / n up; 8 down (16 from 256 / granularity workers on); all_reduce: 8 (16)",
         unbiased=False,
         state="error (n)",
         paper="Li et al., NSDI 2024, arXiv:2302.08545",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: ThcParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, ThcParameters)
-        self.parameters = parameters
         self.table = lookup_table(parameters)
-        self._error: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, ThcParameters)
+    def laws(cls, parameters: ThcParameters) -> Laws:
         return Laws(conserves=parameters.error_feedback)
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self._error, bucket).clone()
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         layout = bucket.layout
         if self.parameters.error_feedback:
-            held = bucket_state(self._error, bucket)
+            held = bucket_state(self.residual, bucket)
         else:
             held = torch.zeros_like(bucket.gradient)
         norms = torch.tensor([
             add_and_measure(part, bucket.gradient[piece.offset : piece.offset + piece.numel])
-            for piece, part in layout.views(held)
+            for piece, part in batched(layout.views(held))
         ])  # fmt: skip
         norms = yield AllReduce(tensor=norms, op="max")
         ranges = [
@@ -163,13 +150,17 @@ class Thc(Compressor):
             for (_, part), own in zip(layout.views(integers), codes, strict=True):
                 add_integers(part, own, self.table)
             total = yield AllReduce(tensor=integers)
-            sums = [part for _, part in layout.views(total)]
+            sums = [part for _, part in batched(layout.views(total))]
         else:
 
             def serve(payloads: Iterable[Tensor]) -> Tensor:
                 return self._serve(layout, payloads)
 
-            answer = yield PushPull(payload=self._message(codes, layout), server=serve)
+            answer = yield PushPull(
+                payload=self._message(codes, layout),
+                server=serve,
+                without_server="alltoall_allgather",
+            )
             sums = self._read_answer(answer, layout)
         update = torch.empty_like(bucket.gradient)
         for (piece, part), own, most in zip(layout.views(update), sums, ranges, strict=True):
@@ -219,7 +210,7 @@ class Thc(Compressor):
         """The server's step: sums of the table's integers."""
         chosen = self.parameters
         dtype = self._sum_dtype()
-        sums = [torch.zeros(piece.numel, dtype=dtype) for piece in layout.slices]
+        sums = [torch.zeros(piece.numel, dtype=dtype) for piece in batched(layout.slices)]
         for payload in payloads:
             frames = frames_of(payload, layout, Codec.THC)
             for total, (piece, frame) in zip(sums, frames, strict=True):

@@ -12,16 +12,11 @@ bf16_compress_hook, PyTorch 2.13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.half import BrainFloat, HalfPrecision
 from gcsim.compressors.requests import AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TorchFp16(HalfPrecision):
@@ -38,7 +33,6 @@ class TorchFp16(HalfPrecision):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         mean: Tensor = yield from cast_exchange(self, bucket, self.dtype())
         return mean
 
@@ -57,7 +51,6 @@ class TorchBf16(BrainFloat):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         mean: Tensor = yield from cast_exchange(self, bucket, self.dtype())
         return mean
 

@@ -22,19 +22,14 @@ T. Lin et al., "Don't Use Large Mini-batches, Use Local SGD", ICLR 2020, arXiv:1
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TorchPostLocalSgdParameters(CompressorParameters):
@@ -47,7 +42,7 @@ class TorchPostLocalSgdParameters(CompressorParameters):
     momentum: float = Field(0.9, ge=0, lt=1, description="heavy-ball momentum of the optimiser")
 
 
-class TorchPostLocalSgd(Compressor):
+class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
     """post_localSGD_hook with PeriodicModelAverager."""
 
     Parameters = TorchPostLocalSgdParameters
@@ -61,52 +56,41 @@ class TorchPostLocalSgd(Compressor):
         paper="torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: TorchPostLocalSgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, TorchPostLocalSgdParameters)
-        self.parameters = parameters
         self._momentum: dict[int, Tensor] = {}
         self._applied: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: TorchPostLocalSgdParameters) -> Laws:
         """See `Compressor.laws`: nothing is lost, the workers' mean step is always the mean."""
-        assert isinstance(parameters, TorchPostLocalSgdParameters)
         return Laws(conserves=True, replicas="meet" if parameters.interval > 1 else "identical")
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
+    def settled(cls, parameters: TorchPostLocalSgdParameters) -> int:
         """See `Compressor.settled`: the step after the first averaging, where a round begins."""
-        assert isinstance(parameters, TorchPostLocalSgdParameters)
         return parameters.start + 1
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, TorchPostLocalSgdParameters)
+    def period(cls, parameters: TorchPostLocalSgdParameters) -> int:
         return parameters.interval
 
     @classmethod
-    def window(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.window`."""
+    def window(cls, parameters: TorchPostLocalSgdParameters) -> int:
         return cls.period(parameters)
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
         """See `Compressor.phase`: "dense" before `start`, then "averaging" or "local"."""
-        assert isinstance(parameters, TorchPostLocalSgdParameters)
         if step < parameters.start:
             return "dense"
         return "local" if (step - parameters.start) % parameters.interval else "averaging"
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, TorchPostLocalSgdParameters)
+    def momentum(cls, parameters: TorchPostLocalSgdParameters) -> tuple[float, bool]:
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         direction = bucket_state(self._momentum, bucket).mul_(self.parameters.momentum)
         phase = self.phase(self.parameters, step)
         if phase == "dense":

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -34,13 +34,10 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.low_rank.powersgd import gaussian, part
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, Request
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TorchPowerSgdParameters(CompressorParameters):
@@ -63,7 +60,7 @@ class TorchPowerSgdParameters(CompressorParameters):
     )
 
 
-class TorchPowerSgd(Compressor):
+class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
     """powerSGD_hook and batched_powerSGD_hook."""
 
     Parameters = TorchPowerSgdParameters
@@ -77,23 +74,19 @@ class TorchPowerSgd(Compressor):
         paper="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: TorchPowerSgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, TorchPowerSgdParameters)
-        self.parameters = parameters
         self._error: dict[int, Tensor] = {}
         self._query: dict[int, list[Tensor]] = {}
         """By bucket: Q of each matrix, float32 `[1, b, r]`."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: TorchPowerSgdParameters) -> Laws:
         """See `Compressor.laws`: the update of one worker is a projection of its matrices."""
-        assert isinstance(parameters, TorchPowerSgdParameters)
 
         return Laws(conserves=parameters.error_feedback, error_bound=energy)
 
     def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
         if not self.parameters.error_feedback:
             return None
         error = self._error.get(bucket.layout.index)
@@ -102,19 +95,15 @@ class TorchPowerSgd(Compressor):
         return error[: bucket.gradient.numel()].clone()
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.settled`."""
-        assert isinstance(parameters, TorchPowerSgdParameters)
+    def settled(cls, parameters: TorchPowerSgdParameters) -> int:
         return parameters.start
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+    def phase(cls, parameters: TorchPowerSgdParameters, step: int) -> str:
         """See `Compressor.phase`: "dense" before `start`, then "step"."""
-        assert isinstance(parameters, TorchPowerSgdParameters)
         return "dense" if step < parameters.start else "step"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         if step < self.parameters.start:
             mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
             return mean

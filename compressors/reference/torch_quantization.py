@@ -23,20 +23,15 @@ torch.ao.quantization.observer (MinMaxObserver, PerChannelMinMaxObserver), PyTor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, read_frames
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 LEVELS = 255
 _CODES, _RANGES = 0, 1  # a frame's flags
@@ -73,12 +68,7 @@ class TorchQuantizationPerTensor(Compressor):
         """The gradient as the rows that share a range: float32 `[rows, length]`."""
         return gradient[None]
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        self.parameters = parameters
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         n, count = bucket.gradient.numel(), self.worker.count
         rows = self.rows(bucket.gradient, self.parameters)
         scale, zero = ranges(rows)

@@ -7,7 +7,8 @@ their tables (32 r c bits, divided by their number) and momentum and error live 
     estimate_i = median over rows of s(i) S_e[row, h(i)],    update = the k largest estimates,
 and the cells that the update hits become zero in S_e and in S_u. With a parameter server
 (`aggregate: push_pull`) the tables go up and k indices and values come down (64 k bits); the
-state is the server's. With `all_reduce` every worker keeps the state and nothing comes down.
+state is the server's; it reads all columns for every estimate, so that without a server everybody
+gets all tables. With `all_reduce` every worker keeps the state and nothing comes down.
 
 The table is one for the whole bucket, as is k = max(1, round(n ratio)); by default c = .075 n and
 k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 million parameters.
@@ -32,7 +33,7 @@ Sketching", ICML 2020, arXiv:2007.07682; the published code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -47,14 +48,11 @@ from gcsim.compressors.coding.frame import (
     read_frames,
 )
 from gcsim.compressors.coding.selection import count_kept, largest
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import written_back
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch, take_off
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class CountSketchParameters(CompressorParameters):
@@ -77,7 +75,7 @@ class CountSketchParameters(CompressorParameters):
     blocks: int = Field(1, ge=1, description="parts of the bucket that share their hashes")
 
 
-class CountSketch(Compressor):
+class CountSketch(Compressor[CountSketchParameters]):
     """Count sketches are summed; the heavy coordinates of the sum are the update."""
 
     Parameters = CountSketchParameters
@@ -85,16 +83,15 @@ class CountSketch(Compressor):
         title="FetchSGD (count sketch)",
         family="sketching",
         collective="all-reduce of the table (or push-pull: table up, sparse update down)",
+        without_server="all_gather",
         bits="32 rows columns / n; push-pull: 64 ratio down",
         unbiased=False,
         state="momentum and error tables (2 rows columns); push-pull: the server's",
         paper="Rothchild et al., FetchSGD, ICML 2020, arXiv:2007.07682",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: CountSketchParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, CountSketchParameters)
-        self.parameters = parameters
         self._momentum: dict[int, Tensor] = {}
         self._error: dict[int, Tensor] = {}
         """By bucket: float32 `[r, c]`."""
@@ -102,13 +99,10 @@ class CountSketch(Compressor):
         """By bucket: rows, columns and blocks of the tables; others cannot be added to them."""
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, CountSketchParameters)
+    def momentum(cls, parameters: CountSketchParameters) -> tuple[float, bool]:
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         hashes = self.hashes(bucket)
         table = sketch(bucket.gradient, hashes)
         n = bucket.gradient.numel()
@@ -126,7 +120,7 @@ class CountSketch(Compressor):
                 return _pack(torch.cat([as_bytes(part) for part in found]), n, found[0].numel())
 
             message = _pack(as_bytes(table.view(-1)), n, n)
-            answer = yield PushPull(payload=message, server=serve)
+            answer = yield PushPull(payload=message, server=serve, without_server="all_gather")
             indices, values = unpack_answer(answer, n)
         update = torch.zeros_like(bucket.gradient)
         update[indices.long()] = values

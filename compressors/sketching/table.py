@@ -15,17 +15,15 @@ ICALP 2002.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import count_bytes, kernel
 from gcsim.compressors.random import bits64, random_key, stream
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 PARTS = 2
 """Partial tables: each row of each is written by one thread only."""

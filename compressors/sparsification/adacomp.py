@@ -25,26 +25,24 @@ arXiv:1712.02679.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.marks import note_places
 from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 MOST = (1 << 14) - 1
 """Elements of the largest bin: the last of 2^14 positions stands for an empty bin."""
@@ -64,7 +62,7 @@ class AdaCompParameters(CompressorParameters):
     )
 
 
-class AdaComp(Compressor):
+class AdaComp(ErrorFeedback[AdaCompParameters]):
     """Elements that reach their bin's maximum, as signs of one magnitude."""
 
     Parameters = AdaCompParameters
@@ -78,26 +76,16 @@ class AdaComp(Compressor):
         paper="Chen et al., AdaComp, AAAI 2018, arXiv:1712.02679",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, AdaCompParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`."""
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is sent: uint8, one frame a tensor."""
         residual = bucket_state(self.residual, bucket)
         frames = []
-        for piece, gradient in bucket.layout.views(bucket.gradient):
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             memory = residual[piece.offset : piece.offset + piece.numel]
             size = self.bin_size(piece)
             factor = self.parameters.scale_factor - 1
@@ -113,13 +101,8 @@ class AdaComp(Compressor):
         return self.parameters.bin_conv if len(piece.shape) > 2 else self.parameters.bin_fc
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
+    def laws(cls, parameters: AdaCompParameters) -> Laws:
         return Laws(conserves=True)
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        return bucket_state(self.residual, bucket).clone()
 
 
 def add_and_select(

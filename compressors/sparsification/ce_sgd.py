@@ -33,6 +33,9 @@ Readings where the paper is open or slips:
   when tensors travel is the matter of buckets, not of this method.
 * What is not sent is lost (`residual` keeps it for the next step).
 
+The server averages element by element and needs of a worker's V what belongs to the element: where
+there is no server, each worker serves a stripe of the elements. (The paper has a server.)
+
 State beside V and marks (n bits each): M (int32), age (one byte), last update (n floats) with
 feedback "descent"; the server's V of each worker. Memory of a step: below 3 n floats.
 
@@ -44,12 +47,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.bitmap import as_mask, at_bits, unite
 from gcsim.compressors.coding.frame import Codec, Frame, read_frames
@@ -57,10 +60,11 @@ from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.packing import packed_bytes
 from gcsim.compressors.coding.selection import count_kept
 from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.sparsification.ce_sgd_messages import (
@@ -74,9 +78,6 @@ from gcsim.compressors.sparsification.ce_sgd_messages import (
 )
 from gcsim.compressors.sparsification.ce_sgd_selection import Selection
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class CeSgdParameters(CompressorParameters):
@@ -100,27 +101,25 @@ class CeSgdParameters(CompressorParameters):
     )
 
 
-class CeSgd(Compressor):
+class CeSgd(ErrorFeedback[CeSgdParameters]):
     """Coordinates that are kept while the feedback is good; a server that remembers them."""
 
     Parameters = CeSgdParameters
     about = About(
         title="CE-SGD",
         family="sparsification",
-        collective="push-pull (parameter server)",
+        collective="push-pull",
+        without_server="alltoall_allgather",
         bits="8 a tensor + (new V: 1) + 32 |V| / n + 64 speculative; down 1 + 32 |union| / n",
         unbiased=False,
         state="V (n bits), M (n), age (n bytes), last update (n); server: V of each worker",
         paper="Tao et al., CE-SGD",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: CeSgdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, CeSgdParameters)
-        self.parameters = parameters
         self._selections: dict[int, Selection] = {}
         """By tensor."""
-        self._residual: dict[int, Tensor] = {}
         self._last: dict[int, Tensor] = {}
         """By bucket: the last update, with feedback "descent"."""
         self._norms: dict[int, list[float]] = {}
@@ -129,10 +128,12 @@ class CeSgd(Compressor):
         self._known: dict[tuple[int, int], Tensor] = {}
         """The server's: V by (tensor, rank)."""
 
+    @property
+    def remembers(self) -> bool:
+        return self.parameters.residual
+
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, CeSgdParameters)
+    def laws(cls, parameters: CeSgdParameters) -> Laws:
         p = parameters
 
         def bound(values: Tensor) -> float:
@@ -148,25 +149,20 @@ class CeSgd(Compressor):
             replicas="differ" if p.mask_received else "identical",
         )
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
-        if not self.parameters.residual:
-            return None
-        return bucket_state(self._residual, bucket).clone()
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         message = self.encode(bucket, step)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             return self._serve(bucket, payloads)
 
-        answer = yield PushPull(payload=message, server=serve)
+        answer = yield PushPull(
+            payload=message, server=serve, without_server="alltoall_allgather", variable=True
+        )
         update = torch.zeros_like(bucket.gradient)
         add_answer(answer, bucket.layout, update)
         self._remember(bucket, update)
         if self.parameters.mask_received:
-            for piece, part in bucket.layout.views(update):
+            for piece, part in batched(bucket.layout.views(update)):
                 part.mul_(as_mask(self._selections[piece.index].chosen, piece.numel))
         return update
 
@@ -201,9 +197,9 @@ class CeSgd(Compressor):
         improved = self._improved(bucket)
         source = bucket.gradient
         if self.parameters.residual:
-            source = bucket_state(self._residual, bucket).add_(source)
+            source = bucket_state(self.residual, bucket).add_(source)
         frames = []
-        for piece, values in bucket.layout.views(source):
+        for piece, values in batched(bucket.layout.views(source)):
             frame = self._encode(piece, values, improved, step)
             frames.append(frame)
             if self.parameters.residual:
@@ -248,7 +244,7 @@ class CeSgd(Compressor):
         total = torch.zeros_like(bucket.gradient)
         unions = {
             piece.index: total.new_zeros(packed_bytes(piece.numel, 1), dtype=torch.uint8)
-            for piece in bucket.layout.slices
+            for piece in batched(bucket.layout.slices)
         }
         for rank, payload in enumerate(payloads):
             for piece, frame in frames_of(payload, bucket.layout, Codec.CE_SGD):
@@ -257,7 +253,10 @@ class CeSgd(Compressor):
                 add_parts(parts, part, 1.0 / self.worker.count)
                 unite(unions[piece.index], parts.chosen, parts.indices)
         return torch.cat(
-            [pack_answer(part, unions[piece.index]) for piece, part in bucket.layout.views(total)]
+            [
+                pack_answer(part, unions[piece.index])
+                for piece, part in batched(bucket.layout.views(total))
+            ]
         )
 
     def _received(self, piece: TensorSlice, frame: Frame, rank: int) -> Parts:

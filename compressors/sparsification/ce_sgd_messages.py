@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.bitmap import add_at_bits, at_bits, bit_starts
@@ -22,14 +22,10 @@ from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, p
 from gcsim.compressors.coding.levels import add_packed_levels, bucket_norms, encode_levels
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.packing import check_packed, packed_bytes
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.meter import unpriced
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.bitmap import BLOCK
 from gcsim.compressors.coding.packing import packed_bytes
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
@@ -31,11 +32,7 @@ from gcsim.compressors.sparsification.ce_sgd_speculation import (
     level_of,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    Counts = NDArray[np.int64]
+Counts = NDArray[np.int64]
 
 _REWARD, _KEEP, _DRAW, _START = range(4)
 

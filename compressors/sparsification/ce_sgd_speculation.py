@@ -7,20 +7,18 @@ a uniformly random one, by trying places. See `ce_sgd_selection.py` for how the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.bitmap import BLOCK
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.random import bits64
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    Counts = NDArray[np.int64]
+Counts = NDArray[np.int64]
 
 NEVER = np.int32(2**31 - 1)
 """The level of elements in V: after all values of M."""

@@ -34,12 +34,12 @@ arXiv:2102.03112; rates, skipped tensors and fractions as in the authors' code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.bloom import bloom_filter, bloom_positives, bloom_size
 from gcsim.compressors.coding.curve import fit_curve, read_curve
@@ -62,14 +62,13 @@ from gcsim.compressors.coding.selection import (
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.coding.subsets import distinct_positions
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
+from gcsim.compressors.meter import batched
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BLOOM = 15
 """In the frame's flags, in the place of an index coder."""
@@ -97,7 +96,7 @@ class DeepReduceParameters(CompressorParameters):
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
 
 
-class DeepReduce(Compressor):
+class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     """Bloom filter and fitted curves around top-k."""
 
     Parameters = DeepReduceParameters
@@ -111,17 +110,8 @@ class DeepReduce(Compressor):
         paper="Kostopoulou et al., NeurIPS 2021, arXiv:2102.03112",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, DeepReduceParameters)
-        self.parameters = parameters
-        self._residual: dict[int, Tensor] = {}
-
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, DeepReduceParameters)
-
+    def laws(cls, parameters: DeepReduceParameters) -> Laws:
         def bound(v: Tensor) -> float:
             n = v.numel()
             certain = share_kept(n, parameters.ratio)
@@ -131,14 +121,7 @@ class DeepReduce(Compressor):
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self._residual, bucket).clone()
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         message, fixed_length = self.encode(bucket, step)
         if fixed_length:
             payloads = yield AllGather(payload=message)
@@ -155,10 +138,10 @@ class DeepReduce(Compressor):
     def encode(self, bucket: Bucket, step: int) -> tuple[Tensor, bool]:
         """(message, whether all workers' messages are as long); the residual is brought on."""
         feedback = self.parameters.error_feedback
-        sums = bucket_state(self._residual, bucket) if feedback else bucket.gradient
+        sums = bucket_state(self.residual, bucket) if feedback else bucket.gradient
         frames = []
         fixed_length = True
-        for piece, part in bucket.layout.views(sums):
+        for piece, part in batched(bucket.layout.views(sums)):
             k = count_kept(piece.numel, self.parameters.ratio)
             if feedback:
                 own = bucket.gradient[piece.offset : piece.offset + piece.numel]

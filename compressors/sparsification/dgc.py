@@ -22,6 +22,9 @@ SGD's momentum; masking gives momentum up.
 
 Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N).
 
+Its price on a GPU is that of kernels over all tensors of a bucket (`meter.batched`); the authors'
+code launches its own for each parameter, from the parameter's hook.
+
 Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887;
 sampling, bounds and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression),
 with 32-bit indices.
@@ -32,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -57,14 +60,11 @@ from gcsim.compressors.coding.sparse import (
     travelling,
 )
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 UPPER, LOWER = 1.3, 0.8
 """Counts beyond these multiples of k are corrected."""
@@ -98,7 +98,7 @@ class DgcParameters(CompressorParameters):
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
-class DeepGradientCompression(Compressor):
+class DeepGradientCompression(Compressor[DgcParameters]):
     """Momentum-corrected sparse accumulation with a sampled threshold."""
 
     Parameters = DgcParameters
@@ -112,25 +112,20 @@ class DeepGradientCompression(Compressor):
         paper="Lin et al., Deep Gradient Compression, ICLR 2018",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: DgcParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, DgcParameters)
-        self.parameters = parameters
         self.u: dict[int, Tensor] = {}
         """Momentum by tensor, float32, flat."""
         self.v: dict[int, Tensor] = {}
         """Velocity: momentum accumulated since an element was last sent."""
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, DgcParameters)
+    def momentum(cls, parameters: DgcParameters) -> tuple[float, bool]:
         return parameters.momentum, parameters.nesterov
 
     @classmethod
-    def settled(cls, parameters: CompressorParameters) -> int:
+    def settled(cls, parameters: DgcParameters) -> int:
         """See `Compressor.settled`: the warm-up is over."""
-        assert isinstance(parameters, DgcParameters)
         return parameters.warmup_epochs * parameters.steps_per_epoch
 
     def ratio(self, step: int) -> float:
@@ -155,15 +150,16 @@ class DeepGradientCompression(Compressor):
             small = torch.cat([self._clipped(part) for _, part in dense])
             total: Tensor = yield AllReduce(tensor=small)
             means = torch.split(total.mul_(scale), [piece.numel for piece, _ in dense])
-            for (piece, _), mean in zip(dense, means, strict=True):
+            for (piece, _), mean in batched(zip(dense, means, strict=True)):
                 part = update[piece.offset : piece.offset + piece.numel]
                 part.copy_(self._momentum(piece, mean))
         if sparse:
-            frames = [self._encode(piece, part, step) for piece, part in sparse]
+            # Samples and candidates are short: one selection for all tensors.
+            frames = [self._encode(p, part, step) for p, part in batched(sparse, "selection")]
             payloads = yield from gather_variable(torch.cat(frames))
             layout = replace(bucket.layout, slices=tuple(piece for piece, _ in sparse))
             for payload in payloads:
-                add_message(update, layout, payload, scale)
+                add_message(payload, layout, update, scale)
         return update
 
     def _momentum(self, piece: TensorSlice, gradient: Tensor) -> Tensor:
@@ -233,9 +229,7 @@ class DeepGradientCompression(Compressor):
     # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, DgcParameters)
+    def laws(cls, parameters: DgcParameters) -> Laws:
         plain = parameters.clip_norm is None and not parameters.nesterov
         return Laws(
             error_bound=energy if plain else None,

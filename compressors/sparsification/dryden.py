@@ -21,12 +21,13 @@ training of deep neural networks", MLHPC 2016 (adaptive quantization).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.marks import (
     BLOCK,
@@ -46,15 +47,12 @@ from gcsim.compressors.coding.selection import (
     strided_sample,
 )
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import Exchange, gather_variable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 _ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
 """The smallest threshold: what is not zero."""
@@ -68,7 +66,7 @@ class DrydenParameters(CompressorParameters):
     )
 
 
-class Dryden(Compressor):
+class Dryden(ErrorFeedback[DrydenParameters]):
     """The largest of each sign as that sign's mean, with a residual."""
 
     Parameters = DrydenParameters
@@ -82,26 +80,16 @@ class Dryden(Compressor):
         paper="Dryden et al., Communication quantization, MLHPC 2016",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, DrydenParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`."""
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_signed(update, bucket.layout, payload, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_signed)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is decoded: uint8, one frame a tensor."""
         residual = bucket_state(self.residual, bucket)
         frames = []
-        for piece, gradient in bucket.layout.views(bucket.gradient):
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             memory = residual[piece.offset : piece.offset + piece.numel]
             indices, values = add_and_select(memory, gradient, self.parameters.proportion)
             positive, negative = _means(values)
@@ -110,10 +98,7 @@ class Dryden(Compressor):
         return torch.cat(frames)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, DrydenParameters)
-
+    def laws(cls, parameters: DrydenParameters) -> Laws:
         def bound(vector: Tensor) -> float:
             left = energy(vector)
             for side in (vector[vector > 0].double(), vector[vector < 0].double()):
@@ -122,10 +107,6 @@ class Dryden(Compressor):
             return left
 
         return Laws(error_bound=bound, conserves=True)
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        return bucket_state(self.residual, bucket).clone()
 
 
 def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[Tensor, Tensor]:

@@ -21,12 +21,12 @@ sample, strictness and momentum as in Marian's code (gradient_dropping).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.marks import Marks, add_and_mark, mark, take
@@ -39,13 +39,12 @@ from gcsim.compressors.coding.sparse import (
     pack_sparse,
     travelling,
 )
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.threshold import just_above
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class GradientDroppingParameters(CompressorParameters):
@@ -64,7 +63,7 @@ class GradientDroppingParameters(CompressorParameters):
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
-class GradientDropping(Compressor):
+class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
     """The largest share of the elements, by a sampled quantile, with a residual."""
 
     Parameters = GradientDroppingParameters
@@ -78,27 +77,18 @@ class GradientDropping(Compressor):
         paper="Aji & Heafield, Sparse communication, EMNLP 2017",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: GradientDroppingParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, GradientDroppingParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`."""
         self._momentum: dict[int, Tensor] = {}
 
     @classmethod
-    def momentum(cls, parameters: CompressorParameters) -> tuple[float, bool]:
-        """See `Compressor.momentum`."""
-        assert isinstance(parameters, GradientDroppingParameters)
+    def momentum(cls, parameters: GradientDroppingParameters) -> tuple[float, bool]:
         return parameters.momentum, parameters.momentum > 0
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_message(update, bucket.layout, payload, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
@@ -111,7 +101,7 @@ class GradientDropping(Compressor):
         if self.parameters.scope == "bucket":
             return torch.cat(self._send_bucket(bucket, residual, added, velocity))
         frames = []
-        for piece, memory in bucket.layout.views(residual):
+        for piece, memory in batched(bucket.layout.views(residual)):
             part = slice(piece.offset, piece.offset + piece.numel)
             indices, sent = self._send(
                 memory, added[part], None if velocity is None else velocity[part]
@@ -165,15 +155,9 @@ class GradientDropping(Compressor):
         return 0.0 if sent == values.numel() else kth_magnitude(values, sent + 1)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, GradientDroppingParameters)
+    def laws(cls, parameters: GradientDroppingParameters) -> Laws:
         m = parameters.momentum
         return Laws(
             error_bound=None if m else energy,
             conserves=m == 0 or not parameters.factor_masking,
         )
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        return bucket_state(self.residual, bucket).clone()

@@ -35,27 +35,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.sampling import Weights
 from gcsim.compressors.coding.selection import count_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.sparsification.mean_shares import rounding_error, share_of_mean
 from gcsim.compressors.sparsification.sampling_distribution import Distribution
 from gcsim.compressors.sparsification.sampling_normalisation import scale_for_count
 from gcsim.errors import InputError, InternalError, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Scope = Literal["last", "ever"]
 
@@ -97,7 +96,7 @@ class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSampling
     reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
 
 
-class RandomSamplingBayes(Compressor):
+class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
     """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
 
     Parameters: ClassVar[type[CompressorParameters]] = RandomSamplingBayesParameters
@@ -111,20 +110,21 @@ class RandomSamplingBayes(Compressor):
         paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, section 4.3",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: RandomSamplingParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, RandomSamplingParameters)
-        self.parameters = parameters
         self.alpha: float = getattr(parameters, "alpha", 1.0)
         scope: Scope = getattr(parameters, "prior_scope", "last")
         self.remembers_all = scope == "ever" and self.alpha < 1.0
         self.distributions: dict[int, Distribution] = {}
         """By tensor."""
-        self._residual: dict[int, Tensor] = {}
+
+    @property
+    def remembers(self) -> bool:
+        return self.parameters.residual
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the sampled coordinates, float32 `[n]`."""
-        for piece in bucket.layout.slices:
+        for piece in batched(bucket.layout.slices):
             if piece.index not in self.distributions and piece.numel:
                 chance = self._count(piece) / piece.numel
                 weights = Weights(torch.full((piece.numel,), chance))
@@ -153,7 +153,7 @@ class RandomSamplingBayes(Compressor):
         device = bucket.gradient.device
         drawn = [torch.zeros(0, dtype=torch.int64, device=device)]
         probabilities = [torch.zeros(0, device=device)]
-        for piece in bucket.layout.slices:
+        for piece in batched(bucket.layout.slices):
             if piece.numel:
                 positions, chances = self._draw_tensor(piece, step)
                 drawn.append(positions.to(device).add_(piece.offset))
@@ -182,7 +182,7 @@ class RandomSamplingBayes(Compressor):
         """The gradient, plus the residual (in whose memory it then is)."""
         if not self.parameters.residual:
             return bucket.gradient
-        return bucket_state(self._residual, bucket).add_(bucket.gradient)
+        return bucket_state(self.residual, bucket).add_(bucket.gradient)
 
     def _travelling(self, values: Tensor) -> Tensor:
         return share_of_mean(values, self.worker.count, self.parameters.values)
@@ -190,9 +190,7 @@ class RandomSamplingBayes(Compressor):
     # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, RandomSamplingParameters)
+    def laws(cls, parameters: RandomSamplingParameters) -> Laws:
         float32 = parameters.values == "fp32"
         return Laws(
             unbiased=parameters.unbiased and float32,
@@ -212,12 +210,6 @@ class RandomSamplingBayes(Compressor):
 
         return bound
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        if not self.parameters.residual:
-            return None
-        return bucket_state(self._residual, bucket).clone()
-
 
 class GradientSampling(RandomSamplingBayes):
     """Importance sampling of coordinates by the last dense gradient, without indices."""
@@ -235,13 +227,11 @@ class GradientSampling(RandomSamplingBayes):
 
     @classmethod
     def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
         assert isinstance(parameters, GradientSamplingParameters)
         return parameters.tau
 
     @classmethod
     def phase(cls, parameters: CompressorParameters, step: int) -> str:
-        """See `Compressor.phase`."""
         return "sampled" if step % cls.period(parameters) else "synchronisation"
 
     @classmethod
@@ -262,7 +252,7 @@ class GradientSampling(RandomSamplingBayes):
             source.sub_(sent.float(), alpha=self.worker.count)
         total: Tensor = yield AllReduce(tensor=sent)
         mean = total.float()
-        for piece, part in bucket.layout.views(mean):
+        for piece, part in batched(bucket.layout.views(mean)):
             if piece.numel:
                 self._synchronise(piece, part.cpu())
         return mean

@@ -19,8 +19,6 @@ Low Bandwidth Networks", ICDCS 2019, arXiv:1901.04359.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
@@ -32,23 +30,23 @@ from gcsim.compressors.coding.pairs import merged_pairs
 from gcsim.compressors.coding.selection import count_kept, largest, share_kept
 from gcsim.compressors.coding.sparse import add_message, energy, pack_sparse, unpack_sparse
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import Exchange, TreeMerge
 from gcsim.errors import InputError
 
-if TYPE_CHECKING:
-    from torch import Tensor
+
+class GlobalTopKParameters(CompressorParameters):
+    """Hyper-parameters of gTop-k."""
+
+    ratio: Ratio = Field(0.001, description="kept fraction of each tensor, here and in the end")
+    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
-class GlobalTopK(Compressor):
+class GlobalTopK(Compressor[GlobalTopKParameters]):
     """The k largest elements of the sum, found by pairwise merging."""
 
-    class Parameters(CompressorParameters):
-        """Hyper-parameters of gTop-k."""
-
-        ratio: Ratio = Field(0.001, description="kept fraction of each tensor, here and in the end")
-        indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
-
+    Parameters = GlobalTopKParameters
     about = About(
         title="gTop-k",
         family="sparsification",
@@ -59,15 +57,12 @@ class GlobalTopK(Compressor):
         paper="Shi et al., gTop-k, ICDCS 2019, arXiv:1901.04359",
     )
 
-    def __init__(self, worker: Worker, parameters: GlobalTopK.Parameters) -> None:
+    def __init__(self, worker: Worker, parameters: GlobalTopKParameters) -> None:
         super().__init__(worker, parameters)
-        self.parameters = parameters
         self._residual: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, cls.Parameters)
+    def laws(cls, parameters: GlobalTopKParameters) -> Laws:
         ratio = parameters.ratio
 
         def bound(v: Tensor) -> float:
@@ -76,11 +71,10 @@ class GlobalTopK(Compressor):
         return Laws(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         layout = bucket.layout
         residual = bucket_state(self._residual, bucket).add_(bucket.gradient)
         frames, sent = [], []
-        for piece, part in layout.views(residual):
+        for piece, part in batched(layout.views(residual)):
             indices = largest(part, count_kept(piece.numel, self.parameters.ratio))
             frames.append(self._frame(part[indices], indices, piece.numel))
             sent.append(indices)
@@ -91,7 +85,7 @@ class GlobalTopK(Compressor):
         message = torch.cat(frames)
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
         update = torch.zeros_like(bucket.gradient)
-        add_message(update, layout, result, 1.0 / self.worker.count)
+        add_message(result, layout, update, 1.0 / self.worker.count)
         for (piece, frame), mine in zip(frames_of(result, layout, Codec.SPARSE), sent, strict=True):
             kept = unpack_sparse(frame)[0]
             part = residual[piece.offset : piece.offset + piece.numel]

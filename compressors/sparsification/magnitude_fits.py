@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
     array,
@@ -23,9 +23,6 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import kernel, unpriced
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Distribution = Literal["exponential", "generalised_pareto", "gamma"]
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.coding.narrow_floats import FLOAT16, narrow
 from gcsim.compressors.coding.sparse import ValueFormat
-from gcsim.compressors.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 
 
 def share_of_mean(values: Tensor, workers: int, values_as: ValueFormat) -> Tensor:

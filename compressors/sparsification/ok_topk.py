@@ -29,12 +29,13 @@ authors' code (github.com/Shigangli/Ok-Topk).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.index_coding import Coder
@@ -43,23 +44,17 @@ from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.pairs import merged_pairs
 from gcsim.compressors.coding.selection import count_kept, largest, share_kept
 from gcsim.compressors.coding.sparse import energy, pack_sparse, unpack_sparse
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import (
     AllReduce,
     AllToAll,
     Exchange,
+    Request,
     gather_variable,
 )
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
-    from torch import Tensor
-
-    from gcsim.compressors.requests import Request
 
 _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
 _GLOBAL_FACTOR, _GLOBAL_MOST = 1.008, 4 / 3
@@ -80,27 +75,29 @@ class _Schedule:
     """Threshold for |sum|."""
 
 
-class OkTopK(Compressor):
+class OkTopKParameters(CompressorParameters):
+    """Hyper-parameters of Ok-Topk."""
+
+    ratio: Ratio = Field(0.01, description="kept fraction of each bucket")
+    threshold_interval: int = Field(32, ge=1, description="steps between exact thresholds")
+    region_interval: int = Field(
+        64, ge=1, description="steps between repartitions: a multiple of threshold_interval"
+    )
+
+    @model_validator(mode="after")
+    def _check_intervals(self) -> Self:
+        if self.region_interval % self.threshold_interval:
+            raise ValueError(
+                f"region_interval {self.region_interval} is no multiple of "
+                f"threshold_interval {self.threshold_interval}"
+            )
+        return self
+
+
+class OkTopK(ErrorFeedback[OkTopKParameters]):
     """Sparse all-reduce of the largest elements with reused thresholds and balanced regions."""
 
-    class Parameters(CompressorParameters):
-        """Hyper-parameters of Ok-Topk."""
-
-        ratio: Ratio = Field(0.01, description="kept fraction of each bucket")
-        threshold_interval: int = Field(32, ge=1, description="steps between exact thresholds")
-        region_interval: int = Field(
-            64, ge=1, description="steps between repartitions: a multiple of threshold_interval"
-        )
-
-        @model_validator(mode="after")
-        def _check_intervals(self) -> Self:
-            if self.region_interval % self.threshold_interval:
-                raise ValueError(
-                    f"region_interval {self.region_interval} is no multiple of "
-                    f"threshold_interval {self.threshold_interval}"
-                )
-            return self
-
+    Parameters = OkTopKParameters
     about = About(
         title="Ok-Topk",
         family="sparsification",
@@ -111,16 +108,12 @@ class OkTopK(Compressor):
         paper="Li & Hoefler, Ok-Topk, PPoPP 2022, arXiv:2201.07598",
     )
 
-    def __init__(self, worker: Worker, parameters: OkTopK.Parameters) -> None:
+    def __init__(self, worker: Worker, parameters: OkTopKParameters) -> None:
         super().__init__(worker, parameters)
-        self.parameters = parameters
-        self._residual: dict[int, Tensor] = {}
         self._schedules: dict[int, _Schedule] = {}
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, cls.Parameters)
+    def laws(cls, parameters: OkTopKParameters) -> Laws:
         ratio = parameters.ratio
 
         def bound(v: Tensor) -> float:
@@ -129,31 +122,22 @@ class OkTopK(Compressor):
         return Laws(conserves=True, error_bound=bound)
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
-        """See `Compressor.period`."""
-        assert isinstance(parameters, cls.Parameters)
+    def period(cls, parameters: OkTopKParameters) -> int:
         return parameters.region_interval
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
-        """See `Compressor.phase`."""
-        assert isinstance(parameters, cls.Parameters)
+    def phase(cls, parameters: OkTopKParameters, step: int) -> str:
         position = step % parameters.region_interval
         if position == 0:
             return "repartition"
         return "reuse" if position % parameters.threshold_interval else "thresholds"
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
-        return bucket_state(self._residual, bucket).clone()
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         n = bucket.layout.numel
         if n == 0:
             return torch.zeros_like(bucket.gradient)
         k = count_kept(n, self.parameters.ratio)
-        residual = bucket_state(self._residual, bucket).add_(bucket.gradient)
+        residual = bucket_state(self.residual, bucket).add_(bucket.gradient)
         phase = self.phase(self.parameters, step)
         schedule = self._schedules.get(bucket.layout.index)
         if schedule is None:  # a run that begins in the middle of a period sets up what it needs

@@ -14,6 +14,9 @@ Bits, each way: 32 * 256 and 32 for each block that travels. Exact with keep = "
 |a - sent|^2 <= (1 - kept / blocks) |a|^2, an equality for blocks of equal norm; threshold:
 < blocks * threshold^2.
 
+Blocks are added up one by one, and the authors' code spreads them over as many aggregators as one
+likes: without servers each worker aggregates a stripe of the blocks.
+
 Readings. In the streaming protocol the 32 bits say which block the worker will send next, so that
 the aggregator can ask for the lowest block that any worker still has; here they are the block's own
 number, one for one the same. The streaming itself is no matter of what is sent. Norms are summed in
@@ -27,26 +30,24 @@ as in the published configuration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
 from gcsim.compressors.coding.selection import count_kept, largest, share_kept
 from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class OmniReduceParameters(CompressorParameters):
@@ -63,38 +64,32 @@ class OmniReduceParameters(CompressorParameters):
     )
 
 
-class OmniReduce(Compressor):
+class OmniReduce(ErrorFeedback[OmniReduceParameters]):
     """Lossless sum of the blocks that are not zero."""
 
     Parameters = OmniReduceParameters
     about = About(
         title="OmniReduce",
         family="sparsification",
-        collective="push-pull (aggregator of blocks)",
+        collective="push-pull (aggregators of blocks)",
+        without_server="alltoall_allgather",
         bits="(32 + 32 / block) * fraction of blocks that are not zero, each way",
         unbiased=True,
         state="none (top, threshold: residual (n))",
         paper="Fei et al., SIGCOMM 2021",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, OmniReduceParameters)
-        self.parameters = parameters
-        self._residual: dict[int, Tensor] = {}
-        self._remembers = parameters.keep != "nonzero" and parameters.error_feedback
+    @property
+    def remembers(self) -> bool:
+        return self.parameters.keep != "nonzero" and self.parameters.error_feedback
 
     @classmethod
-    def memory(cls, parameters: CompressorParameters) -> str:
-        """See `Compressor.memory`."""
-        assert isinstance(parameters, OmniReduceParameters)
+    def memory(cls, parameters: OmniReduceParameters) -> str:
         keeps = parameters.keep != "nonzero" and parameters.error_feedback
         return "residual (n)" if keeps else "none"
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, OmniReduceParameters)
+    def laws(cls, parameters: OmniReduceParameters) -> Laws:
         if parameters.keep == "nonzero":
             return Laws(unbiased=True, exact=True, conserves=True)
 
@@ -106,18 +101,18 @@ class OmniReduce(Compressor):
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`."""
-        return bucket_state(self._residual, bucket).clone() if self._remembers else None
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         layout = bucket.layout
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             return self.aggregate(payloads, layout, torch.zeros_like(bucket.gradient))
 
-        answer = yield PushPull(payload=self.encode(bucket), server=serve)
+        answer = yield PushPull(
+            payload=self.encode(bucket),
+            server=serve,
+            without_server="alltoall_allgather",
+            variable=True,
+        )
         update = torch.zeros_like(bucket.gradient)
         for part, blocks, values in self._decode(answer, layout, update):
             add_blocks(part, blocks, values, self.parameters.block)
@@ -126,19 +121,22 @@ class OmniReduce(Compressor):
     def encode(self, bucket: Bucket) -> Tensor:
         """This worker's message; the residual is brought on."""
         source = bucket.gradient
-        if self._remembers:
-            source = bucket_state(self._residual, bucket).add_(bucket.gradient)
+        if self.remembers:
+            source = bucket_state(self.residual, bucket).add_(bucket.gradient)
         frames = []
-        for piece, part in bucket.layout.views(source):
+        for piece, part in batched(bucket.layout.views(source)):
             blocks = self._chosen(part)
-            values = take_blocks(part, blocks, self.parameters.block, clear=self._remembers)
+            values = take_blocks(part, blocks, self.parameters.block, clear=self.remembers)
             frames.append(_frame(piece.numel, blocks, values))
         return torch.cat(frames)
 
     def aggregate(self, payloads: Iterable[Tensor], layout: BucketLayout, sums: Tensor) -> Tensor:
         """The server's answer: the sum of each block that anybody sent; `sums` is zeros `[n]`."""
         size = self.parameters.block
-        sent = [torch.zeros(block_count(p.numel, size), dtype=torch.bool) for p in layout.slices]
+        sent = [
+            torch.zeros(block_count(p.numel, size), dtype=torch.bool)
+            for p in batched(layout.slices)
+        ]
         for payload in payloads:
             pieces = zip(sent, self._decode(payload, layout, sums), strict=True)
             for seen, (part, blocks, values) in pieces:

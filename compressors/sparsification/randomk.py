@@ -16,23 +16,22 @@ arXiv:1809.07599; the unscaled form without memory is that of GRACE
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selection import count_kept, share_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.coding.subsets import distinct_positions
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class RandomKParameters(CompressorParameters):
@@ -49,7 +48,7 @@ class RandomKParameters(CompressorParameters):
         return self
 
 
-class RandomK(Compressor):
+class RandomK(ErrorFeedback[RandomKParameters]):
     """Keep a uniformly random k-subset of each tensor, the same on every worker."""
 
     Parameters = RandomKParameters
@@ -63,17 +62,11 @@ class RandomK(Compressor):
         paper="Stich et al., Sparsified SGD with memory, NeurIPS 2018",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, RandomKParameters)
-        self.parameters = parameters
-        self._residual: dict[int, Tensor] = {}
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the drawn positions (times n/k when scaled), else zero."""
         positions, factors = self._draw(bucket, step)
         if self.parameters.error_feedback:
-            residual = bucket_state(self._residual, bucket).add_(bucket.gradient)
+            residual = bucket_state(self.residual, bucket).add_(bucket.gradient)
             own = residual[positions]
             residual.index_fill_(0, positions, 0.0)
         else:
@@ -94,7 +87,7 @@ class RandomK(Compressor):
     def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, list[tuple[int, float]]]:
         """Positions in the bucket, and each tensor's (k, n/k)."""
         drawn, factors = [], []
-        for piece in bucket.layout.slices:
+        for piece in batched(bucket.layout.slices):
             k = count_kept(piece.numel, self.parameters.ratio)
             generator = stream(self.worker.seed, step, piece.index, "randomk")
             positions = distinct_positions(generator, piece.numel, k).to(bucket.gradient.device)
@@ -105,16 +98,11 @@ class RandomK(Compressor):
     # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
-    def memory(cls, parameters: CompressorParameters) -> str:
-        """See `Compressor.memory`."""
-        assert isinstance(parameters, cls.Parameters)
+    def memory(cls, parameters: RandomKParameters) -> str:
         return "residual (n)" if parameters.error_feedback else "none"
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, RandomKParameters)
-
+    def laws(cls, parameters: RandomKParameters) -> Laws:
         def bound(vector: Tensor) -> float:
             kept = share_kept(vector.numel(), parameters.ratio)
             lost = 1.0 / kept - 1.0 if parameters.scaled else 1.0 - kept
@@ -126,9 +114,3 @@ class RandomK(Compressor):
             error_is_exact=True,
             conserves=parameters.error_feedback,
         )
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self._residual, bucket).clone()

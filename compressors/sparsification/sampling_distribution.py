@@ -7,17 +7,12 @@ alpha. See `gradient_sampling.py` for the method and its source.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from gcsim.compressors.coding.sampling import Weights, block_sums, draw
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.sampling_normalisation import scale_for_count
 from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _PRIOR_LOW = 1e-3
 _PRIOR_FLOOR = 1e-30

@@ -35,11 +35,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.marks import mark, take
@@ -52,8 +52,10 @@ from gcsim.compressors.coding.sparse import (
     pack_sparse,
     travelling,
 )
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.magnitude_fits import (
     Distribution,
@@ -63,9 +65,6 @@ from gcsim.compressors.sparsification.magnitude_fits import (
     quantile,
 )
 from gcsim.compressors.sparsification.threshold import just_above
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _EVERY = 5
 _TOLERANCE = 0.2
@@ -105,7 +104,7 @@ class _Stages:
     """The change that is to make it more."""
 
 
-class Sidco(Compressor):
+class Sidco(ErrorFeedback[SidcoParameters]):
     """Elements above a threshold from a fitted distribution."""
 
     Parameters = SidcoParameters
@@ -119,29 +118,22 @@ class Sidco(Compressor):
         paper="Abdelmoniem et al., MLSys 2021, arXiv:2101.10761",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: SidcoParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, SidcoParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`, all that was not sent."""
         self._stages: dict[int, _Stages] = {}
         """By tensor."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_message(update, bucket.layout, payload, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
         chosen = self.parameters
         residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
         frames = []
-        for piece, gradient in bucket.layout.views(bucket.gradient):
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             memory, added = gradient, None
             if residual is not None:
                 memory = residual[piece.offset : piece.offset + piece.numel]
@@ -201,13 +193,5 @@ class Sidco(Compressor):
         state.sent, state.steps, state.last = 0.0, 0, mean
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, SidcoParameters)
+    def laws(cls, parameters: SidcoParameters) -> Laws:
         return Laws(error_bound=energy, conserves=parameters.error_feedback)
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self.residual, bucket).clone()

@@ -17,27 +17,25 @@ Interspeech 2015; MXNet's kvstore gradient compression type "2bit".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.marks import add_and_mark, take
 from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.sparsification.threshold import just_above
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _DEFAULT = {"words": 0.1, "mxnet": 0.5}
 _BLOCK = 4096
@@ -60,7 +58,7 @@ class StromParameters(CompressorParameters):
         return float(np.float32(chosen))
 
 
-class Strom(Compressor):
+class Strom(ErrorFeedback[StromParameters]):
     """Signs of what has grown beyond a threshold."""
 
     Parameters = StromParameters
@@ -74,35 +72,21 @@ class Strom(Compressor):
         paper="Strom, Interspeech 2015",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, StromParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`."""
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
-        tau, scale = self.parameters.tau, 1.0 / self.worker.count
-        message = self.encode(bucket)
+        tau, message = self.parameters.tau, self.encode(bucket)
         if self.parameters.variant == "mxnet":
             payloads = yield AllGather(payload=message)
-        else:
-            payloads = yield from gather_variable(message)
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            if self.parameters.variant == "mxnet":
-                add_codes(update, bucket.layout, payload, scale * tau)
-            else:
-                add_signed(update, bucket.layout, payload, scale, (tau, -tau))
-        return update
+            return self.mean_of(payloads, bucket, add_codes, tau=tau)
+        payloads = yield from gather_variable(message)
+        return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient to the residual and take out the signs: uint8, one frame a tensor."""
         tau = self.parameters.tau
         residual = bucket_state(self.residual, bucket)
         frames = []
-        for piece, gradient in bucket.layout.views(bucket.gradient):
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             memory = residual[piece.offset : piece.offset + piece.numel]
             if self.parameters.variant == "mxnet":
                 n = piece.numel
@@ -116,9 +100,7 @@ class Strom(Compressor):
         return torch.cat(frames)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, StromParameters)
+    def laws(cls, parameters: StromParameters) -> Laws:
         tau = parameters.tau
 
         def lost(vector: Tensor) -> float:
@@ -128,10 +110,6 @@ class Strom(Compressor):
             return energy(torch.where(sent, magnitudes - tau, magnitudes))
 
         return Laws(error_bound=lost, error_is_exact=True, conserves=True)
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        return bucket_state(self.residual, bucket).clone()
 
 
 # --- the dense form ---------------------------------------------------------------------------
@@ -149,8 +127,10 @@ def two_bits(memory: Tensor, gradient: Tensor, tau: float) -> Tensor:
     return tensor(packed, memory)
 
 
-def add_codes(out: Tensor, layout: BucketLayout, message: Tensor, level: float) -> None:
-    """out += level * {0, -1, 1}, in place; `out` is float32 `[layout.numel]`.
+def add_codes(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, tau: float
+) -> None:
+    """out += weight * tau * {0, -1, 1}, in place; `out` is float32 `[layout.numel]`.
 
     Raises `InputError` when the message is damaged or of another layout.
     """
@@ -159,7 +139,7 @@ def add_codes(out: Tensor, layout: BucketLayout, message: Tensor, level: float) 
         _, packed = split_body(frame, 0, -(-n // 4))
         if n % 4 and int(packed[-1]) >> 2 * (n % 4):
             raise InputError("damaged payload: padding after the last code is not zero")
-        bad = _add(out[piece.offset : piece.offset + n], packed, level)
+        bad = _add(out[piece.offset : piece.offset + n], packed, weight * tau)
         if int(bad):
             raise InputError("damaged payload: code 1 stands for nothing")
 

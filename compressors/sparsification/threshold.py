@@ -18,12 +18,10 @@ sparsification as total error minimization", NeurIPS 2021, arXiv:2108.00951.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, encode_indices
 from gcsim.compressors.coding.marks import add_and_mark, mark, take
@@ -36,12 +34,11 @@ from gcsim.compressors.coding.sparse import (
     pack_coded,
     travelling,
 )
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import Exchange, gather_variable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ThresholdParameters(CompressorParameters):
@@ -55,7 +52,7 @@ class ThresholdParameters(CompressorParameters):
     indices: IndexCoding = Field("auto", description="how indices travel; auto: the shortest")
 
 
-class Threshold(Compressor):
+class Threshold(ErrorFeedback[ThresholdParameters]):
     """Elements above a fixed magnitude."""
 
     Parameters = ThresholdParameters
@@ -69,20 +66,10 @@ class Threshold(Compressor):
         paper="Dutta et al., AAAI 2020; Sahu et al., NeurIPS 2021, arXiv:2108.00951",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, ThresholdParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`, all that was not sent."""
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_message(update, bucket.layout, payload, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient to the residual and take out what is large: uint8, a frame a tensor."""
@@ -90,7 +77,7 @@ class Threshold(Compressor):
         if self.parameters.error_feedback:
             residual = bucket_state(self.residual, bucket)
         frames = []
-        for piece, gradient in bucket.layout.views(bucket.gradient):
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             part = slice(piece.offset, piece.offset + piece.numel)
             frames.append(self._frame(gradient, None if residual is None else residual[part]))
         return torch.cat(frames)
@@ -111,21 +98,12 @@ class Threshold(Compressor):
         return pack_coded(sent, coded, n, coder)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, ThresholdParameters)
-
+    def laws(cls, parameters: ThresholdParameters) -> Laws:
         def bound(vector: Tensor) -> float:
             most = vector.numel() * parameters.threshold**2
             return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self.residual, bucket).clone()
 
 
 def just_above(threshold: float) -> np.float32:

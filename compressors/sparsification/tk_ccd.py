@@ -25,7 +25,7 @@ Gradient Sampling with Bayes Prior", CVPR 2021, section 3.4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -35,16 +35,13 @@ from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.selection import largest
 from gcsim.compressors.coding.sparse import ValueFormat
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
-from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.meter import batched, count_random, kernel
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.sparsification.mean_shares import rounding_error, share_of_mean
 from gcsim.errors import InternalError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,7 +70,7 @@ class TkCcdParameters(CompressorParameters):
         return self
 
 
-class TkCcd(Compressor):
+class TkCcd(Compressor[TkCcdParameters]):
     """The largest coordinates of the last dense gradient always, the others in turn."""
 
     Parameters = TkCcdParameters
@@ -87,22 +84,18 @@ class TkCcd(Compressor):
         paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, section 3.4",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: TkCcdParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, TkCcdParameters)
-        self.parameters = parameters
         self.stages: dict[int, _Stage] = {}
         """By tensor."""
 
     @classmethod
-    def period(cls, parameters: CompressorParameters) -> int:
+    def period(cls, parameters: TkCcdParameters) -> int:
         """See `Compressor.period`: a synchronisation and Q trials."""
-        assert isinstance(parameters, TkCcdParameters)
         return parameters.groups + 1
 
     @classmethod
-    def phase(cls, parameters: CompressorParameters, step: int) -> str:
-        """See `Compressor.phase`."""
+    def phase(cls, parameters: TkCcdParameters, step: int) -> str:
         return "trial" if step % cls.period(parameters) else "synchronisation"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -114,10 +107,10 @@ class TkCcd(Compressor):
         if trial < 0:
             total: Tensor = yield AllReduce(tensor=self._travelling(bucket.gradient))
             mean = total.float()
-            for piece, part in bucket.layout.views(mean):
+            for piece, part in batched(bucket.layout.views(mean)):
                 self._begin_stage(piece, part, step)
             return mean
-        positions = torch.cat([self._turn(piece, trial) for piece in bucket.layout.slices])
+        positions = torch.cat([self._turn(piece, trial) for piece in batched(bucket.layout.slices)])
         positions = positions.to(bucket.gradient.device)
         total = yield AllReduce(tensor=self._travelling(bucket.gradient[positions]))
         update = torch.zeros_like(bucket.gradient)
@@ -144,9 +137,8 @@ class TkCcd(Compressor):
         return share_of_mean(values, self.worker.count, self.parameters.values)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: TkCcdParameters) -> Laws:
         """See `Compressor.laws`; the first step is a synchronisation, which only rounds."""
-        assert isinstance(parameters, TkCcdParameters)
         return Laws(error_bound=rounding_error(parameters.values))
 
 

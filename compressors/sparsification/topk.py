@@ -16,11 +16,9 @@ NeurIPS 2018, arXiv:1809.07599.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.messages import bucket_state
@@ -38,12 +36,11 @@ from gcsim.compressors.coding.sparse import (
     pack_sparse,
     travelling,
 )
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TopKParameters(CompressorParameters):
@@ -55,7 +52,7 @@ class TopKParameters(CompressorParameters):
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
-class TopK(Compressor):
+class TopK(ErrorFeedback[TopKParameters]):
     """The k largest magnitudes of each tensor, with error feedback."""
 
     Parameters = TopKParameters
@@ -69,13 +66,6 @@ class TopK(Compressor):
         paper="Aji & Heafield, Sparse communication, EMNLP 2017",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, TopKParameters)
-        self.parameters = parameters
-        self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`, all that was not sent."""
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean over workers of what each sent, float32 `[n]`."""
         message, fixed_length = self._encode(bucket)
@@ -83,18 +73,14 @@ class TopK(Compressor):
             payloads = yield AllGather(payload=message)
         else:
             payloads = yield from gather_variable(message)
-        update = torch.zeros_like(bucket.gradient)
-        scale = 1.0 / self.worker.count
-        for payload in payloads:
-            add_message(update, bucket.layout, payload, scale)
-        return update
+        return self.mean_of(payloads, bucket, add_message)
 
     def _encode(self, bucket: Bucket) -> tuple[Tensor, bool]:
         chosen = self.parameters
         residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
         frames = []
         fixed_length = True
-        for piece, gradient in bucket.layout.views(bucket.gradient):
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             k = count_kept(piece.numel, chosen.ratio)
             coder = choose_coder(chosen.indices, piece.numel, k)
             fixed_length = fixed_length and coder.fixed_length
@@ -113,18 +99,9 @@ class TopK(Compressor):
     # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, TopKParameters)
-
+    def laws(cls, parameters: TopKParameters) -> Laws:
         def bound(vector: Tensor) -> float:
             kept = share_kept(vector.numel(), parameters.ratio)
             return (1 - kept) * energy(vector) + lost_in_transit(vector, parameters.values)
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)
-
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self.residual, bucket).clone()

@@ -38,9 +38,10 @@ Appendix B.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
@@ -49,9 +50,9 @@ from gcsim.compressors.coding.frame import Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.variance_words import (
     BIAS,
@@ -63,10 +64,6 @@ from gcsim.compressors.sparsification.variance_words import (
     take_out,
 )
 from gcsim.errors import InputError, Problem
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 
 class VarianceParameters(CompressorParameters):
@@ -82,7 +79,7 @@ class VarianceParameters(CompressorParameters):
     )
 
 
-class VarianceBased(Compressor):
+class VarianceBased(Compressor[VarianceParameters]):
     """Elements wait until their mean outweighs their variance; powers of two travel."""
 
     Parameters = VarianceParameters
@@ -97,25 +94,20 @@ class VarianceBased(Compressor):
     )
     requires = frozenset({"second_moments"})
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: VarianceParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, VarianceParameters)
-        self.parameters = parameters
         self._delayed: dict[int, Tensor] = {}
         self._moment: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
+    def laws(cls, parameters: VarianceParameters) -> Laws:
         """See `Compressor.laws`: what is not sent is all lost in one step's view, at most."""
         return Laws(error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`. Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
@@ -123,7 +115,7 @@ class VarianceBased(Compressor):
         delayed = bucket_state(self._delayed, bucket)
         moment = bucket_state(self._moment, bucket)
         frames = []
-        for piece in bucket.layout.slices:
+        for piece in batched(bucket.layout.slices):
             place = slice(piece.offset, piece.offset + piece.numel)
             body = self._send_clear(
                 piece,

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.index_coding import (
@@ -43,18 +43,15 @@ from gcsim.compressors.coding.packing import damaged, pack_signs, packed_bytes, 
 from gcsim.compressors.coding.sampling import Weights, draw
 from gcsim.compressors.coding.selection import scatter_add
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.sampling_normalisation import (
     scale_for_count,
     scale_for_variance,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _HEAD = struct.Struct("<fII")
 """1/lambda, |A|, bytes of A's index code."""
@@ -71,7 +68,7 @@ class VarianceBoundedParameters(CompressorParameters):
     indices: IndexCoding = Field("packed", description="how indices travel: ceil(log2 n) bits")
 
 
-class VarianceBounded(Compressor):
+class VarianceBounded(Compressor[VarianceBoundedParameters]):
     """Unbiased sampling in proportion to the magnitude, independently on each worker."""
 
     Parameters = VarianceBoundedParameters
@@ -85,23 +82,14 @@ class VarianceBounded(Compressor):
         paper="Wangni et al., Gradient Sparsification, NeurIPS 2018, arXiv:1710.09854",
     )
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
-        super().__init__(worker, parameters)
-        assert isinstance(parameters, VarianceBoundedParameters)
-        self.parameters = parameters
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`."""
         payloads = yield from gather_variable(self.encode(bucket, step))
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
-        return update
+        return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
         frames = []
-        for piece, values in bucket.layout.views(bucket.gradient):
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
             key = random_key(
                 self.worker.seed, step, piece.index, "variance-bounded", self.worker.rank
             )
@@ -137,10 +125,7 @@ class VarianceBounded(Compressor):
         )
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
-        assert isinstance(parameters, VarianceBoundedParameters)
-
+    def laws(cls, parameters: VarianceBoundedParameters) -> Laws:
         def bound(vector: Tensor) -> float:
             scale, magnitude = multiplier(Weights(vector), parameters)
             sizes = vector.double().abs()

@@ -22,26 +22,24 @@ alpha of Tables 1 and 2. The threshold: N. Strom, Interspeech 2015.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.variance import moments_of
 from gcsim.compressors.sparsification.variance_words import BLOCK, joined
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _INDEX = np.int32(0x7FFFFFFF)
 _SIGN = np.int32(-(1 << 31))
@@ -58,7 +56,7 @@ class VarianceHybridParameters(CompressorParameters):
     )
 
 
-class VarianceHybrid(Compressor):
+class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
     """Signs of elements that exceed tau and whose mean outweighs their variance."""
 
     Parameters = VarianceHybridParameters
@@ -73,38 +71,27 @@ class VarianceHybrid(Compressor):
     )
     requires = frozenset({"second_moments"})
 
-    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+    def __init__(self, worker: Worker, parameters: VarianceHybridParameters) -> None:
         super().__init__(worker, parameters)
-        assert isinstance(parameters, VarianceHybridParameters)
-        self.parameters = parameters
-        self._residual: dict[int, Tensor] = {}
         self._moment: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`."""
+    def laws(cls, parameters: VarianceHybridParameters) -> Laws:
         return Laws(conserves=True, error_bound=energy)
-
-    def owed(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.owed`: r."""
-        return bucket_state(self._residual, bucket).clone()
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`. Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
-        update = torch.zeros_like(bucket.gradient)
         tau = self.parameters.tau
-        for payload in payloads:
-            add_signed(update, bucket.layout, payload, 1.0 / self.worker.count, (tau, -tau))
-        return update
+        return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add a step's gradient, send signs, take them off: uint8, one frame a tensor."""
         second_moment = moments_of(bucket, "variance_hybrid")
-        residual = bucket_state(self._residual, bucket)
+        residual = bucket_state(self.residual, bucket)
         moment = bucket_state(self._moment, bucket)
         frames = []
-        for piece in bucket.layout.slices:
+        for piece in batched(bucket.layout.slices):
             if piece.numel > int(_INDEX):
                 raise InputError(f"{piece.name} has {piece.numel} elements: an index has 31 bits")
             place = slice(piece.offset, piece.offset + piece.numel)

@@ -11,21 +11,18 @@ See `variance.py` for the method and its source.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, from_bytes
 from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, written_back
 from gcsim.compressors.meter import kernel, unpriced
 from gcsim.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 INDEX_LIMIT = 1 << 28
 """Elements that a 28-bit index can tell apart."""

@@ -22,6 +22,8 @@ class Call:
     """Bytes that each rank hands over, `[p]`."""
     element: int = 1
     """All-reduce: bytes an element."""
+    dtype: str = "float32"
+    """All-reduce: type of the elements."""
     pulled: int = 0
     """Push-pull, tree merge: bytes of the result, which each rank receives."""
     variable: bool = False
@@ -47,7 +49,13 @@ class Call:
     @property
     def gamma(self) -> Fraction:
         """Reductions: seconds a byte that a rank adds to its own."""
-        return self.cluster.gamma
+        return self.cluster.sums.gamma(self.dtype)
+
+    @property
+    def reception(self) -> Fraction:
+        """Gloo's all-reduce: seconds a byte that a rank needs to take in what has arrived."""
+        host = self.cluster.host
+        return Fraction(0) if host is None else host.per_received_byte
 
     @property
     def fabric(self) -> Fabric:

@@ -26,7 +26,8 @@ from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.host import Traffic, Work
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
-"""The algorithm of the kinds that have one."""
+"""The algorithm of the kinds that have one. (A push-pull without servers never comes here:
+`push_pull.py` has made other collectives of it.)"""
 _KEPT_BYTES = 2**26
 
 
@@ -67,6 +68,8 @@ class CollectiveMemo:
         self._held = 0
         """About the bytes that the requests take."""
         self._fabric: Fabric | None = None
+        self._grouped: Fabric | None = None
+        """As all-to-alls find it, where that is another."""
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -110,9 +113,17 @@ class CollectiveMemo:
 
     def _prepare(self, record: CollectiveRecord) -> _Request:
         cluster = self.cluster
-        if self._fabric is None:
-            self._fabric = Fabric.of(cluster)
-        call = _call(record, cluster, self._fabric)
+        grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
+        if grouped:
+            cluster = cluster.at_grouped_rates
+        fabric = self._grouped if grouped else self._fabric
+        if fabric is None:
+            fabric = Fabric.of(cluster)
+            if grouped:
+                self._grouped = fabric
+            else:
+                self._fabric = fabric
+        call = _call(record, cluster, fabric)
         sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
         copies: tuple[Times, Times] | None = None
@@ -181,6 +192,7 @@ def _call(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
         entry=fabric.everyone,
         sent=sizes_sent(record, cluster.workers),
         element=record.element,
+        dtype=record.dtype,
         pulled=record.pulled,
         variable=record.variable,
         cluster=cluster,
@@ -199,6 +211,8 @@ def _prepared_ring(algorithm: Algorithm, call: Call) -> PreparedRing | None:
 
 
 def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster) -> Algorithm:
+    if record.by_servers:
+        return ALGORITHMS[record.kind, "parameter_server"]
     if record.kind in {"all_reduce", "all_gather"}:
         return ALGORITHMS[record.kind, algorithm_name(record.kind, sent, record.element, cluster)]
     return ALGORITHMS[record.kind, _ONLY[record.kind]]

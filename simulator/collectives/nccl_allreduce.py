@@ -119,7 +119,13 @@ def enabled(kind: Kind, cluster: Cluster) -> list[Mode]:
 
 def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
     """What the tuner takes; `nbytes` of the vector, or of all gathered blocks together."""
-    return min(enabled(kind, cluster), key=lambda mode: predicted(mode, kind, nbytes, cluster))
+    ring = cluster.collectives.ring_over_tree
+
+    def held(mode: Mode) -> Fraction:
+        seconds = predicted(mode, kind, nbytes, cluster)
+        return seconds * ring if mode.shape == "ring" else seconds
+
+    return min(enabled(kind, cluster), key=held)
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:

@@ -62,7 +62,7 @@ class Framing:
         """What is left of a link."""
         if self.share == 1 and not extra:
             return link
-        return replace(slowed(link, 1 / self.share), latency=link.latency + extra)
+        return slowed(link, 1 / self.share).exactly(latency=link.latency + extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

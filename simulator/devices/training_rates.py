@@ -131,6 +131,8 @@ class MeasuredTimes:
     """The same for a batch between two measured ones, by cross-validation."""
     beyond: Range | None = None
     """The same for a batch smaller or larger than all."""
+    elsewhere: Range | None = None
+    """The same for a measured batch on another machine than where it was measured."""
 
     def place(self, batch: int) -> Literal["measured", "between", "beyond"]:
         """Where a batch lies among the measured ones."""
@@ -164,9 +166,11 @@ class MeasuredTimes:
         factor = time_at(self.time_range, end)
         place = self.place(batch)
         if place == "measured":
-            spread = next(step.spread for step in self.steps if step.batch == batch)
-            return factor * time_at(spread, end)
-        return factor * time_at(self.between if place == "between" else self.beyond, end)
+            here = next(step.spread for step in self.steps if step.batch == batch)
+        else:
+            here = self.between if place == "between" else self.beyond
+        farther = max if end == "slowest" else min
+        return factor * farther(time_at(here, end), time_at(self.elsewhere, end))
 
 
 def curve(

@@ -12,7 +12,7 @@ in for them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
@@ -51,6 +51,23 @@ class ComputeTimes:
     def rest(self) -> Picoseconds:
         """Backward work after the last bucket is ready."""
         return self.backward - sum(self.parts)
+
+    def times(self, factor: Fraction) -> ComputeTimes:
+        """The same passes, so many times as long."""
+        if factor == 1:
+            return self
+        ends = [round(end * factor) for end in accumulate(self.parts, initial=0)]
+        return replace(
+            self,
+            forward=round(self.forward * factor),
+            backward=round(self.backward * factor),
+            parts=tuple(end - start for start, end in pairwise(ends)),
+        )
+
+    def without_overlap(self) -> ComputeTimes:
+        """The same passes where no bucket is exchanged before the backward pass has ended."""
+        late = (self.backward, *[0] * len(self.parts))[: len(self.parts)]
+        return replace(self, parts=late)
 
 
 def training_times(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -25,7 +25,12 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.network.impairments import Jitter, Loss, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace, refuse, slower
 
-__all__ = ["Jitter", "Link", "Loss", "RateTrace", "SizeFactor", "Uplink"]
+__all__ = ["RANGED", "Jitter", "Link", "Loss", "Range", "RateTrace", "SizeFactor", "Uplink"]
+
+Range = tuple[Fraction, Fraction]
+"""The smallest and the largest value that a figure may have, in its own unit."""
+RANGED = ("latency", "efficiency", "overhead")
+"""Figures of a link with a range beside them: `Link.latency_range` and so on."""
 
 _KEPT_SIZES = 1 << 16
 
@@ -39,6 +44,9 @@ class Uplink:
     trace: RateTrace | None = None
     grant: Fraction = Fraction(0)
     """Seconds between the instants at which a message may start (TDD uplink grants); 0: any."""
+    bandwidth_range: Range | None = None
+    """As `Link.latency_range`: what it may be."""
+    latency_range: Range | None = None
 
     def __post_init__(self) -> None:
         _check_line("the uplink", self.bandwidth, self.latency)
@@ -60,11 +68,20 @@ class Link:
     efficiency: Fraction = Fraction(1)
     overhead: Fraction = Fraction(0)
     """Seconds for which a message occupies its sender beside its bytes."""
+    latency_range: Range | None = None
+    """What the latency may be; None: as stated. No range changes what the link does: whoever asks
+    how sure a result is draws from it."""
+    efficiency_range: Range | None = None
+    """May be more than 1 where `bandwidth` is no line rate but a goodput that was measured."""
+    overhead_range: Range | None = None
     factors: tuple[SizeFactor, ...] = ()
     """By ascending size; smaller messages than the first's see the link as it is."""
     jitter: tuple[Jitter, ...] = ()
     """Their delays add up."""
     loss: Loss | None = None
+    flow: Fraction | None = None
+    """Bytes a second that one TCP connection reaches at most (a provider's limit, or TCP's window
+    a round trip); None: all of the link."""
     background: Fraction = Fraction(0)
     """Share of the rate that other traffic takes all the time, in [0, 1)."""
     trace: RateTrace | None = None
@@ -103,11 +120,23 @@ class Link:
                 "one factor a size, by ascending size",
             ),
             (
+                self.flow is not None and self.flow <= 0,
+                f"{self.name}: connections that carry nothing",
+                "flow is more than 0, or None for no limit",
+            ),
+            (
                 not 0 <= self.background < 1,
                 f"{self.name}: background traffic takes {float(self.background):g} of the rate",
                 "it takes at least 0 and less than 1",
             ),
         )
+        for figure in RANGED:
+            self._check_range(figure)
+
+    def exactly(self, **changes: Any) -> Link:
+        """The same link with other fields; a figure among them is known, and has no range."""
+        ranges = {f"{figure}_range": None for figure in RANGED if figure in changes}
+        return replace(self, **{**ranges, **changes})
 
     def __hash__(self) -> int:
         return self._hash
@@ -126,8 +155,11 @@ class Link:
     @cached_property
     def goodput(self) -> RateTrace | Fraction:
         """Goodput, bytes per second, of one connection; over time with a trace."""
-        most = self.loss.goodput(self.latency) if self.loss is not None else None
-        return self.line_goodput if most is None else slower(self.line_goodput, most)
+        lossy = self.loss.goodput(self.latency) if self.loss is not None else None
+        goodput = self.line_goodput
+        for most in (lossy, self.flow):
+            goodput = goodput if most is None else slower(goodput, most)
+        return goodput
 
     @cached_property
     def rate(self) -> Fraction:
@@ -221,6 +253,20 @@ class Link:
     @cached_property
     def _overhead(self) -> Picoseconds:
         return round(self.overhead * PS_PER_SECOND)
+
+    def _check_range(self, figure: str) -> None:
+        stated, bounds = getattr(self, figure), getattr(self, f"{figure}_range")
+        if bounds is None:
+            return
+        low, high = bounds
+        refuse(
+            (
+                not 0 <= low <= stated <= high or (figure == "efficiency" and low == 0),
+                f"{self.name}: a range of the {figure} from {float(low):g} to {float(high):g} "
+                f"around {float(stated):g}",
+                "it is at least 0, and holds the figure",
+            )
+        )
 
     def _rate_factor(self, nbytes: int) -> Fraction:
         place = bisect_right(self._sizes, nbytes)

@@ -8,6 +8,7 @@
 | grants      | of a's outward leg                                                                 |
 | factors     | the sender's                                                                       |
 | delays      | both ends' jitter (what both ends have, once); the larger loss                     |
+| connection  | the smaller limit (`Link.flow`)                                                   |
 
 Between two ends with the same symmetric link the path is that link: a network link's figures are
 those of a whole path, half of which each end stands for. Equal arguments give the identical path,
@@ -52,13 +53,13 @@ def path(out: Link, into: Link) -> Link:
         return out
     first, last = _outward_leg(out), _inward_leg(into)
     return _with_goodput(
-        replace(
-            out,
+        out.exactly(
             name=f"{first.name} to {last.name}",
             latency=first.latency + last.latency,
             overhead=(out.overhead + into.overhead) / 2,
             jitter=_both(out.jitter, into.jitter),
             loss=_larger(out.loss, into.loss),
+            flow=_smaller(out.flow, into.flow),
             grant=first.grant,
             up=None,
             shared=out.shared or into.shared,
@@ -78,7 +79,7 @@ def outward(link: Link) -> Link:
     if link.up is None:
         return link
     leg = _outward_leg(link)
-    plain = replace(link, name=leg.name, latency=leg.latency, grant=leg.grant, up=None)
+    plain = link.exactly(name=leg.name, latency=leg.latency, grant=leg.grant, up=None)
     return _with_goodput(plain, leg.goodput)
 
 
@@ -105,13 +106,13 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
         )
     carried = _divided(uplink.line_goodput, share)
     return _with_goodput(
-        replace(
-            link,
+        link.exactly(
             name=f"{link.name} over {uplink.name}" + (f" / {share}" if share != 1 else ""),
             latency=link.latency + uplink.latency,
             overhead=link.overhead + uplink.overhead,
             jitter=link.jitter + uplink.jitter,
             loss=_larger(link.loss, uplink.loss),
+            flow=_smaller(link.flow, uplink.flow),
             source=_joined(link.source, uplink.source),
             estimate=link.estimate or uplink.estimate,
         ),
@@ -164,7 +165,7 @@ def _with_goodput(link: Link, goodput: RateTrace | Fraction) -> Link:
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
     one = Fraction(1)
-    return replace(link, bandwidth=rate, efficiency=one, background=one - 1, trace=trace)
+    return link.exactly(bandwidth=rate, efficiency=one, background=one - 1, trace=trace)
 
 
 def _least(
@@ -193,6 +194,10 @@ def _larger(first: Loss | None, last: Loss | None) -> Loss | None:
     if first is None or last is None:
         return first or last
     return first if first.rate >= last.rate else last
+
+
+def _smaller(first: Fraction | None, last: Fraction | None) -> Fraction | None:
+    return min((flow for flow in (first, last) if flow is not None), default=None)
 
 
 def _joined(first: str, last: str) -> str:

@@ -29,7 +29,8 @@ from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import counted
-from gcsim.simulator.steps.cycles import MOST, PATIENCE, Steady
+from gcsim.simulator.steps.cycles import MOST, Steady
+from gcsim.simulator.steps.interference import Together
 from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.noise import paces
 from gcsim.simulator.steps.ring_programs import RingPrograms
@@ -41,11 +42,6 @@ from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-6
 """Of a cycle's length: by how much a state may have moved in it to count as settled."""
-ROUGH = 1e-5
-"""The same, where a rough mean will do; a state that moves more in each iteration goes far."""
-ROUGH_PATIENCE = 3
-ROUGH_ITERATIONS = 10
-"""Where times are random."""
 MOST_TIMES = 2**16
 """Iterations times ranks, after which no cycle is waited for."""
 FEWEST = 16
@@ -60,8 +56,11 @@ class Averager:
     """Simulates schedules on one cluster, equal ones once."""
 
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
-        self._cluster, self._training, self._seed = cluster, training, seed
-        self._carry_out: CarryOut = CollectiveMemo(cluster)
+        self.cluster, self._training, self._seed = cluster, training, seed
+        self.carry_out: CarryOut = CollectiveMemo(cluster)
+        """The cluster's collectives."""
+        self.together = Together(cluster, training, self.carry_out)
+        """How long they take when all ranks enter at once."""
         self._rings = RingPrograms(cluster)
         noise = training.noise
         self._noise = noise if noise and (noise.variation or noise.slow_probability) else None
@@ -72,45 +71,19 @@ class Averager:
         self._trace = max((picoseconds(trace.duration) for trace in traces), default=0)
         """The longest trace, all of which must have its part in a mean."""
         self._known: dict[Schedule, Average] = {}
-        self._rough: dict[Schedule, Fraction] = {}
         self._settled: tuple[Schedule, Steady] | None = None
         """What was simulated last, where iterations repeat themselves."""
-        self._differ = False
-        """A schedule was met whose ranks all differ."""
 
     @property
     def varies(self) -> bool:
         """Iterations differ for ever: something is random, or depends on absolute time."""
-        return self._noise is not None or (self._links_vary and self._cluster.workers > 1)
+        return self._noise is not None or (self._links_vary and self.cluster.workers > 1)
 
     def average(self, schedule: Schedule) -> Average:
         """The mean iteration."""
         if schedule not in self._known:
             self._known[schedule] = self._average(schedule)
         return self._known[schedule]
-
-    def rough_average(self, schedule: Schedule, stated: Schedule) -> Fraction:
-        """Picoseconds of the mean iteration, where the mean of a schedule that is like it, and as
-        long but for its computations, may stand behind it.
-
-        Off by about a share `ROUGH`, and exact where it is known. Of random iterations a few are
-        simulated, which say how much longer they take than the same ones of the stated schedule.
-        """
-        if schedule in self._known:
-            return self._known[schedule].iteration
-        if schedule not in self._rough:
-            self._rough[schedule] = self._roughly(schedule, stated)
-        return self._rough[schedule]
-
-    def _roughly(self, schedule: Schedule, stated: Schedule) -> Fraction:
-        count = counted.whole(ROUGH_ITERATIONS, len(schedule))
-        if self._repeats(schedule) or self._trace or self._iterations(schedule) <= count:
-            return self._average(schedule, rough=True).iteration
-        whole = self.average(stated)
-        run = self._many(schedule, WARM_UP + count)
-        few = mean_of(run, whole.rank, count).iteration  # two ranks would differ by their luck
-        same = Fraction(int(whole.iterations[:count].sum()), count)
-        return whole.iteration * few / same if same else few
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
         """What all ranks do in iteration `number` >= 1, from when the first of them begins it; of
@@ -131,9 +104,9 @@ class Averager:
         """Whether nothing in it is random, or depends on absolute time."""
         return self._noise is None and (not schedule.talks or not self.varies)
 
-    def _average(self, schedule: Schedule, *, rough: bool = False) -> Average:
+    def _average(self, schedule: Schedule) -> Average:
         if self._repeats(schedule):
-            return mean_of_cycle(self._steady(schedule, rough=rough), talks=schedule.talks)
+            return mean_of_cycle(self._steady(schedule), talks=schedule.talks)
         length, iterations = len(schedule), self._iterations(schedule)
         while True:
             run = self._many(schedule, WARM_UP + iterations)
@@ -153,39 +126,36 @@ class Averager:
         """As many as count where nothing repeats, before the traces of links are looked at."""
         return counted.in_rounds(self._training.iterations, len(schedule))
 
-    def _steady(self, schedule: Schedule, *, rough: bool = False) -> Steady:
+    def _steady(self, schedule: Schedule) -> Steady:
         if self._settled is not None and self._settled[0] == schedule:
             return self._settled[1]
-        steady = self._cycle(schedule, rough=rough)
-        if not rough:
-            self._settled = schedule, steady
+        steady = self._cycle(schedule)
+        self._settled = schedule, steady
         return steady
 
-    def _cycle(self, schedule: Schedule, *, rough: bool) -> Steady:
-        ranks, only_events = self._cluster.workers, _only_events(schedule)
-        if only_events or not (rough and self._differ):
-            try:
-                return simulate_steady(
-                    schedule,
-                    ranks=ranks,
-                    carry_out=self._carry_out,
-                    pace=self._slow,
-                    rings=self._rings,
-                    tolerance=TOLERANCE,
-                    most_classes=None if only_events else VECTOR_RANKS,
-                )
-            except TooManyClassesError:
-                self._differ = True
+    def _cycle(self, schedule: Schedule) -> Steady:
+        ranks, only_events = self.cluster.workers, _only_events(schedule)
+        try:
+            return simulate_steady(
+                schedule,
+                ranks=ranks,
+                carry_out=self.carry_out,
+                pace=self._slow,
+                rings=self._rings,
+                tolerance=TOLERANCE,
+                most_classes=None if only_events else VECTOR_RANKS,
+            )
+        except TooManyClassesError:
+            pass
         from gcsim.simulator.steps import vector_steady  # compiles its loops
 
         return vector_steady.simulate_steady(
             schedule,
             ranks=ranks,
-            carry_out=self._carry_out,
+            carry_out=self.carry_out,
             pace=self._slow,
             most=min(MOST, max(FEWEST, MOST_TIMES // ranks)),
-            tolerance=ROUGH if rough else TOLERANCE,
-            patience=ROUGH_PATIENCE if rough else PATIENCE,
+            tolerance=TOLERANCE,
         )
 
     def _many(self, schedule: Schedule, iterations: int) -> Run:
@@ -195,8 +165,8 @@ class Averager:
 
         return vector_step.simulate(
             schedule,
-            ranks=self._cluster.workers,
-            carry_out=self._carry_out,
+            ranks=self.cluster.workers,
+            carry_out=self.carry_out,
             iterations=iterations,
             pace=self._pace,
             seed=self._seed,
@@ -205,8 +175,8 @@ class Averager:
     def _by_events(self, schedule: Schedule, iterations: int, *, spans: bool = False) -> Run:
         return simulate(
             schedule,
-            ranks=self._cluster.workers,
-            carry_out=self._carry_out,
+            ranks=self.cluster.workers,
+            carry_out=self.carry_out,
             iterations=iterations,
             pace=self._pace,
             seed=self._seed,
@@ -215,12 +185,12 @@ class Averager:
         )
 
     def _events(self, schedule: Schedule) -> Events:
-        return Events(schedule, carry_out=self._carry_out, pace=self._slow, rings=self._rings)
+        return Events(schedule, carry_out=self.carry_out, pace=self._slow, rings=self._rings)
 
     def _pace(self, iteration: int) -> NDArray[np.float64] | None:
         if self._noise is None:
             return self._slow
-        drawn = paces(self._noise, self._seed, iteration, self._cluster.workers)
+        drawn = paces(self._noise, self._seed, iteration, self.cluster.workers)
         return drawn if self._slow is None else drawn * self._slow
 
 

@@ -32,12 +32,20 @@ Name = tuple[int, int, int]
 """Iteration, bucket, and place among the bucket's collectives."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a rank asks for."""
+
+    record: CollectiveRecord
+    server_time: Picoseconds = 0
+    held: Picoseconds = 0
+    """`BucketWork.held`."""
+
+
 class Asking(Protocol):
     """What workers see of a communicator."""
 
-    def ask(
-        self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
-    ) -> simpy.Event:
+    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """An event that comes with (own entry, last rank's entry, own exit) of this class once they
         are known."""
 
@@ -59,8 +67,7 @@ class Pending:
     """A collective that some rank has asked for."""
 
     name: Name
-    record: CollectiveRecord
-    server_time: Picoseconds
+    request: Request
     asked: list[Picoseconds]
     """By class of ranks; -1 for those that have not."""
     turns: list[simpy.Event]
@@ -79,22 +86,19 @@ class Queue:
         self._known: dict[Name, Pending] = {}
         self.waiting: deque[Pending] = deque()
 
-    def ask(
-        self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
-    ) -> simpy.Event:
+    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """Note that a class asks now; its turn."""
         pending = self._known.get(name)
         if pending is None:
             pending = self._known[name] = Pending(
                 name=name,
-                record=record,
-                server_time=server_time,
+                request=request,
                 asked=[-1] * self._count,
                 turns=[self._env.event() for _ in range(self._count)],
                 missing=self._count,
             )
             self._joining.append(name)
-        if pending.asked[member] >= 0 or pending.record != record:
+        if pending.asked[member] >= 0 or pending.request != request:
             raise InternalError(f"class {member} asks twice, or for something else, at {name}")
         pending.asked[member] = reading(self._env.now)
         pending.missing -= 1
@@ -145,12 +149,10 @@ class Communicator:
         self._queue = Queue(env, count)
         self._settling = False
 
-    def ask(
-        self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
-    ) -> simpy.Event:
+    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """As `Asking.ask`."""
         self._settle_later()
-        return self._queue.ask(member, name, record, server_time)
+        return self._queue.ask(member, name, request)
 
     def state(self) -> str:
         """What is waiting, for a report of a deadlock."""
@@ -192,10 +194,11 @@ def exits_by_class(
     """
     times: Times = np.array(entry, dtype=np.int64)[classes]
     key = collective_key(seed, *pending.name)
-    exits = carry_out(pending.record, times, pending.server_time, key)
+    request = pending.request
+    exits = carry_out(request.record, times, request.server_time, key) + request.held
     if int(exits.min()) < max(entry):
         raise InternalError(
-            f"{pending.record.kind}: a rank leaves at {exits.min()} ps, in the past of "
+            f"{request.record.kind}: a rank leaves at {exits.min()} ps, in the past of "
             f"{max(entry)} ps, when the last one enters"
         )
     left = np.empty(len(entry), dtype=np.int64)

@@ -37,6 +37,7 @@ from gcsim.simulator.steps.communicator import (
     Name,
     Pending,
     Queue,
+    Request,
     UnlikeRanksError,
     exits_by_class,
 )
@@ -96,12 +97,10 @@ class TwoSlots:
         """By class: what it has entered and not left."""
         self._settling = False
 
-    def ask(
-        self, member: int, name: Name, record: CollectiveRecord, server_time: Picoseconds
-    ) -> simpy.Event:
+    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """As `Asking.ask`; it comes when the class leaves."""
         self._settle_later()
-        return self._queue.ask(member, name, record, server_time)
+        return self._queue.ask(member, name, request)
 
     def state(self) -> str:
         """What is waiting, for a report of a deadlock."""
@@ -134,7 +133,7 @@ class TwoSlots:
             self._queue.pop()
 
     def _running(self, pending: Pending) -> _Running:
-        program = self._programs[pending.record]
+        program = self._programs[pending.request.record]
         running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
         if program is not None:
             running.ring = MessageRing(

@@ -107,11 +107,10 @@ class Search:
         *,
         most: int = MOST,
         tolerance: float = 0.0,
-        patience: int = PATIENCE,
     ) -> None:
-        """`most` iterations are simulated, or a round. After `patience` iterations states may
+        """`most` iterations are simulated, or a round. After `PATIENCE` iterations states may
         differ by the share `tolerance` of the time between them."""
-        self.begin, self.tolerance, self._patience = begin, tolerance, patience
+        self.begin, self.tolerance = begin, tolerance
         self.limit = max(most, len(schedule))
         self._round, self._machines = len(schedule), schedule.plans[0].machines
         self._iterations: list[Iteration] = []
@@ -134,7 +133,7 @@ class Search:
     @property
     def patient(self) -> bool:
         """Whether a state that is nearly another one is as good now."""
-        return self.tolerance > 0 and self.number >= self._patience
+        return self.tolerance > 0 and self.number >= PATIENCE
 
     @property
     def over(self) -> bool:

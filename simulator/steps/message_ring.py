@@ -62,6 +62,8 @@ class RingProgram:
     """By place, to the next."""
     gamma: Fraction = NO_COST
     """Seconds a byte that is added to a rank's own."""
+    reception: Fraction = NO_COST
+    """Seconds a byte from a message's arrival until its rank has it."""
     before: Times | None = None
     after: Times | None = None
     """By rank, `[p]`: copies to the host before the first message, and from it after the last;
@@ -217,7 +219,9 @@ class _Place:
         )
 
     def _leaves(self, number: int, left: Picoseconds) -> None:
-        delays, latency = self.ring.delays, self.link.latency_for(self.sizes[number])
+        size, delays = self.sizes[number], self.ring.delays
+        taken = round(self.ring.program.reception * max(size, 0) * PS_PER_SECOND)
+        latency = self.link.latency_for(size) + taken
         late = 0 if delays is None else int(delays[number, self.rank])
         self._arrival = max(self._arrival, left + latency + late)
         delay = self._arrival - reading(self.ring.env.now)

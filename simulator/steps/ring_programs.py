@@ -9,8 +9,8 @@
 | Gloo's all-gatherv      | unequal blocks whole       | 1         | yes       | r to r+1  |
 
 Everything else has no program, nor have Gloo's rings of two ranks, whose announcements wait behind
-data on the one connection, nor those with nothing to send, nor anything where the hosts' work
-counts (`host.py`): what two collectives need of the processors adds up, as when each runs alone.
+data on the one connection, nor those with nothing to send, nor anything where messages cost the
+hosts' processors (`host.py`): what two collectives need of them adds up, as when each runs alone.
 
 Source: `collectives/ring_allreduce.py`, `ring_allgather.py`, `gloo_ring_allreduce.py`,
 `gloo_ring_allgather.py`.
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.dispatch import sizes_sent
+from gcsim.simulator.collectives.dispatch import sizes_sent, traffic_of
 from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rings.gloo_ring_allreduce import segments
 from gcsim.simulator.collectives.rings.ring_allreduce import chunks
@@ -50,9 +50,10 @@ class RingPrograms:
     def __call__(self, record: CollectiveRecord) -> RingProgram | None:
         """The program of a collective; None: it has none, and runs alone."""
         cluster, ranks = self._cluster, self._cluster.workers
-        if ranks == 1 or record.kind not in {"all_reduce", "all_gather"}:
+        if ranks == 1 or record.by_servers or record.kind not in {"all_reduce", "all_gather"}:
             return None
-        if cluster.host is not None:
+        host = cluster.host
+        if host is not None and host.interleaved:
             return None
         sent = sizes_sent(record, ranks)
         name = algorithm_name(record.kind, sent, record.element, cluster)
@@ -69,12 +70,21 @@ class RingPrograms:
         else:
             program = gloo_allgather(sent, links)
         if record.kind == "all_reduce":
-            program = replace(program, gamma=cluster.gamma)
-        if not cluster.collectives.stages:
+            program = replace(program, gamma=cluster.sums.gamma(record.dtype))
+        if program.announced and record.kind == "all_reduce" and host is not None:
+            program = replace(program, reception=host.per_received_byte)
+        if not cluster.collectives.stages and host is None:
             return program
+        after = np.zeros(ranks, dtype=np.int64)
+        if host is not None:
+            after += host.work(traffic_of(record, cluster)).after
+        if not cluster.collectives.stages:
+            return replace(program, after=after)
         link = copy_link(cluster)
         received = sent if record.kind == "all_reduce" else [sum(sent)] * ranks
-        return replace(program, before=copy_times(sent, link), after=copy_times(received, link))
+        return replace(
+            program, before=copy_times(sent, link), after=after + copy_times(received, link)
+        )
 
 
 def _textbook(blocks: Sequence[int], links: Sequence[Link], steps: int) -> RingProgram:

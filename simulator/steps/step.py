@@ -16,6 +16,7 @@ Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -157,7 +158,9 @@ class Simulation:
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
         """Simulate until `settled` says so of an iteration that all have finished, or `most` are.
 
-        The number of iterations that all have finished.
+        Until then ranks that share cores go on beyond `most`: training does not end there, and a
+        rank that stopped would leave its share of the cores to those behind it. The number of
+        iterations that all have finished.
         """
         for member in range(len(self._workers)):
             self.env.process(self._train(member, most, settled))
@@ -174,7 +177,8 @@ class Simulation:
         worker, schedule = self._workers[member], self._schedule
         if self._start[member]:
             yield self.env.timeout(self._start[member])
-        for iteration in range(most):
+        shared = schedule.plans[0].machines is not None
+        for iteration in count() if shared else range(most):
             if self._stopped:
                 return
             if iteration == len(self._rows):
@@ -190,7 +194,7 @@ class Simulation:
             if None not in row:
                 if iteration:
                     self._ledgers[iteration - 1].clear()
-                self._stopped = settled(iteration)
+                self._stopped = settled(iteration) or iteration + 1 == most
 
     def _pace_of(self, member: int, iteration: int) -> float:
         pace = self._pace(iteration)

@@ -19,12 +19,14 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
   returns. With a side stream both go there: `before` arrives when the bucket's backward part is
   done, `after` when the collective returns; same order of service; each job takes `side_slowdown`
   times as long, rounded to the nearest picosecond (halves to the even one) before the rank's pace.
+- `in_turn`: `before` arrives no sooner than when the exchange of the bucket in front is done.
 - A bucket asks for its first collective when `before` is done, and for the next when the `after`
   of the one before is done.
 - Communicator: all ranks use one order. A collective joins the queue at the instant at which the
   first rank asks for it; those of one instant by iteration, bucket, place. One slot: rank r enters
   a collective when it has asked for it and has left the one in front of it. Two slots: when it has
-  asked for it, has entered the one in front, and has left all but one of those in front.
+  asked for it, has entered the one in front, and has left all but one of those in front. With one
+  slot every rank leaves a collective `BucketWork.held` after the exit that the network makes.
 - A rank's optimiser runs on the compute stream when all its exchanges and its backward pass are
   done; then the iteration is finished.
 - Ranks of a machine share its cores (`StepPlan.machines`): while n streams of a machine do jobs of
@@ -48,6 +50,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_time import ComputeTimes
 
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
@@ -56,6 +59,8 @@ of its random numbers (`delays.collective_key`)."""
 Pace = Callable[[int], "NDArray[np.float64] | None"]
 """By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
+_SIDE: frozenset[Kind] = frozenset({"encode", "decode"})
+"""What a side stream does, where there is one."""
 Resource = Literal["loader", "compute", "side", "communicator"]
 """What a rank has: the loader of its batches, its compute stream, its side stream (where one is
 used), its communicator."""
@@ -79,6 +84,8 @@ class BucketWork:
     collectives: tuple[CollectiveRecord, ...] = ()
     server_times: tuple[Picoseconds, ...] = ()
     """By collective: the parameter servers' computation."""
+    held: tuple[Picoseconds, ...] = ()
+    """By collective: how much later every rank leaves it than the network alone would let it."""
     after: tuple[Job, ...] = ()
     """By collective: computed when it has returned."""
 
@@ -94,6 +101,20 @@ class Machines:
     kinds: frozenset[Kind]
     """Of jobs that run on these cores, one core each; all others have devices of their own."""
 
+    @staticmethod
+    def of(cluster: Cluster, kinds: frozenset[Kind], *, side_stream: bool) -> Machines | None:
+        """Who shares cores in jobs of these kinds; None where there is one for each that may run
+        at a time: a rank that encodes on a side stream computes on two."""
+        host = cluster.host
+        if host is None or not kinds:
+            return None
+        together = host.ranks == "all"
+        streams = len({kind in _SIDE for kind in kinds}) if side_stream else 1
+        if streams * (cluster.workers if together else cluster.devices_per_node) <= host.cores:
+            return None
+        of_rank = tuple(0 if together else cluster.node_of(r) for r in range(cluster.workers))
+        return Machines(cores=host.cores, of_rank=of_rank, kinds=kinds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
@@ -104,15 +125,24 @@ class StepPlan:
     buckets: tuple[BucketWork, ...]
     side_stream: bool = False
     side_slowdown: Fraction = Fraction(1)
+    in_turn: bool = False
     slots: Literal[1, 2] = 1
     """Collectives that may be under way at a time."""
     optimizer: Picoseconds = 0
     accumulation: int = 1
+    backward_alone: Picoseconds | None = None
+    """A backward pass beside no exchange, of the micro-batches before the last; None: as long as
+    the last one's."""
     input_batch: Picoseconds = 0
     """0: batches are always ready."""
     prefetch: int = 2
     machines: Machines | None = None
     """None: every stream has a device, or a core, of its own."""
+
+    @property
+    def backward(self) -> Picoseconds:
+        """Of a micro-batch without exchange."""
+        return self.compute.backward if self.backward_alone is None else self.backward_alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class Layout:
         micro = plan.accumulation - 1
         jobs = _Jobs(totals)
         jobs.add(FORWARD, "forward", compute.forward, times=micro + 1)
-        jobs.add(BACKWARD, "backward", compute.backward, times=micro)
+        jobs.add(BACKWARD, "backward", plan.backward, times=micro)
         jobs.add(OPTIMIZER, "optimizer", plan.optimizer)
         for b, part in enumerate((*compute.parts, compute.rest)):
             jobs.add(THREAD + b, "backward", part)

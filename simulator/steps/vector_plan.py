@@ -41,7 +41,13 @@ class PlanArrays:
             dtype=np.int64,
         )
         self.works = [
-            (bucket, index, record, work.server_times[index] if work.server_times else 0)
+            (
+                bucket,
+                index,
+                record,
+                work.server_times[index] if work.server_times else 0,
+                work.held[index] if work.held else 0,
+            )
             for bucket, work in enumerate(plan.buckets)
             for index, record in enumerate(work.collectives)
         ]
@@ -69,7 +75,7 @@ def _work(plan: StepPlan) -> Picoseconds:
     exchanges = ceil(
         sum(job.duration for job in jobs) * max(Fraction(1), plan.side_slowdown)
     ) + len(jobs)
-    micro_batch = plan.compute.total + plan.input_batch
+    micro_batch = plan.compute.total + plan.backward + plan.input_batch
     return plan.accumulation * micro_batch + exchanges + plan.optimizer
 
 

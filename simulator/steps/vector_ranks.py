@@ -161,7 +161,7 @@ class Vectors:
                 break
             exits, carried, have_run = self._carried_out(chosen), chosen, False
         if chosen == EARLY:
-            bucket, _, record, _ = self._step.works[carried]
+            bucket, _, record, _, _ = self._step.works[carried]
             raise InternalError(
                 f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
                 f"{exits.min()} ps, in the past of {self._entry.max()} ps, when the last one enters"
@@ -169,11 +169,11 @@ class Vectors:
 
     def _carried_out(self, chosen: int) -> Times:
         """When the ranks leave a collective that they enter at `_entry`, `[_width]`."""
-        bucket, index, record, server_time = self._step.works[chosen]
+        bucket, index, record, server_time, held = self._step.works[chosen]
         key = collective_key(self._seed, self._number, bucket, index)
         alike = self._width < self._ranks
         entry = np.repeat(self._entry, self._ranks) if alike else self._entry.copy()
-        exits = np.ascontiguousarray(self._carry_out(record, entry, server_time, key))
+        exits = np.ascontiguousarray(self._carry_out(record, entry, server_time, key)) + held
         if exits.shape != (self._ranks,):
             raise InternalError(f"{exits.shape} exit times of {self._ranks} ranks")
         if alike:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.steps.cycles import MOST, PATIENCE, Search, Steady, settle
+from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
 from gcsim.simulator.steps.vector_ranks import PARTS, Vectors
@@ -23,12 +23,11 @@ def simulate_steady(
     pace: NDArray[np.float64] | None = None,
     most: int = MOST,
     tolerance: float = 0.0,
-    patience: int = PATIENCE,
 ) -> Steady:
     """Simulate until iterations repeat, `most` or a round of them; as `steady.simulate_steady`.
 
     `carry_out` must depend neither on the key nor on absolute time; `pace` `[ranks]` is that of
-    all iterations. After `patience` iterations a state may differ from an earlier one by a share
+    all iterations. After `PATIENCE` iterations a state may differ from an earlier one by a share
     `tolerance` of the time between them. Raises `InternalError` as `vector_step.simulate`.
     """
     schedule = schedule_of(plan)
@@ -57,5 +56,5 @@ def simulate_steady(
             elapsed=first - int(start.min()),
         )
 
-    search = Search(schedule, begin, most=most, tolerance=tolerance, patience=patience)
+    search = Search(schedule, begin, most=most, tolerance=tolerance)
     return settle(schedule, search, simulate)

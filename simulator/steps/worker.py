@@ -16,7 +16,7 @@ from typing import Any
 import simpy
 
 from gcsim.simulator.clock import Picoseconds, reading
-from gcsim.simulator.steps.communicator import Asking
+from gcsim.simulator.steps.communicator import Asking, Request
 from gcsim.simulator.steps.cores import Share
 from gcsim.simulator.steps.input_loader import Loader
 from gcsim.simulator.steps.ledger import Done, Ledger, in_order
@@ -62,8 +62,8 @@ class _Iteration:
             yield from self._wait_for_batch()
             yield from self._issue("forward", f"forward{of}", compute.forward)
             if micro < last:
-                yield from self._issue("backward", f"backward{of}", compute.backward)
-        exchanges = []
+                yield from self._issue("backward", f"backward{of}", self.plan.backward)
+        exchanges: list[simpy.Event] = []
         for bucket, (work, duration) in enumerate(
             zip(self.plan.buckets, compute.parts, strict=True)
         ):
@@ -73,7 +73,8 @@ class _Iteration:
             else:
                 yield from self._compute(bucket, [part, *work.before])
             if work.collectives or self.plan.side_stream:
-                exchanges.append(self.env.process(self._exchange(bucket, work)))
+                behind = exchanges[-1:] if self.plan.in_turn else []
+                exchanges.append(self.env.process(self._exchange(bucket, work, behind)))
         yield from self._issue("backward", "backward, rest", compute.rest)
         yield self.env.all_of(exchanges)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
@@ -88,14 +89,19 @@ class _Iteration:
             yield self.env.timeout(taken - now)
             self.ledger.waits.append((now, taken))
 
-    def _exchange(self, bucket: int, work: BucketWork) -> Wait:
-        """The callbacks of one bucket."""
+    def _exchange(self, bucket: int, work: BucketWork, behind: Sequence[simpy.Event]) -> Wait:
+        """The callbacks of one bucket, behind another's."""
+        yield from behind
         if self.plan.side_stream:
             yield from self._callback(bucket, -1, work.before)
         for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
-            server_time = work.server_times[index] if work.server_times else 0
+            request = Request(
+                record=record,
+                server_time=work.server_times[index] if work.server_times else 0,
+                held=work.held[index] if work.held else 0,
+            )
             entry, last, left = yield self.worker.communicator.ask(
-                self.worker.member, (self.number, bucket, index), record, server_time
+                self.worker.member, (self.number, bucket, index), request
             )
             now = reading(self.env.now)
             if left > now:

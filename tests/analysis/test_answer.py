@@ -1,4 +1,4 @@
-"""The sentences name the right winner, and say so when compression does not pay."""
+"""The sentences say whether compression pays, what is safe and what to try, and claim no more."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from gcsim.analysis.answer import answer
-from gcsim.analysis.selection import TIE, at_largest, best, error_of
+from gcsim.analysis.selection import largest_verdict
 from gcsim.analysis.sources import provenance_notes
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.near import TIE
+from gcsim.scenarios.result import Result
+from tests.analysis.drawn import between, open_result
 
 
 def at(result: Result, **times: dict[int, float] | float) -> Result:
@@ -22,27 +24,87 @@ def at(result: Result, **times: dict[int, float] | float) -> Result:
             time = given.get(row.nodes) if isinstance(given, dict) else given
             if time is not None:
                 rows.append(replace(row, iteration_s=time))
-    return replace(result, rows=tuple(rows))
-
-
-def test_the_winner_its_speedup_and_its_error_are_named(result: Result) -> None:
-    # 0.4 s / 0.1 s = 4; NMSE and cosine are those of the PowerSGD row
-    first, second, *_ = answer(at(result, none=0.4, powersgd=0.1, topk=0.3))
-    assert first == (
-        "On 32 nodes (64 workers) PowerSGD rank 4 is fastest: 4.00x the speed of dense, 100 ms an "
-        "iteration against 400 ms."
+    dense = {row.nodes: row.iteration_s for row in rows if row.compressor == "none"}
+    compared = tuple(
+        replace(row, speedup_vs_dense=dense[row.nodes] / row.iteration_s if dense else None)
+        for row in rows
     )
-    assert "NMSE 0.310" in second
-    assert "cosine similarity 0.830" in second
+    return replace(result, rows=compared)
+
+
+def said(result: Result, **times: dict[int, float] | float) -> str:
+    return " ".join(answer(at(result, **times)))
+
+
+def test_ring_and_tree_are_told_side_by_side_where_they_differ(result: Result) -> None:
+    shown = at(result, none={32: 0.4}, fp16={32: 0.2})
+    assert "ring or tree" not in " ".join(answer(shown))
+
+    def with_shapes(ring: float, tree: float) -> str:
+        rows = tuple(
+            replace(row, iteration_ring_s=ring, iteration_tree_s=tree)
+            if row.compressor == "none"
+            else row
+            for row in shown.rows
+        )
+        return " ".join(answer(replace(shown, rows=rows)))
+
+    assert "NCCL may take ring or tree here: dense 410 ms or 550 ms." in with_shapes(0.41, 0.55)
+    assert "ring or tree" not in with_shapes(0.4, 0.401)  # no more than a tie
+
+
+# --- safe, and to try ----------------------------------------------------------------------------
+
+
+def test_what_is_safe_and_what_to_try_are_two_lines(result: Result) -> None:
+    # 0.4 s / 0.1 s = 4; NMSE and cosine are those of the PowerSGD row
+    assert answer(at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2})) == [
+        "On 32 nodes (64 workers) compression pays: dense takes 400 ms an iteration, PowerSGD rank "
+        "4 100 ms.",
+        "Safe: FP16, 2.00 times, no accuracy question.",
+        "Fastest to try: PowerSGD rank 4, 4.00 times; train before you trust it. Its update "
+        "against the dense one: NMSE 0.310, cosine similarity 0.830, over 4 steps.",
+    ]
+
+
+def test_both_have_their_intervals(result: Result) -> None:
+    # the middle 80 % of 0.04 to 0.06 s is 0.042 to 0.058 s; of 0.19 to 0.21, 0.192 to 0.208
+    shown = open_result(
+        result, none=between(0.4, 0.4), topk=between(0.04, 0.06), fp16=between(0.19, 0.21)
+    )
+    text = answer(shown)
+    assert text[1] == "Safe: FP16, 2.00 times (1.92 to 2.08), no accuracy question."
+    assert text[2].startswith("Fastest to try: Top-k 1%, 8.00 times (6.90 to 9.52); train before")
+
+
+def test_one_line_where_the_safe_method_is_the_fastest(result: Result) -> None:
+    text = answer(at(result, none={32: 0.4}, fp16={32: 0.1}, powersgd={32: 0.2}))
+    assert text[1:] == ["Safe, and the fastest: FP16, 4.00 times, no accuracy question."]
+
+
+def test_it_is_said_when_nothing_safe_is_faster(result: Result) -> None:
+    assert (
+        "Of the methods without an accuracy question none is surely faster than dense training; "
+        "the fastest of them: FP16, 0.80 times."
+        in said(result, none=0.4, powersgd=0.1, fp16=0.5).replace("0.800", "0.80")
+    )
+    assert "Safe: none of these methods" in said(result, none=0.4, powersgd=0.1)
 
 
 def test_a_large_error_is_put_into_proportion(result: Result) -> None:
     # the definition |update - dense|^2 / |dense|^2 at update = 0
-    assert (
-        "NMSE 0.990 (an update of zero would have 1)"
-        in answer(at(result, none=0.4, randomk=0.1))[1]
+    assert "NMSE 0.610 (an update of zero would have 1)" in said(result, none=0.4, topk=0.1)
+    assert "zero" not in said(result, none=0.4, powersgd=0.1)
+
+
+def test_memory_is_said_to_move_the_error_later(result: Result) -> None:
+    rows = tuple(
+        replace(row, memory="residual (n)", nmse=1e-6) if row.compressor == "powersgd" else row
+        for row in at(result, none=0.4, powersgd=0.1, fp16=0.2).rows
     )
-    assert "zero" not in answer(at(result, none=0.4, powersgd=0.1))[1]
+    text = " ".join(answer(replace(result, rows=rows)))
+    assert "over 4 steps from empty memory, which later steps move" in text
+    assert "Safe: FP16" in text  # a small error over a few steps does not make memory safe
 
 
 def test_a_dense_row_without_a_label_reads_well(result: Result) -> None:
@@ -50,65 +112,91 @@ def test_a_dense_row_without_a_label_reads_well(result: Result) -> None:
         replace(row, label="none") if row.compressor == "none" else row for row in result.rows
     )
     unnamed = at(replace(result, rows=rows), none=0.4, powersgd=0.1)
-    assert "4.00x the speed of no compression" in answer(unnamed)[0]
+    assert "dense training takes 400 ms" in answer(unnamed)[0]
 
 
-def test_a_nearer_method_is_named_when_the_winner_has_a_large_error(result: Result) -> None:
-    text = " ".join(answer(at(result, none=0.4, powersgd=0.1, fp16=0.2)))
+def test_what_nothing_can_be_trained_with_is_said_and_not_named(result: Result) -> None:
+    # random-k of the fixture: NMSE 0.99, cosine 0.1, no memory
+    text = said(result, none={32: 0.4}, randomk={32: 0.05}, powersgd={32: 0.1})
+    assert "Fastest to try: PowerSGD rank 4" in text
     assert (
-        "Of the methods without memory that have an NMSE of at most 0.1, FP16 is fastest: 2.00x "
-        "(NMSE 8.3e-08)." in text
+        "Not counted: random-k 1%, 8.00 times: its update has next to nothing of the gradient "
+        "(cosine similarity 0.100)." in text
     )
+    assert "Not counted" not in said(result, none=0.4, randomk=0.3, powersgd=0.1)
+    alone = said(result, none={32: 0.4}, randomk={32: 0.05})
+    assert "nothing can be said of compression" in alone
+    assert "Not counted: random-k 1%" in alone
 
 
-def test_a_small_error_over_a_few_steps_does_not_recommend_a_method_with_memory(
-    result: Result,
-) -> None:
+def test_a_method_that_sent_nothing_is_said_to(result: Result) -> None:
     rows = tuple(
-        replace(row, memory="residual (n)", nmse=0.01) if row.compressor == "powersgd" else row
-        for row in at(result, none=0.4, powersgd=0.1, fp16=0.2).rows
+        replace(row, wire_bytes_per_worker=0.0, compression_ratio=None)
+        if row.compressor == "topk" else row
+        for row in at(result, none={32: 0.4}, topk={32: 0.05}, powersgd={32: 0.1}).rows
+    )  # fmt: skip
+    text = " ".join(answer(replace(result, rows=rows)))
+    assert "Not counted: Top-k 1%, 8.00 times: it sent nothing in 4 steps." in text
+    assert "Fastest to try: PowerSGD rank 4" in text
+
+
+def test_a_scale_that_is_the_learning_rates_has_a_cosine_and_no_nmse(result: Result) -> None:
+    rows = tuple(
+        replace(row, nmse=None) if row.compressor == "powersgd" else row
+        for row in at(result, none=0.4, powersgd=0.1).rows
     )
     text = " ".join(answer(replace(result, rows=rows)))
-    assert "4 steps from empty memory" in text
-    assert "FP16 is fastest: 2.00x" in text
+    assert "cosine similarity 0.830 over 4 steps; its scale is the learning rate's." in text
 
 
-def test_it_is_said_when_no_near_method_is_faster_than_dense(result: Result) -> None:
-    alone = " ".join(answer(at(result, none=0.4, powersgd=0.1)))
-    nothing = "No method without memory that has an NMSE of at most 0.1 is faster than dense."
-    assert nothing in alone
-
-
-def test_no_nearer_method_is_named_when_the_winner_is_near(result: Result) -> None:
-    assert "at most 0.1" not in " ".join(answer(at(result, none=0.4, fp16=0.1, powersgd=0.2)))
+# --- does it pay? --------------------------------------------------------------------------------
 
 
 def test_it_is_said_when_dense_wins(result: Result) -> None:
-    # 0.15 s / 0.1 s = 1.5
+    # 0.1 s / 0.15 s = 0.667
     assert answer(at(result, none={32: 0.1}, fp16={32: 0.15}, dgc={32: 0.3})) == [
-        "On 32 nodes (64 workers) compression does not pay: dense is fastest, 100 ms an iteration; "
-        "the next, FP16, takes 1.50x as long (150 ms)."
+        "On 32 nodes (64 workers) compression does not pay: nothing is more than 1% faster than "
+        "dense (100 ms an iteration); the nearest, FP16, 0.667 times."
     ]
 
 
 def test_within_one_per_cent_of_dense_does_not_pay(result: Result) -> None:
-    said = answer(at(result, none={32: 0.1}, fp16={32: 0.0995}))
-    assert said == [
-        "On 32 nodes (64 workers) compression does not pay: nothing is more than 1% faster than "
-        "dense (100 ms an iteration; FP16 takes 99.5 ms)."
-    ]
+    assert "does not pay" in said(result, none={32: 0.1}, fp16={32: 0.0995})
+    assert "compression pays" in said(result, none={32: 0.1}, fp16={32: 0.0985})
 
 
-def test_of_equally_fast_methods_the_smaller_error_wins(result: Result) -> None:
-    tied = at(result, none=0.4, topk=0.1, powersgd=0.1 * (1 + TIE / 2))
-    text = " ".join(answer(tied))
-    assert "PowerSGD rank 4 is fastest" in text
-    assert "As fast within 1%, with a larger error: Top-k 1%." in text
+@pytest.mark.parametrize(
+    ("high", "begins"),
+    [
+        (0.42, "compression is likely to pay, but that is not sure (83% for Top-k 1%): dense"),
+        (0.55, "it is not known whether compression pays (39% for Top-k 1%): dense takes 400 ms"),
+    ],
+)
+def test_what_is_open_has_its_probability(result: Result, high: float, begins: str) -> None:
+    # of 41 worlds in even steps from 0.3 s, 34 or 16 are below 0.4 s
+    text = answer(open_result(result, none=between(0.4, 0.4), topk=between(0.3, high)))
+    assert text[0].startswith(f"On 32 nodes (64 workers) {begins}")
+    assert text[1].startswith("Fastest to try: Top-k 1%, ")
 
 
-def test_just_outside_the_tie_the_faster_one_wins(result: Result) -> None:
-    apart = at(result, none=0.4, topk=0.1, powersgd=0.1 * (1 + 2 * TIE))
-    assert "Top-k 1% is fastest" in answer(apart)[0]
+def test_of_equally_fast_methods_the_smaller_error_is_named(result: Result) -> None:
+    text = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + TIE / 2)})
+    assert "Fastest to try: PowerSGD rank 4" in text
+    assert "As fast, for all that is known: Top-k 1%, 4.00 times." in text
+    apart = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + 2 * TIE)})
+    assert "Fastest to try: Top-k 1%" in apart
+    assert "As fast" not in apart
+
+
+def test_of_many_that_are_as_fast_a_few_are_named(result: Result) -> None:
+    kinds = ["topk", "dgc", "qsgd", "ef_block_sgdm", "variance", "powersgd", "qsparse_local_sgd"]
+    text = said(result, none={32: 0.4}, **{kind: {32: 0.1} for kind in kinds})
+    (line,) = [part for part in text.split(". ") if part.startswith("As fast")]
+    assert line.count("4.00 times") == 4
+    assert "; 2 others" in line
+
+
+# --- sizes ---------------------------------------------------------------------------------------
 
 
 def test_the_change_with_the_size_is_told(result: Result) -> None:
@@ -120,26 +208,28 @@ def test_the_change_with_the_size_is_told(result: Result) -> None:
         powersgd={n: 0.3 if n < 16 else 0.1 for n in sizes},
     )
     assert answer(scaled)[-1] == (
-        "Fastest by size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 from 16 nodes on."
+        "Fastest to try by size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 from 16 "
+        "nodes on."
     )
 
 
-def test_one_winner_at_every_size_and_a_single_size(result: Result) -> None:
+def test_the_same_at_every_size_and_a_single_size(result: Result) -> None:
     same = answer(at(result, none=0.2, fp16=0.1))[-1]
-    assert same == "The same method wins at every size, from 1 node on."
+    assert same == "The same holds at every size, from 1 node on."
     single = at(result, none={32: 0.2}, fp16={32: 0.1})
     assert not any("size" in sentence for sentence in answer(single))
 
 
 def test_a_method_that_wins_at_the_largest_size_only(result: Result) -> None:
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.2, 2: 0.05})
-    assert answer(late)[-1] == "Fastest by size: dense on 1 node, FP16 on 2 nodes."
+    assert answer(late)[-1] == "Fastest to try by size: dense on 1 node, FP16 on 2 nodes."
 
 
 def test_without_a_dense_row_no_speedup_is_claimed(result: Result) -> None:
-    text = " ".join(answer(at(result, fp16=0.2, powersgd=0.1)))
-    assert "PowerSGD rank 4 is fastest: 100 ms an iteration" in text
+    text = said(result, fp16={32: 0.2}, powersgd={32: 0.1})
     assert "no speedup to state" in text
+    assert "Fastest to try: PowerSGD rank 4, 100 ms; train before" in text
+    assert "Safe: FP16, 200 ms, no accuracy question." in text
 
 
 def test_a_single_row_is_not_called_a_winner(result: Result) -> None:
@@ -148,32 +238,22 @@ def test_a_single_row_is_not_called_a_winner(result: Result) -> None:
     ]
 
 
-def test_the_winner_has_the_smallest_error_among_the_nearly_fastest(result: Result) -> None:
-    rows: list[Row] = [row for row in result.rows if row.nodes == 32]
-    found = best(rows)
-    fastest = min(row.iteration_s for row in rows)
-    near = [row for row in rows if row.iteration_s <= fastest * (1 + TIE)]
-    assert found.row.nmse == min(error_of(row) for row in near)
-    assert {found.row, *found.equals} == set(near)
-
-
 # --- random times --------------------------------------------------------------------------------
 
 
 def spread(result: Result, iterations: int | None = 50) -> Result:
     """Iterations that are 10 % shorter and 20 % longer now and then."""
     rows = tuple(
-        replace(row, iteration_p5_s=row.iteration_s * 0.9, iteration_p95_s=row.iteration_s * 1.2)
+        replace(row, iteration_p5_s=row.iteration_s * 0.9, iteration_p95_s=row.iteration_s * 1.2,
+                iterations=iterations)
         for row in result.rows
-    )
-    facts = {} if iterations is None else {"averages": {"iterations": iterations}}
-    return replace(result, rows=rows, provenance=facts)
+    )  # fmt: skip
+    return replace(result, rows=rows)
 
 
 def test_random_times_are_called_means_with_their_spread(result: Result) -> None:
-    said = answer(spread(at(result, none={32: 0.4}, powersgd={32: 0.1})))
-    assert said[0].endswith("4.00x the speed of dense, 100 ms an iteration against 400 ms.")
-    assert said[1] == (
+    text = answer(spread(at(result, none={32: 0.4}, powersgd={32: 0.1})))
+    assert text[-1] == (
         "These are means of 50 iterations; nine in ten take: PowerSGD rank 4 90.0 ms to 120 ms, "
         "dense 360 ms to 480 ms."
     )
@@ -185,13 +265,21 @@ def test_every_kind_of_answer_says_so(result: Result) -> None:
         at(result, none={32: 0.1}, fp16={32: 0.4}),
         at(result, fp16={32: 0.4}, topk={32: 0.1}),
     ):
-        assert "means of 50 iterations" in answer(spread(shown))[1]
+        assert "means of 50 iterations" in " ".join(answer(spread(shown)))
         assert "mean" not in " ".join(answer(shown))
 
 
-def test_unknown_numbers_of_iterations_are_not_invented(result: Result) -> None:
-    said = answer(spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=None))
-    assert said[1].startswith("These are means of many iterations; ")
+def test_numbers_of_iterations_are_not_invented(result: Result) -> None:
+    shown = at(result, none={32: 0.4}, fp16={32: 0.1})
+    assert "means of many iterations; " in " ".join(answer(spread(shown, iterations=None)))
+    rows = spread(shown).rows
+    more = (replace(rows[0], iterations=200), *rows[1:])
+    assert "means of 50 to 200 iterations; " in " ".join(answer(replace(shown, rows=more)))
+
+
+def test_a_single_random_iteration_may_be_luck(result: Result) -> None:
+    once = spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=1)
+    assert "Each time is of one iteration, which may be luck." in " ".join(answer(once))
 
 
 def noisy(result: Result, error: float, **errors: float) -> Result:
@@ -203,107 +291,45 @@ def noisy(result: Result, error: float, **errors: float) -> Result:
     return replace(shown, rows=rows)
 
 
-def test_within_two_standard_errors_of_dense_it_is_not_known_whether_compression_pays(
+def test_within_two_standard_errors_of_dense_it_is_not_sure_that_compression_pays(
     result: Result,
 ) -> None:
-    # 2 sqrt(3^2 + 4^2) = 10 ms: 91 and 100 ms are nearer than that, 89 and 100 ms are not
-    near = at(result, none={32: 0.1}, fp16={32: 0.091})
-    assert answer(noisy(near, 0.003, none=0.004)) == [
-        "On 32 nodes (64 workers) FP16 and dense cannot be told apart with 50 iterations: their "
-        "means differ by less than two standard errors. An iteration takes: FP16 91.0 ms (+- 3.00 "
-        "ms), dense 100 ms (+- 4.00 ms).",
-        "So it is not known whether compression pays. Set training.iterations higher to tell them "
-        "apart.",
-        "These are means of 50 iterations; nine in ten take: FP16 81.9 ms to 109 ms, dense 90.0 ms "
-        "to 120 ms.",
-    ]
-    far = at(result, none={32: 0.1}, fp16={32: 0.089})
-    assert "FP16 is fastest: 1.12x" in answer(noisy(far, 0.003, none=0.004))[0]
+    # 2 sqrt(3^2 + 4^2) = 10 ms: 91 and 100 ms are nearer than that, 89 and 100 ms are not;
+    # 9 ms are 1.8 standard errors, below which 96 % of a normal distribution lie
+    near = " ".join(answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.091}), 0.003, none=0.004)))
+    assert "likely to pay, but that is not sure (96% for FP16): dense takes 100 ms" in near
+    assert "With 50 iterations luck decides between some of them: set training.iterations" in near
+    far = answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.089}), 0.003, none=0.004))
+    assert far[1].startswith("Safe, and the fastest: FP16, 1.12 times")
+    assert "luck" not in " ".join(far)
 
 
 def test_dense_is_not_said_to_win_by_luck_either(result: Result) -> None:
     near = at(result, none={32: 0.1}, fp16={32: 0.105})
-    text = " ".join(answer(noisy(near, 0.003)))
-    assert "dense and FP16 cannot be told apart" in text
-    assert "does not pay" not in text
+    assert (
+        "it is not known whether compression pays (12% for FP16)" in answer(noisy(near, 0.003))[0]
+    )
     assert "does not pay" in answer(near)[0]
 
 
-def test_methods_that_cannot_be_told_apart_may_still_beat_dense(result: Result) -> None:
-    shown = at(result, none={32: 0.4}, powersgd={32: 0.1}, topk={32: 0.104}, fp16={32: 0.3})
-    said = answer(noisy(shown, 0.002))
-    assert said[0].startswith(
-        "On 32 nodes (64 workers) PowerSGD rank 4 and Top-k 1% cannot be told apart with 50 iter"
+def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
+    shown = noisy(
+        at(result, none={32: 0.4}, powersgd={32: 0.1}, topk={32: 0.104}, fp16={32: 0.3}), 0.002
     )
-    assert said[1] == (
-        "Faster than dense (400 ms (+- 2.00 ms)): PowerSGD rank 4 4.00x, Top-k 1% 3.85x. Set "
-        "training.iterations higher to tell them apart."
-    )
-    assert "FP16 is fastest: 1.33x (NMSE" in said[-1]
-    assert not any("fastest: 4.00x" in sentence for sentence in said)
+    text = " ".join(answer(shown))
+    assert "As fast, for all that is known: Top-k 1%, 3.85 times." in text
+    assert "Safe: FP16, 1.33 times" in text
+    assert "With 50 iterations luck decides" in text
+    found = largest_verdict(shown)
+    assert [row.compressor for row in found.foremost] == ["powersgd", "topk"]
 
 
-def test_of_those_only_what_is_beyond_doubt_is_said_to_beat_dense(result: Result) -> None:
-    # dense is 15 ms from PowerSGD, and 2 sqrt(2) 5 = 14 ms are doubt; Top-k is 7 ms from both
-    shown = noisy(at(result, none={32: 0.115}, powersgd={32: 0.1}, topk={32: 0.1075}), 0.005)
-    found = best(shown.rows)
-    assert [row.label for row in found.unclear] == ["PowerSGD rank 4", "Top-k 1%"]
-    assert "PowerSGD rank 4 1.15x. Set" in answer(shown)[1]
-
-
-def test_errors_below_the_tie_leave_the_rule_of_the_smaller_error(result: Result) -> None:
-    tied = at(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1001})
-    assert "PowerSGD rank 4 is fastest" in answer(noisy(tied, 0.0001))[0]
-    assert "cannot be told apart" in answer(noisy(tied, 0.001))[0]
-
-
-def test_of_equals_one_that_dense_may_equal_does_not_win(result: Result) -> None:
-    # 100, 100.9 and 101.2 ms with doubts of 0.6 ms: FP16 is within 1 %, and within doubt of dense
-    shown = noisy(at(result, none={32: 0.1012}, topk={32: 0.1}, fp16={32: 0.1009}), 0.0002)
-    assert "Top-k 1% is fastest" in answer(shown)[0]
-
-
-def test_a_nearer_method_must_be_faster_than_dense_beyond_luck(result: Result) -> None:
-    shown = at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.38})
-    text = " ".join(answer(noisy(shown, 0.001, none=0.011)))
-    assert "PowerSGD rank 4 is fastest: 4.00x" in text
-    assert "at most 0.1 can be told from dense with 50 iterations." in text
-    assert "FP16 is fastest" in " ".join(answer(noisy(shown, 0.001, none=0.009)))
-
-
-def test_nearer_methods_that_cannot_be_told_apart_are_all_named(result: Result) -> None:
-    shown = at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2}, qsgd={32: 0.204})
-    text = " ".join(answer(noisy(shown, 0.003)))
-    assert "FP16 (2.00x) and QSGD 4 bit (1.96x) are faster, and cannot be told apart." in text
-
-
-def test_sizes_without_a_winner_are_told(result: Result) -> None:
+def test_sizes_where_it_is_open_have_the_probability(result: Result) -> None:
+    # 1 ms between means that are known to 4 ms each: 0.18 standard errors
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.101, 2: 0.05})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest by size: not told apart on 1 node, FP16 on 2 nodes."
+        "Fastest to try by size: FP16 (43% to pay) on 1 node, FP16 on 2 nodes."
     )
-    never = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.101, 2: 0.099})
-    assert answer(noisy(never, 0.004))[-1] == (
-        "At no size can it be told which method is fastest, with 50 iterations."
-    )
-
-
-def test_dense_is_named_however_many_cannot_be_told_apart(result: Result) -> None:
-    kinds = [row.compressor for row in at_largest(result) if row.compressor != "none"]
-    many = at(result, none={32: 0.11}, **{kind: {32: 0.1} for kind in kinds})
-    first = answer(noisy(many, 0.02))[0]
-    assert "dense and 7 others cannot be told apart" in first
-
-
-def test_without_a_dense_row_nothing_is_compared_with_it(result: Result) -> None:
-    text = " ".join(answer(noisy(at(result, topk={32: 0.1}, fp16={32: 0.101}), 0.01)))
-    assert "Top-k 1% and FP16 cannot be told apart" in text
-    assert "no speedup to state" in text
-
-
-def test_a_single_random_iteration_may_be_luck(result: Result) -> None:
-    once = spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=1)
-    assert answer(once)[1].startswith("Each time is of one iteration, which may be luck.")
 
 
 # --- provenance ----------------------------------------------------------------------------------
@@ -411,15 +437,3 @@ def test_unknown_provenance_is_not_invented(result: Result) -> None:
 def test_a_compute_source_may_be_a_sentence(result: Result) -> None:
     notes = provenance_notes(replace(result, provenance={"compute": "measured by the user"}))
     assert notes[0] == "forward and backward: measured by the user"
-
-
-def test_a_winner_whose_scale_is_the_learning_rates_has_a_cosine_and_no_nmse(
-    result: Result,
-) -> None:
-    winner = best(at_largest(result)).row
-    rows = tuple(
-        replace(row, nmse=None) if row.label == winner.label else row for row in result.rows
-    )
-    said = " ".join(answer(replace(result, rows=rows)))
-    assert "its scale is the learning rate's" in said
-    assert f"cosine similarity {winner.cosine_similarity:.3f}" in said

@@ -240,6 +240,14 @@ def test_the_file_holds_the_link_and_simulating_with_it_gives_the_fitted_times(
     path.write_text(entry(found, [reading], date="2024-05-06", command="gcsim calibrate link a"))
     link, _ = read_link("mine.yaml", tmp_path)
     assert replace(link, source="", estimate=False) == found.link
+    long = {estimate.figure: estimate for estimate in found.estimates}
+    for own, bounds, line in (
+        (long["latency"], link.latency_range, Fraction(1)),
+        (long["goodput"], link.efficiency_range, link.bandwidth),
+    ):
+        assert bounds is not None
+        low, high = (float(end * line) for end in bounds)
+        assert (low, high) == pytest.approx((own.low, own.high), rel=1e-4)
     for said in ("a.csv", "a tool 1.2", "4 ranks", "2024-05-06", "gcsim calibrate link a"):
         assert said in link.source
     again = Model([point.measurement for point in found.points], INSIDE).seconds(link)

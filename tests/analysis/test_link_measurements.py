@@ -240,6 +240,22 @@ def test_what_is_wrong_with_a_csv(tmp_path: Path, before: str, after: str, messa
     assert problems(tmp_path, CSV.replace(before, after, 1))[0].startswith(message)
 
 
+def test_a_csv_may_say_the_type_of_the_elements(tmp_path: Path) -> None:
+    text = "dtype,collective,ranks,bytes,seconds\n" + "".join(
+        f"{dtype},all_reduce,2,{nbytes},0.1\n"
+        for dtype in ("bfloat16", "float64")
+        for nbytes in (1000, 2000, 4000)
+    )
+    found = reading(tmp_path, text).measurements
+    assert {(point.dtype, point.element) for point in found} == {("bfloat16", 2), ("float64", 8)}
+    (wrong,) = problems(
+        tmp_path, text.replace("float64,all_reduce,2,1000", "float,all_reduce,2,1000")
+    )
+    assert wrong.startswith(
+        "a.txt:5: error: dtype: 'float' is no type that is reduced; did you mean"
+    )
+
+
 def test_a_thousand_wrong_lines_are_not_listed(tmp_path: Path) -> None:
     text = "collective,ranks,bytes,seconds\n" + "all_reduce,2,1,0\n" * 1000
     found = problems(tmp_path, text)

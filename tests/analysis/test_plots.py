@@ -45,10 +45,11 @@ def busy(result: Result) -> Result:
             optimizer_s=0.005,
             iteration_p5_s=row.iteration_s + 0.0100,
             iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
+            iterations=50,
         )
         for row in result.rows
     )
-    return replace(result, rows=rows, provenance={"averages": {"iterations": 50}})
+    return replace(result, rows=rows)
 
 
 def single_size(result: Result) -> Result:
@@ -204,7 +205,7 @@ def test_the_bars_are_the_parts_in_milliseconds_stacked_without_gap(
 
 def test_parts_that_no_bar_has_are_left_out(result: Result) -> None:
     names = [name for name, *_ in parts_of(at_largest(result))]
-    assert names == ["forward", "backward", "encode", "exposed communication", "decode"]
+    assert names == ["forward", "backward", "encode", "waiting for network", "decode"]
     assert parts_of(at_largest(busy(result))) == list(PARTS)
 
 
@@ -215,9 +216,7 @@ def test_a_line_from_the_5th_to_the_95th_percentile_where_something_is_random(
     wanted = [(row.iteration_p5_s, row.iteration_p95_s) for row in at_largest(busy(result))]
     found = [tuple(value / 1e3 for value in xs(line)) for line in axes.lines]
     assert found == [pytest.approx(pair) for pair in wanted]
-    assert axes.get_xlabel().startswith(
-        "means of 50 iterations or more [ms] (line: 5 to 95 %), and the "
-    )
+    assert axes.get_xlabel().startswith("means of 50 iterations [ms] (line: 5 to 95 %), and the ")
     assert not breakdown_figure(result).axes[0].lines
     assert "mean" not in breakdown_figure(result).axes[0].get_xlabel()
 

@@ -17,6 +17,7 @@ from gcsim.analysis.training_validation import (
     backward_ratios,
     between,
     beyond,
+    elsewhere,
     flops,
     known,
     single,
@@ -54,6 +55,7 @@ def fitted() -> str:
     }
     errors["between"] = _outward(summary(between()).range)
     errors["beyond"] = _outward(summary(beyond()).range)
+    errors["elsewhere"] = _outward(summary(elsewhere()).range)
     return written(fits, errors)
 
 
@@ -141,7 +143,11 @@ def _validation() -> Iterator[str]:
             rows.append(_errors(f"{processor} {precision}, {label}", found))
             if kind in ("known", "unknown"):
                 worst.append(f"- {processor} {precision}, {label}: {_worst(found)}")
-    for label, errors in (("between two batches", between()), ("beyond one batch", beyond())):
+    for label, errors in (
+        ("between two batches", between()),
+        ("beyond one batch", beyond()),
+        ("another source's", elsewhere()),
+    ):
         found = summary(errors)
         rows.append(_errors(label, found))
         worst.append(f"- {label}: {_worst(found)}")

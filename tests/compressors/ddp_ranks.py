@@ -85,7 +85,8 @@ def requests(rank: int, count: int) -> list[Request]:
         parts = torch.tensor([ragged.numel(), 3]).view(torch.uint8)
         packed = torch.cat((parts, ragged, _bytes(3, rank)))
         made.extend([AllGather(payload=parts), AllGather(payload=packed, variable=True)])
-        made.append(PushPull(payload=ragged, server=lambda received: list(received)[-1][:2]))
+        last = lambda received: list(received)[-1][:2]  # noqa: E731 - beside the others
+        made.append(PushPull(payload=ragged, server=last, variable=True))
         made.append(TreeMerge(payload=ragged, merge=lambda a, b: torch.cat((a, b))))
         each = [_bytes(length * ((rank + r) % 3), rank + 7 * r) for r in range(count)]
         made.append(AllToAll(payloads=each, variable=True))

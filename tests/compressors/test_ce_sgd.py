@@ -314,7 +314,8 @@ def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
         found.append(float((update - v).double().square().sum() / v.double().square().sum()))
     errors = np.array(found)
     assert abs(errors.mean() - 0.49) < 5 * errors.std() / 200**0.5
-    bound = CeSgd.laws(check_parameters("ce_sgd", {})).error_bound
+    parameters: Any = check_parameters("ce_sgd", {})
+    bound = CeSgd.laws(parameters).error_bound
     assert bound is not None
     assert 0.49 <= bound(v) / float(v.double().square().sum()) < 0.492
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors import check
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.conformance import CHECKS
+from gcsim.compressors.conformance import CHECKS, FOLLOWS, examine
 from gcsim.compressors.conformance.subject import subject_of
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.registry import REGISTRY
@@ -210,6 +211,96 @@ class Forgets(Biased):
         return Laws(conserves=True)
 
 
+class SendsNothing(Plain):
+    """As a method that forgot its collective, or counts on another's."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield from ()
+        return bucket.gradient.clone()
+
+
+class TellsWorkerZeros(Plain):
+    """All replicas agree, on the gradient of one."""
+
+    def mean(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
+        return super().mean(bucket, list(payloads)[:1]) * self.worker.count
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws()
+
+
+class KeepsItsOwn(Plain):
+    """It gathers, and then applies its own gradient."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield from super().exchange(bucket, step)
+        return bucket.gradient.clone()
+
+
+class Remembers(Plain):
+    """A momentum that `about.state` does not tell."""
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        self.velocity: dict[int, Tensor] = {}
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        update = yield from super().exchange(bucket, step)
+        held = self.velocity.get(bucket.layout.index, torch.zeros_like(update))
+        self.velocity[bucket.layout.index] = 0.5 * held + update
+        return self.velocity[bucket.layout.index].clone()
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws()
+
+
+class KeepsAGenerator(Plain):
+    """Not memory: what it draws does not depend on what it saw."""
+
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
+        super().__init__(worker, parameters)
+        self.generator = torch.Generator().manual_seed(worker.seed)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        update = yield from super().exchange(bucket, step)
+        return update * (1 + 1e-3 * torch.rand(update.shape, generator=self.generator))
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws()
+
+
+class HasAUnit(Plain):
+    """What is smaller than a threshold is not sent."""
+
+    def mean(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
+        update = super().mean(bucket, payloads)
+        return update * (update.abs() > 1e-3)
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws()
+
+
+class GathersUnequal(Plain):
+    def encode(self, bucket: Bucket) -> Tensor:
+        return super().encode(bucket)[self.worker.rank :]
+
+
+class DrawsWithoutASeed(Plain):
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        update = yield from super().exchange(bucket, step)
+        noise = torch.Generator()
+        noise.seed()
+        return update * (1 + 1e-3 * torch.rand(update.shape, generator=noise))
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws()
+
+
 class LosesALittle(Biased):
     @classmethod
     def laws(cls, parameters: CompressorParameters) -> Laws:
@@ -244,13 +335,72 @@ def test_the_method_to_be_spoilt_passes() -> None:
         (BoastsOfAnExactError, "error stays within its bound"),
         (Forgets, "what is not sent is kept"),
         (LosesALittle, "lossless is lossless"),
+        (SendsNothing, "something is sent"),
+        (TellsWorkerZeros, "every workers gradient counts"),
+        (KeepsItsOwn, "every workers gradient counts"),
+        (KeepsItsOwn, "replicas stay together"),
+        (Remembers, "steps stand alone without memory"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_fault_is_caught(faulty: type[Compressor], caught_by: str) -> None:
-    with pytest.raises(ExpectationError, match=f"{faulty.__name__} fails") as raised:
+    with pytest.raises((AssertionError, InputError)):
+        CHECKS[caught_by.replace(" ", "_")](subject_of(faulty, {}))
+
+
+def test_follows_names_checks() -> None:
+    assert set(FOLLOWS) < set(CHECKS)
+    assert {name for rest in FOLLOWS.values() for name in rest} < set(CHECKS)
+
+
+class SumsExactly(ForgetsToDivide):
+    """The laws of the mean break with it: exact, unbiased."""
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        return Laws(unbiased=True, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "said", "with_it"),
+    [
+        (GathersUnequal, "unequal payloads", "updates have the shape of the bucket"),
+        (SumsExactly, "the sum over the workers, not their mean", "lossless is lossless"),
+        (SendsNothing, "it sends nothing", "replicas stay together"),
+        (DrawsWithoutASeed, "differs when it is repeated", "only what travelled is used"),
+        (WrongDtype, "returned torch.float64", "any length works"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_one_cause_is_one_finding(faulty: type[Compressor], said: str, with_it: str) -> None:
+    (found,) = examine(faulty).findings
+    assert said in found.message
+    assert len(found.checks) > 1
+    assert with_it.replace(" ", "_") in found.checks
+    with pytest.raises(
+        ExpectationError, match=f"{faulty.__name__} fails .*, one cause\n"
+    ) as raised:
         check(faulty)
-    assert f"\n  {caught_by}: " in str(raised.value)
+    assert str(raised.value).count(found.message) == 1
+
+
+def test_a_fault_of_an_exchange_names_file_and_line() -> None:
+    (found,) = examine(GathersUnequal).findings
+    assert re.search(
+        r"test_conformance.py:\d+: error: all-gather of unequal payloads", found.message
+    )
+
+
+def test_a_generator_that_is_kept_is_no_memory() -> None:
+    assert not examine(KeepsAGenerator).findings
+
+
+def test_a_unit_shows_in_a_note_and_breaks_nothing() -> None:
+    report = examine(HasAUnit)
+    assert not report.findings
+    assert "depends on the gradients' scale" in report.notes[0]
+    assert "1e-07: error 1," in report.notes[0]  # all of it is below the threshold
+    assert not examine(Plain).notes
 
 
 def test_parameters_are_checked_first() -> None:

@@ -123,6 +123,6 @@ def test_a_damaged_payload_is_refused(team: Any, normal: Callable[..., Tensor]) 
         damaged = message.clone()
         damaged[place] ^= 0x20
         with pytest.raises(InputError):
-            add_signed(torch.zeros(100), crew.layout, damaged, 1.0)
+            add_signed(damaged, crew.layout, torch.zeros(100), 1.0)
     with pytest.raises(InputError, match="flags"):
-        add_signed(torch.zeros(100), crew.layout, message, 1.0, (1.0, -1.0))
+        add_signed(message, crew.layout, torch.zeros(100), 1.0, (1.0, -1.0))

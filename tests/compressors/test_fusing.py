@@ -62,7 +62,9 @@ def push_pull(rank: int, size: int) -> Exchange:
             total += part[:size]
         return total.to(torch.uint8)
 
-    answer: Tensor = yield PushPull(payload=payload(size + rank, rank + 1), server=serve)
+    answer: Tensor = yield PushPull(
+        payload=payload(size + rank, rank + 1), server=serve, variable=True
+    )
     return answer.float()
 
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from gcsim.compressors.conformance.subject import (
+    SHAPES,
+    Heard,
+    gradients,
+    numel,
+    overheard,
+    subject_of,
+)
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
+from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
 from gcsim.errors import InternalError
+from gcsim.traces import cache
+from tests.simulator.one_bucket import one_bucket
 
 
 def test_all_reduce_sums_over_workers_and_gives_each_its_own_copy() -> None:
@@ -74,6 +87,22 @@ def test_push_pull_runs_the_server_once_with_everybodys_payload() -> None:
     assert meter.collectives == [CollectiveRecord(kind="push_pull", sent=(1, 1), pulled=2)]
 
 
+def test_payloads_of_unequal_length_are_pushed_when_the_method_says_so() -> None:
+    def worker(rank: int, variable: bool) -> Exchange:
+        payload = torch.zeros(1 + rank, dtype=torch.uint8)
+        reply: torch.Tensor = yield PushPull(
+            payload=payload, server=lambda received: next(iter(received)), variable=variable
+        )
+        return reply.float()
+
+    meter = Meter(2)
+    lockstep([worker(0, True), worker(1, True)], meter)
+    (record,) = meter.collectives
+    assert (record.sent, record.variable) == ((1, 2), True)
+    with pytest.raises(InternalError, match=r"unequal payloads: .*variable=True"):
+        lockstep([worker(0, False), worker(1, False)], meter)
+
+
 def test_workers_that_ask_for_different_things_are_a_deadlock() -> None:
     def one() -> Exchange:
         reply: torch.Tensor = yield AllReduce(tensor=torch.zeros(1))
@@ -106,3 +135,28 @@ def test_unequal_tensors_and_payloads_are_refused() -> None:
         lockstep([reduce(1), reduce(2)])
     with pytest.raises(InternalError, match="gather_variable"):
         lockstep([gather(1), gather(2)])
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_type_that_a_method_reduces_reaches_the_record(name: str) -> None:
+    """What is seen on its way to the all-reduce, beside what the meter notes of it."""
+    crew = subject_of(name, {}).crew()
+    for step in range(4):
+        logs: list[list[Heard]] = [[], []]
+        meter = Meter(2)
+        pairs = zip(crew.exchanges(gradients(numel(SHAPES), 2, step), step), logs, strict=True)
+        with torch.no_grad():
+            lockstep([overheard(exchange, log) for exchange, log in pairs], meter)
+        reduced = [heard.sent[0] for heard in logs[0] if heard.kind is AllReduce]
+        records = [record for record in meter.collectives if record.kind == "all_reduce"]
+        assert [(f"torch.{r.dtype}", r.element, r.sent[0]) for r in records] == [
+            (str(tensor.dtype), tensor.element_size(), tensor.nbytes) for tensor in reduced
+        ]
+
+
+def test_a_profile_keeps_the_type_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    record = CollectiveRecord(kind="all_reduce", sent=(20, 20), element=2, dtype="bfloat16")
+    profile = one_bucket(record)
+    cache.save("one", profile)
+    assert cache.load("one") == profile

@@ -89,7 +89,7 @@ def test_nothing_is_lost(team: Any, normal: Callable[..., Tensor], workers: int)
         given = [normal(1000, 10 * t + rank) for rank in range(workers)]
         total += sum(given, torch.zeros(1000)) / workers
         delivered += crew.step(given, t)[0]
-    owed = sum((member._residual[0] for member in crew.workers), torch.zeros(1000)) / workers
+    owed = sum((member.residual[0] for member in crew.workers), torch.zeros(1000)) / workers
     torch.testing.assert_close(delivered + owed, total, rtol=1e-4, atol=1e-4)
 
 

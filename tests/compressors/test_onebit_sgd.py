@@ -148,7 +148,8 @@ def test_the_laws_hold(team: Any, normal: Draw) -> None:
         ({"aggregation": "all_gather", "levels_per": "tensor"}, (50, 4)),
         ({"aggregation": "all_gather", "levels_per": "tensor", "threshold": "mean"}, (50, 4)),
     ):
-        laws = OneBitSgd.laws(check_parameters("onebit_sgd", parameters))
+        chosen: Any = check_parameters("onebit_sgd", parameters)
+        laws = OneBitSgd.laws(chosen)
         for seed in range(5):
             values = normal(200, seed) + 0.3
             crew = team("onebit_sgd", [shape], workers=1, **parameters)
@@ -158,7 +159,7 @@ def test_the_laws_hold(team: Any, normal: Draw) -> None:
             if laws.error_is_exact or len(shape) == 1:
                 assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
         assert laws.conserves
-    about_mean = check_parameters("onebit_sgd", {"threshold": "mean"})
+    about_mean: Any = check_parameters("onebit_sgd", {"threshold": "mean"})
     assert OneBitSgd.laws(about_mean).error_bound is None
 
 

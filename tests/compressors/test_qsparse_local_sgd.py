@@ -75,7 +75,7 @@ def test_replicas_meet_at_the_synchronised_model(
             for rank, replica in enumerate(replicas):
                 torch.testing.assert_close(replica, synchronised, rtol=0, atol=2e-5)
                 torch.testing.assert_close(
-                    group[rank]._error[0].double(), e[rank], rtol=0, atol=2e-4
+                    group[rank].residual[0].double(), e[rank], rtol=0, atol=2e-4
                 )
         else:
             assert float((replicas[0] - replicas[1]).abs().max()) > 0.01
@@ -108,8 +108,8 @@ def test_what_was_not_decoded_is_in_the_error(
         u = 0.9 * u + gradient
         wanted += u
         applied += step_of([worker], layout, [gradient], step)[0]
-    torch.testing.assert_close(applied + worker._error[0], wanted, rtol=1e-4, atol=1e-4)
-    assert float(worker._error[0].norm()) > 1.0
+    torch.testing.assert_close(applied + worker.residual[0], wanted, rtol=1e-4, atol=1e-4)
+    assert float(worker.residual[0].norm()) > 1.0
     assert not worker._applied[0].any()
 
 

@@ -148,7 +148,10 @@ def test_a_tensor_takes_one_scale_and_one_bit_an_element(
         meter = Meter(1)
         exchange(workers(cls, 1, aggregation=aggregation), [bucket], 0, meter)
         kind: Any = aggregation
-        assert meter.collectives == [CollectiveRecord(kind=kind, sent=(expected,), pulled=pulled)]
+        without: Any = "alltoall_allgather" if pulled else "all_gather"
+        assert meter.collectives == [
+            CollectiveRecord(kind=kind, sent=(expected,), pulled=pulled, without_server=without)
+        ]
 
 
 def test_decoding_gives_scale_times_sign_exactly(layout_of: LayoutOf) -> None:

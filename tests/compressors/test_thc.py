@@ -123,7 +123,7 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
                 np.testing.assert_allclose(update[part].numpy(), mean, rtol=2e-4, atol=2e-4)
             at += n
     for worker, error in zip(crew.workers, errors, strict=True):
-        np.testing.assert_allclose(worker._error[0].numpy(), error, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(worker.residual[0].numpy(), error, rtol=1e-3, atol=1e-3)
 
 
 def test_rounding_is_right_on_average_within_the_range(team: Any, normal: Draw) -> None:
@@ -217,7 +217,7 @@ def test_what_is_clamped_is_delivered_later(team: Any) -> None:
         if step == 0:
             assert float((total - gradient).norm()) > 80
     assert float((total - gradient).norm()) < 40
-    owed = crew.workers[0]._error[0]
+    owed = crew.workers[0].residual[0]
     torch.testing.assert_close(total + owed, gradient, rtol=0, atol=1e-3)
 
 

@@ -106,4 +106,4 @@ def test_a_damaged_payload_is_refused(team: Any, normal: Callable[..., Tensor]) 
         damaged = message.clone()
         damaged[place] ^= 0x10
         with pytest.raises(InputError):
-            add_message(torch.zeros(100), crew.layout, damaged, 1.0)
+            add_message(damaged, crew.layout, torch.zeros(100), 1.0)

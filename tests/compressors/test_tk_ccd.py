@@ -89,7 +89,7 @@ def test_the_error_of_a_trial_is_below_that_of_the_largest(
 
 
 def test_the_schedule_is_a_synchronisation_and_q_trials() -> None:
-    parameters = check_parameters(NAME, {"groups": 4, "ratio": 0.5})
+    parameters: Any = check_parameters(NAME, {"groups": 4, "ratio": 0.5})
     phases = [TkCcd.phase(parameters, step) for step in range(6)]
     assert phases == ["synchronisation"] + ["trial"] * 4 + ["synchronisation"]
     assert TkCcd.period(parameters) == 5

@@ -112,9 +112,9 @@ def test_a_message_of_another_tensor_is_refused(team: Any, normal: Callable[...,
     message = sender.listener.received[0][0]
     assert [frame.nonzero for frame in read_frames(message)] == [1]
     with pytest.raises(InputError, match="t0 has 101 elements, its frame 100"):
-        add_message(torch.zeros(101), receiver.layout, message, 1.0)
+        add_message(message, receiver.layout, torch.zeros(101), 1.0)
     with pytest.raises(InputError, match="ends before"):
-        add_message(torch.zeros(101), receiver.layout, message[:0], 1.0)
+        add_message(message[:0], receiver.layout, torch.zeros(101), 1.0)
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
@@ -163,7 +163,7 @@ def test_a_damaged_payload_is_refused(
     place = {"first": 0, "middle": message.numel() // 2, "last": message.numel() - 1}[where]
     message[place] ^= 0x41
     with pytest.raises(InputError):
-        add_message(torch.zeros(500), crew.layout, message, 1.0)
+        add_message(message, crew.layout, torch.zeros(500), 1.0)
 
 
 @pytest.mark.parametrize("positions", [[0, 3, 3], [5, 4, 6], [0, 1, 10]])
@@ -172,7 +172,7 @@ def test_positions_that_do_not_ascend_below_n_are_refused(
 ) -> None:
     message = pack_sparse(torch.ones(3), torch.tensor(positions), 10, Coder.RAW)
     with pytest.raises(InputError, match="do not ascend"):
-        add_message(torch.zeros(10), layout_of(10), message, 1.0)
+        add_message(message, layout_of(10), torch.zeros(10), 1.0)
 
 
 @pytest.mark.parametrize(("bits", "k"), [([0b101, 0], 1), ([0b101, 0], 3), ([1, 0b1000], 2)])
@@ -183,4 +183,4 @@ def test_a_bitmap_of_another_number_of_bits_is_refused(
     coded = torch.tensor(bits, dtype=torch.uint8)
     message = pack_coded(torch.ones(k), coded, 10, Coder.BITMAP)
     with pytest.raises(InputError, match="bitmap"):
-        add_message(torch.zeros(10), layout_of(10), message, 1.0)
+        add_message(message, layout_of(10), torch.zeros(10), 1.0)

@@ -42,7 +42,7 @@ def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) 
 
 def decode(message: Tensor, layout: BucketLayout, worth: float) -> Tensor:
     out = torch.zeros(layout.numel)
-    add_signed(out, layout, message, 1.0, (worth, -worth))
+    add_signed(message, layout, out, 1.0, (worth, -worth))
     return out
 
 
@@ -61,7 +61,7 @@ def test_the_correction_uses_the_residual_before_tau_is_taken_off(
         )
         message = worker.encode(bucket)
         assert float(decode(message, bucket.layout, 0.1)) == pytest.approx(0.1 * sign)
-        assert float(worker._residual[0]) == pytest.approx(0.15 * sign)
+        assert float(worker.residual[0]) == pytest.approx(0.15 * sign)
         assert float(worker._moment[0]) == pytest.approx(moment, rel=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_updates_follow_the_published_algorithm_step_by_step(
             np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-7)
         assert crew.sent == [(8,) * workers, tuple(lengths)]  # lengths, then 32 bits a sign
         for rank, worker in enumerate(crew.workers):
-            np.testing.assert_allclose(worker._residual[0].numpy(), r[rank], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(worker.residual[0].numpy(), r[rank], rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(worker._moment[0].numpy(), v[rank], rtol=1e-3, atol=1e-5)
     assert 100 < total_sent < 8 * 340 * workers - 100
 

@@ -58,7 +58,7 @@ def test_it_becomes_the_engines_own_value_and_reads_back(
 
 def test_without_it_nothing_is_said_of_it_and_recorded_traffic_is_shared(tmp_path: Path) -> None:
     with_host = load(tmp_path, TEXT)
-    without = load(tmp_path, TEXT, "cluster.host=null")
+    without = load(tmp_path, TEXT, "cluster.host=none")
     assert without.cluster.host is None
     assert "per_message" not in write(without.resolved)
     choice = without.compressors[0]
@@ -68,7 +68,7 @@ def test_without_it_nothing_is_said_of_it_and_recorded_traffic_is_shared(tmp_pat
 def test_messages_cost_processor_time(tmp_path: Path) -> None:
     """48 messages of four ranks on cores of their own: 12 ends a rank each way, 3 ms of work."""
     cluster = load(tmp_path, TEXT, "cluster.host.per_byte=0 s").cluster
-    free = load(tmp_path, TEXT, "cluster.host=null").cluster
+    free = load(tmp_path, TEXT, "cluster.host=none").cluster
     record = CollectiveRecord(kind="all_reduce", sent=(64,) * 4, element=4)
     entry = np.zeros(4, dtype=np.int64)
     network = int(carry_out(record, entry, free).max())
@@ -81,7 +81,8 @@ def test_messages_cost_processor_time(tmp_path: Path) -> None:
     ("setting", "message"),
     [
         ("{cores: 0, per_message: 1 us}", "cluster.host.cores = 0: must be at least 1"),
-        ("{cores: 2}", "key 'per_message' is missing in cluster.host"),
+        ("{dispatch_range: [1 us, 2 us]}", "cluster.host: dispatch lies outside of dispatch_range"),
+        ("{dispatch: 1 us, dispatch_range: [1 us]}", "cluster.host.dispatch_range"),
         ("{cores: 2, per_message: 5}", "cluster.host.per_message"),
         ("{cores: 2, per_message: -1 us}", "cluster.host.per_message"),
         ("{cores: 2, per_message: 1 us, in_flight: 65}", "must be at most 64"),

@@ -24,7 +24,7 @@ from gcsim.scenarios.link_section import (
     plain_link,
 )
 from gcsim.simulator.network.impairments import Recovery
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load
 
 MS = Fraction(1, 1000)
@@ -95,6 +95,11 @@ def losses(draw: st.DrawFn) -> Loss:
     return loss if model == "capped" else replace(loss, recovery=draw(recoveries))
 
 
+def ranges_of(value: Fraction) -> st.SearchStrategy[Range | None]:
+    ends = st.tuples(st.integers(1, 10), st.integers(1, 10))
+    return st.none() | ends.map(lambda n: (value * n[0] / 10, value * (1 + Fraction(n[1], 10))))
+
+
 @st.composite
 def links(draw: st.DrawFn) -> Link:
     trace = draw(st.none() | traces())
@@ -107,12 +112,17 @@ def links(draw: st.DrawFn) -> Link:
         grant=draw(times),
     )
     sizes = sorted(draw(st.sets(st.integers(0, 10**9), max_size=4)))
+    latency, overhead = draw(times), draw(times)
+    efficiency = Fraction(1) if trace else draw(shares.filter(bool))
     return Link(
         name=draw(names),
         bandwidth=trace.long_run if trace else draw(rates),
-        latency=draw(times),
-        efficiency=Fraction(1) if trace else draw(shares.filter(bool)),
-        overhead=draw(times),
+        latency=latency,
+        efficiency=efficiency,
+        overhead=overhead,
+        latency_range=draw(ranges_of(latency)),
+        efficiency_range=None if trace else draw(ranges_of(efficiency)),
+        overhead_range=draw(ranges_of(overhead)),
         factors=tuple(
             SizeFactor(from_bytes=size, bandwidth=draw(multiples), latency=draw(multiples))
             for size in sizes
@@ -159,9 +169,10 @@ def test_a_long_trace_stays_readable_by_the_reader_of_scenarios(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", sorted(catalog.links()))
 def test_every_link_of_the_catalogue_reads_back(name: str) -> None:
-    shipped = catalog.link(name)
-    text = write({"network": plain_link(shipped)})
-    assert built(read(text, "a.yaml"), Path("a.yaml")) == shipped
+    for transport in (None, *catalog.own_figures()[name]):
+        shipped = catalog.link(name, transport)
+        text = write({"network": plain_link(shipped)})
+        assert built(read(text, "a.yaml"), Path("a.yaml")) == shipped
 
 
 numbers = st.one_of(
@@ -190,7 +201,11 @@ def test_a_number_that_no_file_gives_is_not_written_wrong() -> None:
 
 def test_a_plain_links_facts_are_short() -> None:
     facts = link_facts(catalog.link("10gbe"))
-    assert list(facts) == ["name", "calibration", "efficiency", "source"]
+    always = ["name", "calibration", "efficiency", "source"]
+    assert list(facts) == [*always, "latency_range", "efficiency_range"]
+    assert facts["latency_range"] == ["10 us", "220 us"]
+    assert list(link_facts(catalog.link("10gbe_smpi_factors")))[:4] == always
+    assert link_facts(catalog.link("10gbe", "gloo"))["calibration"] == "estimate"
     assert facts["calibration"] == "estimate"
     assert link_facts(catalog.link("10gbe_ideal"))["calibration"] == "ideal"
     assert link_facts(catalog.link("pcie3_x16"))["calibration"] == "measured"

@@ -20,6 +20,7 @@ from gcsim.scenarios.link_parts import (
 from gcsim.scenarios.link_section import (
     LinkSection,
 )
+from gcsim.scenarios.named_files import read_link
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import link, load, problem, problems
 
@@ -36,8 +37,11 @@ network:
   name: mine
   bandwidth: 10 Gbit/s
   latency: 50 us
+  latency_range: [20 us, 0.1 ms]
   efficiency: 1448/1538
+  efficiency_range: [0.5, 1448/1538]
   overhead: 5 us
+  overhead_range: [0 us, 5 us]
   factors:                     # measured
     - {from: 0 B, latency: 2.5}
     - {from: 64 KiB, bandwidth: 0.941, latency: 11.64}
@@ -57,6 +61,9 @@ network:
         latency=50 * US,
         efficiency=Fraction(1448, 1538),
         overhead=5 * US,
+        latency_range=(20 * US, 100 * US),
+        efficiency_range=(Fraction(1, 2), Fraction(1448, 1538)),
+        overhead_range=(Fraction(0), 5 * US),
         factors=(
             SizeFactor(from_bytes=0, latency=Fraction(5, 2)),
             SizeFactor(
@@ -101,6 +108,40 @@ def test_what_is_left_out_has_the_links_own_default() -> None:
     assert lossy.loss.recovery == "rack", "what Linux does"
 
 
+def test_a_figure_that_is_stated_has_the_range_that_is_stated_with_it(tmp_path: Path) -> None:
+    """An inherited range belongs to the figure that was inherited with it."""
+    path = tmp_path / "links.yaml"
+    path.write_text(
+        "links:\n"
+        "  a: {bandwidth: 8 Mbit/s, latency: 50 us, latency_range: [10 us, 200 us],\n"
+        "      efficiency: 0.9, efficiency_range: [0.5, 1], estimate: true, source: x}\n"
+        "  b: {like: a, latency: 1 ms}\n"
+        "  c: {like: a, latency: 60 us, latency_range: [50 us, 70 us], efficiency: 0.8}\n"
+        "  d: {like: a, latency_range: null}\n"
+        "  e: {like: a, trace: {points: [[0 s, 1 MB/s]], after: hold}}\n"
+    )
+    a, b, c, d, e = catalog.read_links(path).values()
+    assert b == dataclasses.replace(a.exactly(latency=MS), name="b")
+    assert c.latency_range == (50 * US, 70 * US)
+    assert (c.efficiency_range, d.latency_range) == (None, None)
+    assert d.efficiency_range == a.efficiency_range
+    assert (e.efficiency_range, e.latency_range) == (None, a.latency_range)
+
+
+def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
+    start = "network: {bandwidth: 1 Mbit/s, latency: 1 ms, "
+    for key, said in (
+        ("latency_range: [2 ms, 3 ms]}", "latency lies outside of latency_range"),
+        ("latency_range: [2 ms, 0 ms]}", "latency lies outside of latency_range"),
+        ("latency_range: [1 ms, 2]}", "network.latency_range.1: 2 has no unit"),
+        ("latency_range: 1 ms}", "network.latency_range"),
+        ("latency_range: [1 ms]}", "network.latency_range"),
+        ("efficiency_range: [0, 1]}", "network.efficiency_range.0: 0 must be greater than 0"),
+        ("overhead_range: [1 us, 2 us]}", "overhead lies outside of overhead_range"),
+    ):
+        assert said in problem(start + key, tmp_path)
+
+
 def test_one_jitter_needs_no_list() -> None:
     one = "{distribution: lognormal, mean: 1 ms, shape: 2}"
     alone = link(f"{{bandwidth: 1 Mbit/s, latency: 1 ms, jitter: {one}}}")
@@ -140,15 +181,23 @@ def test_a_name_and_a_section_that_changes_nothing_are_the_catalogues_link() -> 
         (
             "5g_measured",
             "up: {grant: 0 s}",  # the rest of the uplink stays
-            {"up": Uplink(bandwidth=10 * MBIT, latency=18 * MS)},
+            {
+                "up": Uplink(
+                    bandwidth=10 * MBIT,
+                    bandwidth_range=(5 * MBIT, Fraction("31.27") * MBIT),
+                    latency=18 * MS,
+                    latency_range=(9 * MS, 36 * MS),
+                )
+            },
         ),
         (
             "5g_measured",
             "up: {trace: {points: [[0 s, 1 Mbit/s]], after: hold}}",
             {
                 "up": Uplink(
-                    bandwidth=MBIT,
+                    bandwidth=MBIT,  # a trace has no range
                     latency=18 * MS,
+                    latency_range=(9 * MS, 36 * MS),
                     grant=Fraction(5, 2) * MS,
                     trace=RateTrace(
                         times=(Fraction(0),), rates=(MBIT,), duration=Fraction(1), after="hold"
@@ -178,8 +227,24 @@ def test_what_a_section_states_replaces_the_bases(
     assert found.name == f"{base}, changed"
     assert found.source == f"{name} stated in the scenario, the rest as {base}: {shipped.source}"
     stated_ones: dict[str, Any] = {"name": found.name, "source": found.source, **changes}
-    assert found == dataclasses.replace(shipped, **stated_ones)
+    assert found == shipped.exactly(**stated_ones)
     assert found.estimate
+
+
+def test_what_a_section_leaves_open_is_as_its_transport_finds_the_base(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("links: {mine: {like: 25gbe, latency: 1 us}}\n")
+    for transport in ("gloo", "nccl", None):
+        base = catalog.link("25gbe", transport)
+        section = LinkSection.model_validate({"like": "25gbe", "latency": "1 us"})
+        found = section.build(transport=transport)
+        assert found == base.exactly(name="25gbe, changed", latency=US, source=found.source)
+        assert found.efficiency_range == base.efficiency_range
+        filed = read_link("my.yaml", tmp_path, transport)[0]
+        assert filed == found.exactly(name="mine", source=filed.source)
+        traced = {"like": "25gbe", "trace": {"points": [["0 s", "1 Mbit/s"]], "after": "hold"}}
+        late = LinkSection.model_validate(traced).build(transport=transport)
+        assert (late.latency, late.efficiency) == (base.latency, Fraction(1))
 
 
 def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
@@ -195,8 +260,8 @@ def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
         trace=RateTrace(times=(Fraction(0),), rates=(MBIT,), duration=Fraction(1), after="hold"),
         estimate=True,
     )
-    monkeypatch.setattr(catalog, "links", lambda: {"cell": base})
-    monkeypatch.setattr(catalog, "link", lambda _: base)
+    monkeypatch.setattr(catalog, "links", lambda _=None: {"cell": base})
+    monkeypatch.setattr(catalog, "link", lambda *_: base)
     more = link("{like: cell, loss: {rate: 0.2}}")
     assert more.loss == Loss(rate=Fraction(1, 5), model="sampled", recovery="fast_retransmit")
     assert more.trace == base.trace

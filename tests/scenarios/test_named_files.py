@@ -30,7 +30,7 @@ cluster:
   intra_node: links.yml:bus
   cards: {1: {like: link.yaml, latency: 80 us}}
   racks: {nodes: 2, uplink: links.yml:slow}
-  collectives: {servers: 1, server_hosts: dedicated, server_network: link.yaml:mine}
+  collectives: {servers: 1 dedicated, server_network: link.yaml:mine}
 compressors: [none]
 """
 LINK = """\

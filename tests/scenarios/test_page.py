@@ -16,7 +16,7 @@ from gcsim.scenarios.schema_cluster import ClusterSection, CollectivesSection
 from gcsim.scenarios.schema_training import TrainingSection
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
-WHOLE, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+WHOLE, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_whole_file_loads_without_a_warning(
@@ -28,8 +28,17 @@ def test_the_whole_file_loads_without_a_warning(
         scenario = load_scenario(path)
     assert not caplog.records
     assert scenario.node_counts == (4, 8)
-    assert scenario.cluster.cards[3] == catalog.link("1gbe")
+    assert scenario.cluster.cards[3] == catalog.link("1gbe", scenario.cluster.collectives.transport)
     assert scenario.training.slow_nodes == {1: Fraction(5, 4)}
+
+
+def test_the_additions_load(tmp_path: Path) -> None:
+    path = tmp_path / "sums.yaml"
+    rest = "  nodes: 2\n  device: v100\n  network: 10gbe\n"
+    path.write_text(f"model: lenet\nbatch_size: 8\ncompressors: [none]\n{SUMS}{rest}")
+    sums = load_scenario(path).cluster.sums
+    assert sums.float16 == 60 * 10**6
+    assert sums.float16_range == (Fraction(55 * 10**6), Fraction(70 * 10**6))
 
 
 def test_the_faults_load(tmp_path: Path) -> None:

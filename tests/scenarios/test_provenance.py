@@ -138,7 +138,7 @@ EVERY_LINK = (
     "cluster.nodes=8",
     "cluster.cards={1: 1gbe, 2: {bandwidth: 5 Gbit/s, latency: 9 us}, 5: 1gbe}",
     "cluster.racks={nodes: 4, uplink: 10gbe_ideal}",
-    "cluster.collectives={transport: gloo, server_hosts: dedicated, server_network: 40gbe}",
+    "cluster.collectives={transport: gloo, servers: dedicated, server_network: 40gbe}",
 )
 
 
@@ -147,7 +147,7 @@ def test_every_link_in_use_has_its_source(tmp_path: Path) -> None:
     assert list(links) == ["network", "cards", "rack_uplink", "intra_node", "server_network"]
     one, five = links["cards"]
     assert (one["nodes"], one["name"], one["calibration"]) == ([1, 5], "1gbe", "estimate")
-    assert one["source"] == catalog.link("1gbe").source
+    assert one["source"] == catalog.link("1gbe", "gloo").source
     assert (five["nodes"], five["name"], five["calibration"]) == ([2], "custom", "stated")
     assert links["rack_uplink"]["calibration"] == "ideal"
     assert links["server_network"]["name"] == "40gbe"
@@ -155,7 +155,7 @@ def test_every_link_in_use_has_its_source(tmp_path: Path) -> None:
 
 def test_links_that_nobody_uses_are_not_named(tmp_path: Path) -> None:
     assert list(facts_of(load(tmp_path))["links"]) == ["network", "intra_node"]
-    on_nodes = EVERY_LINK[3].replace("dedicated", "nodes")
+    on_nodes = EVERY_LINK[3].replace("dedicated", "per_node")
     assert "server_network" not in facts_of(load(tmp_path, on_nodes))["links"]
 
 

@@ -21,7 +21,7 @@ cluster:
   device: p100_pcie
   network: 1gbe
   cards: {{1: 10gbe, 3: 100mbit_ethernet}}
-  collectives: {{all_reduce: {all_reduce}, server_hosts: dedicated}}
+  collectives: {{all_reduce: {all_reduce}, servers: 1 dedicated}}
 training:
   slow_nodes: {{2: 2, 3: 4}}
   faults: {{horizon: 100 s, restart: 10 s, deaths: [{{node: 3, at: 20.00001 s}}]}}
@@ -69,10 +69,7 @@ def test_a_server_that_dies_with_its_node_makes_everybody_wait(
     path = scenario_file(tmp_path, "parameter_server")
     lost = []
     for servers in (1, 4):  # on node 0; on every node, so on the one that dies
-        changed = [
-            f"cluster.collectives.servers={servers}",
-            "cluster.collectives.server_hosts=nodes",
-        ]
+        changed = [f"cluster.collectives.servers={servers}"]
         row = run(load_scenario(path, changed)).rows[-1]
         lost.append(row.lost_to_faults_s or 0.0)
     assert lost[0] < 3
@@ -80,20 +77,20 @@ def test_a_server_that_dies_with_its_node_makes_everybody_wait(
 
 
 @pytest.mark.parametrize(
-    ("algorithms", "hosts", "missing", "needed"),
+    ("algorithms", "servers", "missing", "needed"),
     [
-        (["ring all-reduce"], "nodes", {1}, [0, 2, 3]),
-        (["parameter server", "ring all-gather"], "dedicated", set(), [0, 1, 2, 3]),
-        (["parameter server"], "dedicated", {1}, []),
-        (["parameter server all-reduce"], "nodes", set(), [0, 1]),
-        (["parameter server all-reduce"], "nodes", {0}, [1, 2]),  # they have moved on
-        ([], "nodes", set(), []),  # it never communicates
+        (["ring all-reduce"], "2", {1}, [0, 2, 3]),
+        (["parameter server", "ring all-gather"], "2 dedicated", set(), [0, 1, 2, 3]),
+        (["parameter server"], "2 dedicated", {1}, []),
+        (["parameter server all-reduce"], "2", set(), [0, 1]),
+        (["parameter server all-reduce"], "2", {0}, [1, 2]),  # they have moved on
+        ([], "2", set(), []),  # it never communicates
     ],
 )
 def test_collectives_need_all_that_are_left_and_servers_the_nodes_that_they_are_on(
-    tmp_path: Path, algorithms: list[str], hosts: str, missing: set[int], needed: list[int]
+    tmp_path: Path, algorithms: list[str], servers: str, missing: set[int], needed: list[int]
 ) -> None:
-    changed = [f"cluster.collectives.server_hosts={hosts}", "cluster.collectives.servers=2"]
+    changed = [f"cluster.collectives.servers={servers}"]
     scenario = load_scenario(scenario_file(tmp_path, "parameter_server"), changed)
     of = needed_nodes(scenario.cluster_at(4), algorithms)
     assert list(of(frozenset(missing))) == needed

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from gcsim.scenarios import sweep_store
 from gcsim.scenarios.document import read
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.result import row_from
 from gcsim.scenarios.run import run
 from gcsim.scenarios.sweep import sweep
 from gcsim.scenarios.sweep_grid import read_grid, split, written
@@ -548,7 +548,8 @@ def test_sweep_json_says_what_was_asked_for(tmp_path: Path) -> None:
         assert point.result is not None
         stored = json.loads((tmp_path / "out" / entry["file"]).read_text())
         assert stored["point"] == entry["point"] == point.values
-        assert stored["rows"] == entry["rows"] == [asdict(row) for row in point.result.rows]
+        assert stored["rows"] == entry["rows"]
+        assert tuple(map(row_from, stored["rows"])) == point.result.rows
         assert stored["provenance"] == point.result.provenance
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.scenarios import catalog
+from gcsim.scenarios import catalog, catalog_loops
 from gcsim.scenarios.document import write
 from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.load import load_scenario
@@ -23,8 +23,21 @@ from gcsim.scenarios.schema import schema_json
 from gcsim.scenarios.sweep_grid import read_grid
 from gcsim.scenarios.sweep_points import points
 from gcsim.scenarios.topology import links_of, random_settings, timed_settings
+from gcsim.scenarios.uncertain import uncertain_inputs
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.training import Fault, Faults, InputLoading, Noise, Training
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.noise import longest
+from gcsim.simulator.training import (
+    Fault,
+    Faults,
+    Framework,
+    InputLoading,
+    Interference,
+    Noise,
+    SharedNode,
+    Training,
+)
+from gcsim.traces.buckets import bucket_layouts
 
 FULL = """\
 name: full
@@ -42,8 +55,7 @@ cluster:
   shared_bus: true
   collectives:
     transport: gloo
-    servers: 2
-    server_hosts: dedicated
+    servers: 2 dedicated
     server_network: 40gbe
     host_staging: false
 training:
@@ -95,9 +107,9 @@ def test_the_topology_becomes_the_engines_own_values(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = load(tmp_path, FULL).cluster
-    assert cluster.network == catalog.link("10gbe")
+    assert cluster.network == catalog.link("10gbe", "gloo")
     assert list(cluster.cards) == [3, 5]
-    assert cluster.card(3) == catalog.link("1gbe")
+    assert cluster.card(3) == catalog.link("1gbe", "gloo")
     assert cluster.card(5).bandwidth == Fraction(625_000_000)
     assert cluster.card(4) == cluster.network
     assert cluster.racks is not None
@@ -105,8 +117,8 @@ def test_the_topology_becomes_the_engines_own_values(
     assert cluster.racks.uplink.bandwidth == Fraction(2_500_000_000)
     assert cluster.shared_bus
     assert cluster.collectives == Collectives(
-        transport="gloo", all_reduce="auto", all_gather="auto", servers=2,
-        server_hosts="dedicated", server_network=catalog.link("40gbe"), host_staging=False,
+        transport="gloo", servers=2,
+        server_hosts="dedicated", server_network=catalog.link("40gbe", "gloo"), host_staging=False,
     )  # fmt: skip
     assert not cluster.collectives.stages
     assert not caplog.records
@@ -114,6 +126,10 @@ def test_the_topology_becomes_the_engines_own_values(
 
 def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert load(tmp_path, FULL).training == Training(
+        reducer=catalog_loops.framework("pytorch")[0],
+        hook=catalog_loops.framework("pytorch")[1],
+        interference=catalog_loops.interference("gloo"),
+        shared_node=catalog_loops.shared_node("gloo"),
         encode_on="side",
         side_slowdown=Fraction(13, 10),
         concurrent_collectives=2,
@@ -137,10 +153,12 @@ def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
 
 
 def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
-    scenario = load(tmp_path, PLAIN)
-    assert scenario.training == Training()
+    scenario = load(tmp_path, PLAIN, "training.framework=none")
+    assert scenario.training == Training(noise=catalog_loops.workers())  # what may be, and is not
+    assert longest(scenario.training.noise, 64) == 1
+    assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
     assert not scenario.cluster.nodes_differ
-    assert scenario.cluster.collectives == Collectives(all_reduce="auto", all_gather="auto")
+    assert scenario.cluster.collectives == Collectives()
     assert random_settings(scenario.cluster, scenario.training) == []
 
 
@@ -206,13 +224,95 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
 def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN).resolved["training"] == {
         "precision": "fp32",
+        "interference": {"computation": 0, "bus": 0},
+        "shared_node": {"slowdown": 0},
+        "framework": {
+            "reducer": {
+                "per_tensor": "15 us",
+                "per_tensor_range": ["5 us", "35 us"],
+                "per_bucket": "50 us",
+                "per_bucket_range": ["20 us", "80 us"],
+                "passes": 4,
+                "passes_range": [2, 4],
+            },
+            "hook": {
+                "per_tensor": "20 us",
+                "per_tensor_range": ["10 us", "50 us"],
+                "per_bucket": "160 us",
+                "per_bucket_range": ["100 us", "300 us"],
+                "passes": 8,
+                "passes_range": [4, 10],
+            },
+        },
         "encode_on": "compute",
         "side_slowdown": 1,
         "concurrent_collectives": 1,
         "optimizer": "0 s",
         "accumulation": 1,
+        "noise": {
+            "distribution": "lognormal",
+            "variation": 0,
+            "slow_probability": 0,
+            "slow_factor": 1,
+            "skew": 0,
+            "skew_range": [0, 0.06],
+        },
         "iterations": 100,
     }
+
+
+def test_what_a_loop_costs_beside_its_passes_is_the_catalogues_or_stated(tmp_path: Path) -> None:
+    training = load(tmp_path, PLAIN, "cluster.collectives.transport=nccl").training
+    assert training.interference == catalog_loops.interference("nccl")
+    assert training.interference.bus_range is not None
+    assert (training.reducer, training.hook) == catalog_loops.framework("pytorch")
+    assert load(tmp_path, PLAIN).training.interference == Interference()  # textbook
+    assert training.shared_node == catalog_loops.shared_node("nccl")
+    assert training.shared_node.slowdown_range is not None
+    alone = load(tmp_path, PLAIN, "training.shared_node={slowdown: 0.2}").training
+    assert alone.shared_node == SharedNode(slowdown=Fraction(1, 5))
+    assert load(tmp_path, PLAIN).training.shared_node == SharedNode()  # textbook
+    none = load(tmp_path, PLAIN, "training.framework=none").training
+    assert none.hook.free
+    assert none.reducer.free
+    own = load(
+        tmp_path, PLAIN, "training.interference={computation: 0.1, computation_range: [0, 1/4]}",
+        "training.framework={hook: {per_bucket: 90 us, per_bucket_range: [80 us, 0.1 ms]}}",
+    )  # fmt: skip
+    assert own.training.interference == Interference(
+        computation=Fraction(1, 10), computation_range=(Fraction(0), Fraction(1, 4))
+    )
+    assert own.training.hook == Framework(
+        per_bucket=Fraction(9, 10**5), per_bucket_range=(Fraction(8, 10**5), Fraction(1, 10**4))
+    )
+    assert own.training.reducer.free
+    assert load(tmp_path, write(own.resolved)).training == own.training
+    [problem] = problems(tmp_path, PLAIN, "training.framework=pytorhc")
+    assert "unknown framework 'pytorhc'; did you mean 'pytorch'?" in problem
+    [problem] = problems(tmp_path, PLAIN, "training.interference={bus: 2, bus_range: [0, 1]}")
+    assert "bus = 2 is not in its range" in problem
+
+
+def test_by_tensor_is_a_rule_for_buckets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scenario = load(tmp_path, PLAIN, "training.overlap=by_tensor")
+    parameters = [("a", (3, 3)), ("b", (1,)), ("c", (5_000_000,))]
+    made = bucket_layouts(parameters, first=scenario.buckets.first, cap=scenario.buckets.cap)
+    assert [[piece.name for piece in layout.slices] for layout in made] == [["c"], ["b"], ["a"]]
+    assert "ddp" not in scenario.resolved
+    assert "overlap: by_tensor" in write(scenario.resolved)
+    again = load(tmp_path, write(scenario.resolved))
+    assert again.buckets == scenario.buckets
+    assert not caplog.records
+    load(tmp_path, PLAIN, "training.overlap=by_tensor", "ddp.bucket=1 MiB")
+    assert "ddp has no effect: training.overlap is by_tensor" in caplog.text
+
+
+@pytest.mark.parametrize("overlap", ["ddp", "none"])
+def test_a_stated_overlap_is_known_and_an_unstated_one_is_not(tmp_path: Path, overlap: str) -> None:
+    assert load(tmp_path, PLAIN).training.overlap is None
+    scenario = load(tmp_path, PLAIN, f"training.overlap={overlap}")
+    assert scenario.training.overlap == overlap
+    assert load(tmp_path, write(scenario.resolved)).training.overlap == overlap
 
 
 def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
@@ -267,44 +367,46 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
         ("shared_bus: true", "shared_bus: 1", "a.yaml:13:15: error: cluster.shared_bus = 1: must "
          "be true or false"),
         # collectives
-        ("server_hosts: dedicated", "server_hosts: dedicate", "a.yaml:17:19: error: "
-         "cluster.collectives.server_hosts = 'dedicate': is not a choice; did you mean "
-         "'dedicated'?"),
-        ("server_network: 40gbe", "server_network: 40gbee", "a.yaml:18:21: error: "
+        ("servers: 2 dedicated", "servers: 2 dedicate", "a.yaml:16:14: error: "
+         "cluster.collectives.servers: '2 dedicate' is not a number of parameter servers; write a "
+         "number, per_node, dedicated (as many machines as nodes) or 2 dedicated"),
+        ("servers: 2 dedicated", "server_hosts: dedicated", "a.yaml:16:5: error: unknown key "
+         "'server_hosts' in cluster.collectives; did you mean 'servers'?"),
+        ("server_network: 40gbe", "server_network: 40gbee", "a.yaml:17:21: error: "
          "cluster.collectives.server_network: unknown link '40gbee'; did you mean '40gbe'?"),
-        ("host_staging: false", "host_staging: never", "a.yaml:19:19: error: "
+        ("host_staging: false", "host_staging: never", "a.yaml:18:19: error: "
          "cluster.collectives.host_staging = 'never': must be true or false"),
         # training
-        ("encode_on: side", "encode_on: sid", "a.yaml:21:14: error: training.encode_on = 'sid': is "
+        ("encode_on: side", "encode_on: sid", "a.yaml:20:14: error: training.encode_on = 'sid': is "
          "not a choice; did you mean 'side'?"),
-        ("side_slowdown: 1.3", "side_slowdown: 0", "a.yaml:22:18: error: training.side_slowdown: 0 "
+        ("side_slowdown: 1.3", "side_slowdown: 0", "a.yaml:21:18: error: training.side_slowdown: 0 "
          "must be greater than 0 and at most 1,000,000"),
         ("side_slowdown: 1.3", "side_slowdown: slow", "training.side_slowdown: slow is not a "
          "number or a ratio such as 3/2"),
         ("side_slowdown: 1.3", "side_slowdown: '1e999999999'", "is not a number or a ratio"),
         ("side_slowdown: 1.3", "side_slowdown: 1/0", "1/0 is not a number or a ratio"),
         ("side_slowdown: 1.3", "side_slowdown: true", "True is not a number or a ratio"),
-        ("concurrent_collectives: 2", "concurrent_collectives: 3", "a.yaml:23:27: error: "
+        ("concurrent_collectives: 2", "concurrent_collectives: 3", "a.yaml:22:27: error: "
          "training.concurrent_collectives = 3: must be at most 2"),
-        ("optimizer: 3 ms", "optimizer: 3", "a.yaml:24:14: error: training.optimizer: 3 has no "
+        ("optimizer: 3 ms", "optimizer: 3", "a.yaml:23:14: error: training.optimizer: 3 has no "
          "unit"),
         ("optimizer: 3 ms", "optimizer: -3 ms", "training.optimizer: -3 ms is negative"),
-        ("accumulation: 4", "accumulation: 0", "a.yaml:25:17: error: training.accumulation = 0: "
+        ("accumulation: 4", "accumulation: 0", "a.yaml:24:17: error: training.accumulation = 0: "
          "must be at least 1"),
         ("accumulation: 4", "accumulation: 1.5", "training.accumulation = 1.5: must be a whole"),
-        ("{batch: 40 ms, prefetch: 3}", "{prefetch: 3}", "a.yaml:26:3: error: key 'batch' is "
+        ("{batch: 40 ms, prefetch: 3}", "{prefetch: 3}", "a.yaml:25:3: error: key 'batch' is "
          "missing in training.input"),
-        ("batch: 40 ms", "batch: 0 ms", "a.yaml:26:18: error: training.input.batch: 0 ms is zero; "
+        ("batch: 40 ms", "batch: 0 ms", "a.yaml:25:18: error: training.input.batch: 0 ms is zero; "
          "it must be more"),
-        ("prefetch: 3", "prefetch: 0", "a.yaml:26:35: error: training.input.prefetch = 0: must be "
+        ("prefetch: 3", "prefetch: 0", "a.yaml:25:35: error: training.input.prefetch = 0: must be "
          "at"),
-        ("slow_nodes: {3: 1.5,", "slow_nodes: {9: 1.5,", "a.yaml:27:16: error: "
+        ("slow_nodes: {3: 1.5,", "slow_nodes: {9: 1.5,", "a.yaml:26:16: error: "
          "training.slow_nodes: there is no node 9; nodes count from 0; the last of 8 is 7"),
-        ("slow_nodes: {3: 1.5,", "slow_nodes: {3: 0,", "a.yaml:27:19: error: "
+        ("slow_nodes: {3: 1.5,", "slow_nodes: {3: 0,", "a.yaml:26:19: error: "
          "training.slow_nodes.3: 0 must be greater than 0"),
         ("slow_nodes: {3: 1.5,", "slow_nodes: {3: -2,", "training.slow_nodes.3: -2 must be "
          "greater"),
-        ("distribution: gamma", "distribution: normal", "a.yaml:28:25: error: "
+        ("distribution: gamma", "distribution: normal", "a.yaml:27:25: error: "
          "training.noise.distribution = 'normal': is not a choice; did you mean 'lognormal'?"),
         ("variation: 0.1", "variation: -0.1", "training.noise.variation: -0.1 must be at least 0 "
          "and at most 10"),
@@ -312,30 +414,30 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "be at least 0 and at most 1"),
         ("slow_factor: 4", "slow_factor: 0", "training.noise.slow_factor: 0 must be greater than "
          "0"),
-        ("  iterations: 50", "  iterations: 0", "a.yaml:29:15: error: training.iterations = 0: "
+        ("  iterations: 50", "  iterations: 0", "a.yaml:28:15: error: training.iterations = 0: "
          "must"),
-        ("accumulation: 4", "acumulation: 4", "a.yaml:25:3: error: unknown key 'acumulation' in "
+        ("accumulation: 4", "acumulation: 4", "a.yaml:24:3: error: unknown key 'acumulation' in "
          "training; did you mean 'accumulation'?"),
         # faults
-        ("horizon: 1 h", "horizon: 0 h", "a.yaml:30:21: error: training.faults.horizon: 0 h is "
+        ("horizon: 1 h", "horizon: 0 h", "a.yaml:29:21: error: training.faults.horizon: 0 h is "
          "zero"),
-        ("horizon: 1 h, ", "", "a.yaml:30:3: error: key 'horizon' is missing in training.faults"),
+        ("horizon: 1 h, ", "", "a.yaml:29:3: error: key 'horizon' is missing in training.faults"),
         ("horizon: 1 h", "horizon: 1 hour", "unknown unit 'hour' in '1 hour'"),
         ("restart: 30 s", "restart: -1 s", "training.faults.restart: -1 s is negative"),
-        ("[{node: 3, at: 10 min, down: 5 min}]", "[]", "a.yaml:30:49: error: "
+        ("[{node: 3, at: 10 min, down: 5 min}]", "[]", "a.yaml:29:49: error: "
          "training.faults.deaths: must have at least 1 entry"),
-        ("{node: 3, at", "{node: 8, at", "a.yaml:30:57: error: training.faults.deaths.0.node: "
+        ("{node: 3, at", "{node: 8, at", "a.yaml:29:57: error: training.faults.deaths.0.node: "
          "there is no node 8; nodes count from 0; the last of 8 is 7"),
         ("{node: 3, at", "{node: -1, at", "training.faults.deaths.0.node = -1: must be at least 0"),
-        ("at: 10 min", "at: 60 min", "a.yaml:30:64: error: training.faults.deaths.0.at: node 3 "
+        ("at: 10 min", "at: 60 min", "a.yaml:29:64: error: training.faults.deaths.0.at: node 3 "
          "dies after the end of the run; training.faults.horizon is the length of the run"),
         ("down: 5 min", "down: 0 s", "training.faults.deaths.0.down: 0 s is zero"),
-        ("down: 5 min}", "down: 5 min}, {node: 3, at: 12 min}", "a.yaml:30:86: error: "
+        ("down: 5 min}", "down: 5 min}, {node: 3, at: 12 min}", "a.yaml:29:86: error: "
          "training.faults.deaths.1: node 3 dies while it is down; let the deaths of a node follow"),
-        ("down: 5 min}", "down: 5 min}, {node: 3, at: 9 min}", "a.yaml:30:86: error: "
+        ("down: 5 min}", "down: 5 min}, {node: 3, at: 9 min}", "a.yaml:29:86: error: "
          "training.faults.deaths.1: node 3 dies while it is down"),
         ("{node: 3, at: 10 min, down: 5 min}", "{node: 1, at: 1 s}, {node: 0, at: 2 s, down: 1 s}",
-         "a.yaml:30:70: error: training.faults.deaths.1: with 2 nodes nobody is left when node 0 "
+         "a.yaml:29:70: error: training.faults.deaths.1: with 2 nodes nobody is left when node 0 "
          "dies; let fewer nodes be down at a time, or leave this cluster size out"),
     ],
 )  # fmt: skip
@@ -409,7 +511,7 @@ def test_copies_over_a_link_that_changes_with_time_are_refused(tmp_path: Path) -
 def test_contradictions_stand_beside_other_mistakes(tmp_path: Path) -> None:
     text = changed("{3: 1gbe,", "{9: 1gbe,").replace("ratio: 0.01", "ratio: 2")
     assert [line.split(": error: ")[0] for line in problems(tmp_path, text)] == [
-        "a.yaml:10:11", "a.yaml:31:41"
+        "a.yaml:10:11", "a.yaml:30:41"
     ]  # fmt: skip
 
 
@@ -423,27 +525,27 @@ IDLE = [
     ("devices_per_node: 2", "devices_per_node: 1", "a.yaml:13:15: warning: cluster.shared_bus has "
      "no effect: a node has one device, which shares its bus with nobody; set "
      "cluster.devices_per_node"),
-    ("server_hosts: dedicated", "server_hosts: nodes", "a.yaml:18:21: warning: "
+    ("servers: 2 dedicated", "servers: 2", "a.yaml:17:21: warning: "
      "cluster.collectives.server_network has no effect: the servers live on the nodes and use "
-     "their cards; write server_hosts: dedicated"),
-    ("transport: gloo", "transport: nccl", "a.yaml:23:27: warning: training.concurrent_collectives "
+     "their cards; write servers: dedicated"),
+    ("transport: gloo", "transport: nccl", "a.yaml:22:27: warning: training.concurrent_collectives "
      "= 2 is not what NCCL does: it carries out one collective after the other; two are simulated; "
      "write 1 for NCCL"),
-    ("encode_on: side", "encode_on: compute", "a.yaml:22:18: warning: training.side_slowdown has "
+    ("encode_on: side", "encode_on: compute", "a.yaml:21:18: warning: training.side_slowdown has "
      "no effect: encoding runs on the compute stream; write encode_on: side"),
     ("{distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}\n  iterations: "
      "50", "{slow_probability: 0}\n  iterations: 100",
-     "a.yaml:28:10: warning: training.noise has no effect: variation is 0 and no worker is ever "
+     "a.yaml:27:10: warning: training.noise has no effect: variation is 0 and no worker is ever "
      "slow; set variation, or slow_probability and slow_factor"),
-    ("slow_probability: 0.03", "slow_probability: 0", "a.yaml:28:82: warning: "
+    ("slow_probability: 0.03", "slow_probability: 0", "a.yaml:27:82: warning: "
      "training.noise.slow_factor has no effect: slow_probability is 0; set slow_probability"),
-    ("slow_factor: 4", "slow_factor: 1", "a.yaml:28:66: warning: training.noise.slow_probability "
+    ("slow_factor: 4", "slow_factor: 1", "a.yaml:27:66: warning: training.noise.slow_probability "
      "has no effect: slow_factor is 1; set slow_factor"),
     ("  noise: {distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}\n", "",
-     "a.yaml:28:15: warning: training.iterations has no effect: nothing is random or changes with "
+     "a.yaml:27:15: warning: training.iterations has no effect: nothing is random or changes with "
      "time, so one iteration tells all; set training.noise, or a link with jitter, sampled loss or "
      "a trace"),
-    ("model: lenet", "model: alexnet", "a.yaml:24:14: warning: training.optimizer counts twice: "
+    ("model: lenet", "model: alexnet", "a.yaml:23:14: warning: training.optimizer counts twice: "
      "the measured rate of alexnet on p100_pcie is of whole steps, the optimiser's included; give "
      "`compute:` without it, or leave training.optimizer out"),
 ]  # fmt: skip
@@ -507,7 +609,7 @@ def test_options_reach_every_setting(tmp_path: Path) -> None:
         "cluster.cards.3.latency=1 ms",
         "cluster.racks={nodes: 4, uplink: 10gbe}",
         "cluster.racks.uplink.bandwidth=20 Gbit/s",
-        "cluster.collectives.server_hosts=dedicated",
+        "cluster.collectives.servers=dedicated",
         "cluster.collectives.server_network=10gbe",
         "cluster.collectives.server_network.bandwidth=40 Gbit/s",
     )
@@ -533,7 +635,8 @@ def test_a_grid_may_hold_any_of_these_keys(tmp_path: Path) -> None:
     assert len({point.key for point in found}) == 8
     assert [point.scenario.training.accumulation for point in found] == [1] * 4 + [2] * 4
     assert {point.scenario.cluster.card(3).name for point in found} == {"1gbe", "10gbe"}
-    assert [point.scenario.training.noise is None for point in found] == [True, False] * 4
+    noises = [point.scenario.training.noise for point in found]
+    assert noises == [catalog_loops.workers(), Noise(variation=Fraction(1))] * 4
 
 
 def test_a_grids_mistake_is_named(tmp_path: Path) -> None:
@@ -553,7 +656,8 @@ def test_the_json_schema_has_the_new_sections() -> None:
     definitions = schema_json()["$defs"]
     assert {"TrainingSection", "RacksSection", "FaultsSection", "NoiseSection"} <= set(definitions)
     assert set(definitions["TrainingSection"]["properties"]) == {
-        "precision", "encode_on", "side_slowdown", "concurrent_collectives", "optimizer",
+        "precision", "overlap", "interference", "shared_node", "framework", "encode_on",
+        "side_slowdown", "concurrent_collectives", "optimizer",
         "accumulation", "input", "on_host", "slow_nodes", "slow_workers", "noise", "iterations",
         "faults",
     }  # fmt: skip
@@ -561,20 +665,22 @@ def test_the_json_schema_has_the_new_sections() -> None:
 
 _VALUES = st.sampled_from(
     ["0", "1", "-1", "3/2", "1/0", "1e99", ".inf", "null", "true", "x", "''", "[]", "{}", "[1]",
-     "5 ms", "0 s", "1 h", "10gbe", "[encode]", "40 GB/s", "{like: 10gbe}", "{3: 1gbe}", "{3: 2}",
+     "none", "pytorch1", "{int8: 1 GB/s}", "5 ms", "0 s", "1 h",
+     "10gbe", "[encode]", "40 GB/s", "{like: 10gbe}", "{3: 1gbe}", "{3: 2}",
      "{batch: 1 s}",
-     "{nodes: 2, uplink: 10gbe}", "per_node", "side", "custom", "nccl", WIFI, CELL, "{variation: "
-     "1}",
+     "{nodes: 2, uplink: 10gbe}", "per_node", "dedicated", "3 dedicated", "side", "custom", "nccl",
+     WIFI, CELL, "{variation: 1}",
      "[{node: 0, at: 1 s}]", "{horizon: 1 h, restart: 0 s, deaths: [{node: 1, at: 0 s}]}"]
 )  # fmt: skip
 _KEYS = st.sampled_from(
     ["cluster.cards", "cluster.cards.3", "cluster.cards.x", "cluster.racks", "cluster.racks.nodes",
      "cluster.racks.uplink", "cluster.shared_bus", "cluster.network", "cluster.nodes",
-     "cluster.collectives.server_network", "cluster.collectives.server_hosts",
+     "cluster.collectives.server_network", "cluster.collectives.servers",
      "cluster.collectives.transport", "cluster.collectives.host_staging", "training",
      "training.input", "training.input.prefetch", "training.noise", "training.noise.variation",
      "training.noise.slow_factor", "training.slow_nodes", "training.slow_nodes.1",
-     "training.slow_workers", "training.slow_workers.1", "training.on_host", "cluster.reduction",
+     "training.slow_workers", "training.slow_workers.1", "training.on_host", "cluster.sums",
+     "cluster.sums.float16", "cluster.host", "cluster.host.dispatch", "cluster.collectives.library",
      "training.faults", "training.faults.deaths", "training.faults.deaths.0",
      "training.faults.deaths.0.at", "training.faults.horizon", "training.iterations",
      "training.concurrent_collectives", "training.side_slowdown", "training.optimizer"]
@@ -689,3 +795,36 @@ def test_two_collectives_at_a_time_have_few_enough_workers(tmp_path: Path) -> No
     many = ("cluster.nodes=257", "cluster.devices_per_node=1", "training.concurrent_collectives=2")
     (found,) = problems(tmp_path, PLAIN, *many)
     assert "at most 256 workers" in found
+
+
+# --- what is not known ---------------------------------------------------------------------------
+
+NO_PASSES = {
+    "stated": ComputeTimes(forward=10**9, backward=10**9, parts=(10**9,), provenance="a test")
+}
+
+
+@pytest.mark.parametrize(
+    ("transport", "all_reduce", "tuned"),
+    [("gloo", "auto", False), ("nccl", "auto", True),
+     ("nccl", "ring", False), ("gloo", "nccl", True)],
+)  # fmt: skip
+def test_a_links_ranges_and_the_tuners_border_are_drawn(
+    tmp_path: Path, transport: str, all_reduce: str, tuned: bool
+) -> None:
+    chosen = f"cluster.collectives={{transport: {transport}, all_reduce: {all_reduce}}}"
+    cluster = load(tmp_path, PLAIN, chosen).cluster
+    inputs = {each.name: each for each in uncertain_inputs(cluster, Training(), NO_PASSES)}
+    latency = inputs["the network's latency"]
+    assert (latency.main.low, latency.main.high) == pytest.approx(
+        (50e-6, 220e-6) if transport == "gloo" else (20e-6, 160e-6)
+    )
+    assert "the network's goodput over its line rate" in inputs
+    assert ("NCCL's choice between ring and tree" in inputs) == tuned
+    assert ("what all-to-alls reach of the network" in inputs) == (transport == "nccl")
+    assert ("the links' inside a node goodput over its line rate" in inputs) == (
+        transport == "nccl"
+    )
+    stated = load(tmp_path, PLAIN, chosen, "cluster.network={bandwidth: 1 Gbit/s, latency: 1 ms}")
+    known = {each.name for each in uncertain_inputs(stated.cluster, Training(), NO_PASSES)}
+    assert not any(name.startswith("the network's") for name in known)

@@ -204,7 +204,7 @@ def exchange(
     absent: frozenset[int] = frozenset(),
 ) -> list[int]:
     """Exits of all ranks from push, aggregation and pull."""
-    p, count, devices = cluster.workers, cluster.collectives.servers, cluster.devices_per_node
+    p, count, devices = cluster.workers, cluster.servers, cluster.devices_per_node
     dedicated = cluster.collectives.server_hosts == "dedicated"
     workers = [r for r in range(p) if r not in absent]
     capacity: dict[Any, Rate] = {}

@@ -71,7 +71,7 @@ class Oracle:
             plan = self.plan(iteration)
             for _ in range(plan.accumulation - 1):
                 yield from self.forward(rank, iteration)
-                job = Job(kind="backward", name="", duration=plan.compute.backward)
+                job = Job(kind="backward", name="", duration=plan.backward)
                 yield self.work(rank, iteration, "compute", (0,), job)
             yield from self.forward(rank, iteration)
             for number, (bucket, part) in enumerate(
@@ -186,7 +186,7 @@ class Oracle:
                 np.array(entry, dtype=np.int64),
                 bucket.server_times[index] if bucket.server_times else 0,
                 collective_key(self.seed, iteration, number, index),
-            )
+            ) + (bucket.held[index] if bucket.held else 0)
             self.returned[name] = exits
             self.communication[iteration] += exits - np.array(entry)
             self.free = exits.tolist()
@@ -271,6 +271,9 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
                 server_times=tuple(draw(st.sampled_from([0, 3])) for _ in collectives)
                 if draw(st.booleans())
                 else (),
+                held=tuple(draw(st.sampled_from([0, 2])) for _ in collectives)
+                if draw(st.booleans())
+                else (),
                 after=jobs(len(collectives), len(collectives)),
             )
         )
@@ -286,6 +289,7 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
         side_slowdown=draw(st.fractions(1, 2, max_denominator=3)),
         optimizer=draw(st.sampled_from([0, 2])),
         accumulation=draw(st.integers(1, 3)),
+        backward_alone=draw(st.none() | times),
         input_batch=draw(st.sampled_from([0, 0, 4, 15])),
         prefetch=draw(st.integers(1, 3)),
     )

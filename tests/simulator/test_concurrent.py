@@ -25,6 +25,7 @@ from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.host import Host
 from gcsim.simulator.network.delays import collective_key
 from gcsim.simulator.network.links import Jitter, Link, RateTrace, SizeFactor
 from gcsim.simulator.steps.concurrent import Rings, TwoSlots
@@ -32,6 +33,7 @@ from gcsim.simulator.steps.message_ring import NOTHING, RingProgram
 from gcsim.simulator.steps.ring_programs import RingPrograms, gloo_allgather, gloo_allreduce
 from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
+from gcsim.simulator.sums import Sums
 
 DEVICE = Device(name="d", title="D", kernels={}, effective_flop_rate=1e12, source="test")
 Program = Iterator[Callable[[], bool]]
@@ -381,7 +383,8 @@ def cluster(
     devices: int = 1,
     collectives: Collectives | None = None,
     network: Link | None = None,
-    reduction: Fraction | None = None,
+    sums: Sums | None = None,
+    host: Host | None = None,
 ) -> Cluster:
     return Cluster(
         nodes=nodes,
@@ -390,11 +393,18 @@ def cluster(
         network=network or link(50),
         intra_node=link(4, 3),
         collectives=collectives or Collectives(),
-        reduction=reduction,
+        sums=sums or Sums(),
+        host=host,
     )
 
 
-GLOO = Collectives(transport="gloo", all_reduce="auto", all_gather="auto")
+CALLS = Host(
+    dispatch=Fraction(77, 10**12),
+    per_copied_byte=Fraction(1, 10**12),
+    per_received_byte=Fraction(5, 2 * 10**12),
+)
+"""What comes after the messages, and after each segment."""
+GLOO = Collectives(transport="gloo")
 
 
 @given(
@@ -404,7 +414,10 @@ GLOO = Collectives(transport="gloo", all_reduce="auto", all_gather="auto")
     nodes=st.integers(1, 6),
     devices=st.integers(1, 3),
     collectives=st.sampled_from([Collectives(), GLOO, replace(GLOO, all_reduce="ring")]),
-    reduction=st.sampled_from([None, Fraction(10**12), Fraction(3 * 10**11)]),
+    sums=st.sampled_from(
+        [None, Sums(float32=Fraction(10**12)), Sums(float32=Fraction(3 * 10**11))]
+    ),
+    host=st.sampled_from([None, CALLS]),
     data=st.data(),
 )
 @settings(max_examples=250, deadline=None)
@@ -415,10 +428,11 @@ def test_a_collective_on_its_own_is_what_its_kernel_says(
     nodes: int,
     devices: int,
     collectives: Collectives,
-    reduction: Fraction | None,
+    sums: Sums | None,
+    host: Host | None,
     data: st.DataObject,
 ) -> None:
-    chosen = cluster(nodes, devices, collectives, reduction=reduction)
+    chosen = cluster(nodes, devices, collectives, sums=sums, host=host)
     ranks = chosen.workers
     record = all_reduce(sizes[0], element) if kind == "all_reduce" else all_gather(*sizes)
     factor = st.sampled_from([1.0, 1.5, 3.0, 0.25])

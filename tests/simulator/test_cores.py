@@ -17,6 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
+from gcsim.scenarios.catalog import device
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.host import Host
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps import vector_step
 from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, StepPlan
@@ -60,7 +64,9 @@ class OnCores(Piece):
 
 
 class SharedTick(Tick):
-    """The step's oracle, with cores that are shared."""
+    """The step's oracle, with cores that are shared; ranks that are ahead do not stop."""
+
+    times_as_many = 12
 
     def work(
         self, rank: int, iteration: int, key: tuple[int, ...], jobs: Sequence[tuple[str, int]]
@@ -125,7 +131,7 @@ def test_any_small_run_is_the_tick_by_tick_simulation(
         "ranks": ranks,
         "carry_out": how,
         "iterations": iterations,
-        "pace": paces.__getitem__,
+        "pace": lambda iteration: paces[iteration % iterations],
     }
     run = simulate(plan, **arguments, spans=True)
     same(run, SharedTick(plan, **arguments))
@@ -196,3 +202,18 @@ def test_vectors_refuse_shared_cores() -> None:
     plan = StepPlan(compute=compute(7, 10), buckets=(bucket(0),), machines=machines)
     with pytest.raises(InternalError, match="share cores"):
         vector_step.simulate(plan, ranks=2, carry_out=fixed)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 5])
+def test_a_rank_that_encodes_beside_its_passes_needs_two_cores(cores: int) -> None:
+    kinds: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode"})
+    link = Link(name="wire", bandwidth=Fraction(10**9), latency=Fraction(0), source="toy")
+    cluster = Cluster(
+        nodes=2, devices_per_node=1, device=device("cpu_2core"), network=link, intra_node=link,
+        host=Host(cores=cores, per_message=Fraction(0), ranks="all"),
+    )  # fmt: skip
+    beside, behind = (Machines.of(cluster, kinds, side_stream=side) for side in (True, False))
+    assert (beside is None) == (cores >= 4)  # two ranks, two streams each
+    assert (behind is None) == (cores >= 2)
+    encoding = Machines.of(cluster, frozenset({"encode"}), side_stream=True)
+    assert (encoding is None) == (cores >= 2)

@@ -47,7 +47,7 @@ def cluster(nodes: int, devices: int = 2, **collectives: object) -> Cluster:
         device=TOY,
         network=NETWORK,
         intra_node=BUS,
-        collectives=replace(Collectives(), **collectives),  # type: ignore[arg-type]
+        collectives=replace(Collectives(servers=1), **collectives),  # type: ignore[arg-type]
     )
 
 
@@ -120,7 +120,7 @@ def test_each_choice_runs_its_own_algorithm() -> None:
 
 def test_gloo_copies_to_the_host_before_and_the_whole_result_back_after() -> None:
     # a copy takes 10 us + bytes / 10 GB/s: 100 ps a byte
-    entry, gloo = zeros(8), cluster(4, transport="gloo")
+    entry, gloo = zeros(8), cluster(4, transport="gloo", all_reduce="ring", all_gather="ring")
     copy = 10_000_000
 
     def extra(record: CollectiveRecord) -> set[int]:
@@ -137,7 +137,7 @@ def test_unequal_payloads_reach_the_host_at_different_times() -> None:
     assert on_host.tolist() == [10_100_000, 10_500_000] * 2
     # The ring begins from those times; the whole output of 12000 bytes is copied back.
     ring = carry_out(gather(1000, 5000), on_host, cluster(2))
-    exits = carry_out(gather(1000, 5000), zeros(4), cluster(2, transport="gloo"))
+    exits = carry_out(gather(1000, 5000), zeros(4), cluster(2, transport="gloo", all_gather="ring"))
     assert (exits - ring).tolist() == [10_000_000 + 1_200_000] * 4
 
 

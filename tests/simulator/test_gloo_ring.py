@@ -26,7 +26,7 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings.gloo_ring_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_ring_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
-from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.links import Link, SizeFactor
 from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
 
 Wait = Generator[simpy.Event, Any, None]
@@ -549,3 +549,26 @@ def test_times_beyond_the_clock_are_refused() -> None:
         gloo_ring_allreduce(times([0] * 4), 10**9, [link(Fraction(1, 10))] * 4)
     with pytest.raises(InputError, match="clock"):
         gloo_ring_allgather(times([0] * 4), [10**9] * 4, [link(Fraction(1, 10))] * 4)
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_taking_segments_in_is_a_latency_of_data_that_announcements_do_not_have(p: int) -> None:
+    """Independent of how it is done: a size factor makes the latency of data longer by as much."""
+    nbytes = p * 8 * 2**20  # all segments are of 1 MiB
+    reception = Fraction(1, 10**9)
+    taken = reception * 2**20
+    plain = link(625_000_000, Fraction(1, 1000))
+    later = replace(plain, factors=(SizeFactor(from_bytes=1, latency=1 + taken / plain.latency),))
+    entry = times([0] * p)
+    found = gloo_ring_allreduce(entry, nbytes, [plain] * p, element=4, reception=reception)
+    assert (found == gloo_ring_allreduce(entry, nbytes, [later] * p, element=4)).all()
+    assert found.max() > gloo_ring_allreduce(entry, nbytes, [plain] * p, element=4).max()
+
+
+def test_on_a_fast_network_of_small_latency_taking_in_is_hidden() -> None:
+    """Two segments are under way: 2 m beta > m beta + 2 alpha + m kappa, but for the ends."""
+    nbytes, kappa = 8 * 32 * 2**20, Fraction(1, 10**9)
+    near = link(625_000_000, Fraction(50, 10**6))
+    bare = gloo_ring_allreduce(times([0] * 8), nbytes, [near] * 8).max()
+    found = gloo_ring_allreduce(times([0] * 8), nbytes, [near] * 8, reception=kappa).max()
+    assert bare < found < 1.005 * bare

@@ -7,6 +7,7 @@ all flows together, and knows the tree from what Gloo's source does, not from th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -195,3 +196,12 @@ def test_racks_are_not_known() -> None:
     )
     with pytest.raises(InternalError, match="racks"):
         carry_messages(np.zeros(4, dtype=np.int64), gather_messages([1] * 4), of)
+
+
+def test_connections_have_limits_of_their_own() -> None:
+    """Of four ranks: two copies at half the card's rate each, then one at the same."""
+    nbytes = 10**6
+    network = replace(link(RATE), flow=Fraction(RATE, 2))
+    of = replace(cluster([RATE] * 4), network=network)
+    exits = carry_messages(np.zeros(4, dtype=np.int64), broadcast_messages(nbytes, 4), of)
+    assert int(exits.max()) == 2 * nbytes * 2 * 10**12 // RATE + 3 * LATENCY

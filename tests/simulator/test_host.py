@@ -25,7 +25,7 @@ from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out, traffic_of
 from gcsim.simulator.collectives.rings.gloo_ring_allreduce import segments
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host, Traffic, Work
+from gcsim.simulator.host import MANY, Host, Traffic, Work
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.ring_programs import RingPrograms
 
@@ -38,7 +38,7 @@ Message = tuple[int, int, int]
 
 
 def cluster(nodes: int, devices: int = 1, host: Host | None = None, **chosen: Any) -> Cluster:
-    collectives = Collectives(host_staging=False)
+    collectives = Collectives(host_staging=False, servers=1)
     return Cluster(
         nodes=nodes,
         devices_per_node=devices,
@@ -375,7 +375,35 @@ def test_gloos_copies_come_after_the_messages() -> None:
 
 def test_collectives_whose_hosts_work_run_one_at_a_time() -> None:
     assert RingPrograms(cluster(4))(RECORDS[0]) is not None
-    assert RingPrograms(cluster(4, host=FREE))(RECORDS[0]) is None
+    busy = replace(FREE, per_message=Fraction(1, 10**6))
+    assert RingPrograms(cluster(4, host=busy))(RECORDS[0]) is None
+
+
+@given(
+    dispatch=st.integers(0, 10**9),
+    entry=st.lists(st.integers(0, 10**9), min_size=4, max_size=4),
+    record=st.sampled_from(RECORDS),
+)
+def test_a_dispatch_comes_on_top_of_every_collective_whatever_its_size(
+    dispatch: int, entry: list[int], record: CollectiveRecord
+) -> None:
+    host = Host(dispatch=Fraction(dispatch, 10**12))
+    plain = carry_out(record, times(entry), cluster(4))
+    assert (carry_out(record, times(entry), cluster(4, host=host)) == plain + dispatch).all()
+
+
+def test_without_a_number_of_cores_each_process_has_one() -> None:
+    """Eight ranks on a machine: as on eight cores, and never as on fewer."""
+    own, eight, one = (
+        Host(cores=cores, per_message=Fraction(1, 10**5), per_copied_byte=Fraction(1, 10**9))
+        for cores in (MANY, 8, 1)
+    )
+    record = gather(*[10_000] * 8)
+    left = [
+        carry_out(record, times([0] * 8), cluster(1, 8, host=host, all_gather="gloo_ring")).max()
+        for host in (own, eight, one)
+    ]
+    assert left[0] == left[1] < left[2]
 
 
 def test_nothing_to_do_is_no_work() -> None:
@@ -389,6 +417,8 @@ def test_nothing_to_do_is_no_work() -> None:
         ({"per_message": Fraction(-1)}, "less than no time"),
         ({"per_copied_byte": Fraction(-1)}, "less than no time"),
         ({"in_flight": 0}, "0 messages in flight"),
+        ({"dispatch": Fraction(-1)}, "less than no time"),
+        ({"dispatch_range": (Fraction(1), Fraction(2))}, "dispatch_range does not hold dispatch"),
     ],
 )
 def test_a_host_that_cannot_be_is_refused(wrong: dict[str, Fraction], message: str) -> None:

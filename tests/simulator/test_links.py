@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.paths import path
 from gcsim.simulator.network.rate_trace import slower
 
 PS = 10**12
@@ -87,6 +88,19 @@ def test_losses_cap_the_rate(exponent: int, megabits: float) -> None:
     assert replace(link, loss=replace(loss, rate=Fraction(0))).rate == 10**10
     farther = replace(link, latency=10 * PLAIN.latency)
     assert farther.rate < link.rate
+
+
+def test_a_connection_carries_what_line_losses_and_its_limit_allow() -> None:
+    link = replace(PLAIN, bandwidth=Fraction(10**9), flow=Fraction(10**8))
+    assert link.rate == 10**8
+    assert link.line_goodput == 10**9
+    assert replace(link, bandwidth=Fraction(10**7)).rate == 10**7
+    loss = Loss(rate=Fraction(1, 100), model="capped")
+    assert replace(link, loss=loss).rate == replace(link, loss=loss, flow=None).rate < 10**8
+    slower, other = replace(link, flow=Fraction(10**6)), replace(link, name="other")
+    assert path(slower, other).flow == path(other, slower).flow == 10**6
+    with pytest.raises(InputError, match="carry nothing"):
+        replace(link, flow=Fraction(0))
 
 
 def test_frequent_losses_leave_a_packet_for_so_many_time_outs() -> None:
@@ -428,3 +442,38 @@ def test_impossible_messages_are_our_own_mistake() -> None:
         PLAIN.serialization(-1)
     with pytest.raises(InternalError, match="from -5 ps"):
         replace(PLAIN, trace=ON_AND_OFF).left(-5, 1)
+
+
+# --- ranges --------------------------------------------------------------------------------------
+
+US = Fraction(1, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("figure", "bounds"),
+    [
+        ("latency", (60 * US, 80 * US)),
+        ("latency", (10 * US, 40 * US)),
+        ("latency", (-US, 80 * US)),
+        ("efficiency", (Fraction(0), Fraction(1))),
+        ("overhead", (US, 2 * US)),
+    ],
+)
+def test_a_range_holds_its_figure(figure: str, bounds: tuple[Fraction, Fraction]) -> None:
+    changes: dict[str, Any] = {f"{figure}_range": bounds}
+    with pytest.raises(InputError, match=f"a range of the {figure}"):
+        replace(PLAIN, **changes)
+
+
+def test_a_range_changes_nothing_that_a_link_does_and_a_known_figure_has_none() -> None:
+    vague = replace(
+        PLAIN, latency_range=(10 * US, 80 * US), efficiency_range=(Fraction(1, 2), Fraction(2))
+    )
+    for nbytes in (0, 1000, 10**9):
+        assert vague.serialization(nbytes) == PLAIN.serialization(nbytes)
+        assert vague.latency_for(nbytes) == PLAIN.latency_for(nbytes)
+    known = vague.exactly(latency=500 * US)
+    assert known == replace(vague, latency=500 * US, latency_range=None)
+    assert known.exactly(efficiency=Fraction(1)) == replace(PLAIN, latency=500 * US)
+    kept = (400 * US, 600 * US)
+    assert known.exactly(latency=500 * US, latency_range=kept).latency_range == kept

@@ -147,7 +147,7 @@ def test_an_order_costs_no_more_than_all_decoding(
 
 
 def test_less_backward_work_can_make_an_iteration_longer() -> None:
-    """So the corners of a device's ranges are not bounds: the order of work changes.
+    """So the ends of a device's ranges are not bounds: the order of work changes.
 
     Where the second part takes 11, bucket 0, back at 10, is decoded from 11 to 31, before the
     third part, which ends at 36. The fourth ends at 46, the fifth at 51; bucket 2 is back at

@@ -182,6 +182,25 @@ def test_the_tuner_knows_neither_latency_nor_goodput() -> None:
         assert choose("all_reduce", nbytes, slow) == choose("all_reduce", nbytes, TEN)
 
 
+def test_a_tuner_that_is_off_by_a_third_changes_its_mind_near_the_border_only() -> None:
+    """Near: where the best ring's prediction is within that factor of the best tree's."""
+
+    def best(shape: str, nbytes: int) -> Fraction:
+        modes = (mode for mode in enabled("all_reduce", TEN) if mode.shape == shape)
+        return min(predicted(mode, "all_reduce", nbytes, TEN) for mode in modes)
+
+    near = set()
+    for nbytes in (1 << power for power in range(6, 31)):
+        ratio = best("ring", nbytes) / best("tree", nbytes)
+        for factor in (Fraction(3, 4), Fraction(1), Fraction(4, 3)):
+            on = replace(TEN, collectives=replace(TEN.collectives, ring_over_tree=factor))
+            shape = choose("all_reduce", nbytes, on).shape
+            assert shape == ("ring" if ratio * factor < 1 else "tree"), (nbytes, factor)
+            if shape != choose("all_reduce", nbytes, TEN).shape:
+                near.add(nbytes)
+    assert 0 < len(near) < 25
+
+
 def test_ll128_needs_one_device_a_node_and_gathers_have_no_tree() -> None:
     assert len(enabled("all_reduce", TEN)) == len(MODES)
     assert {mode.protocol for mode in enabled("all_reduce", cluster(8, 4))} == {"ll", "simple"}

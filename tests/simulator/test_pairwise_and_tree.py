@@ -389,3 +389,19 @@ def test_an_all_to_all_of_unequal_parts_exchanges_lengths_first() -> None:
     extra = 3 * (NETWORK.serialization(8) + NETWORK.latency_ps)
     both = [carry_out(record, entry, cluster(4)).tolist() for record in (plain, variable)]
     assert [b - a for a, b in zip(*both, strict=True)] == [extra] * 4
+
+
+def test_groups_of_sends_reach_their_share_of_the_network() -> None:
+    """By hand: 3 parts of 5 MB at half of 1.25 GB/s, 50 us each; inside a node as before."""
+    whole = cluster(4)
+    half = replace(whole, collectives=replace(whole.collectives, grouped=Fraction(1, 2)))
+    record = CollectiveRecord(kind="all_to_all", sent=(20_000_000,) * 4)
+    entry = np.zeros(4, dtype=np.int64)
+    assert carry_out(record, entry, half).max() == 3 * (8 * 10**9 + 50 * 10**6)
+    reduced = CollectiveRecord(kind="all_reduce", sent=(20_000_000,) * 4, element=4)
+    assert (carry_out(reduced, entry, half) == carry_out(reduced, entry, whole)).all()
+    one_node = replace(half, nodes=1, devices_per_node=4)
+    assert (
+        carry_out(record, entry, one_node)
+        == carry_out(record, entry, replace(one_node, collectives=whole.collectives))
+    ).all()

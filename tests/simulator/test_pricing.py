@@ -198,6 +198,26 @@ def test_a_variant_that_was_not_measured_is_priced_as_the_kernels_others_are() -
     assert seconds(toy, cost("f:slow", 1)) == 1
 
 
+def test_a_product_is_priced_by_the_nearest_measured_shape_never_by_a_vectors_if_as_near() -> None:
+    toy = replace(
+        device(),
+        primitives={
+            "aten.mm.along_0.5_flop_per_byte": ((1, 1.0),),
+            "aten.mm.along_2_flop_per_byte": ((1, 20.0),),
+            "aten.mm.across_1_flop_per_byte": ((1, 7.0),),
+            "aten.linalg_qr.4_columns": ((1, 3.0),),
+            "aten.linalg_qr.16_columns": ((1, 5.0),),
+        },
+    )
+    for shape, price in (("along_1", 20), ("along_0.25", 1), ("along_64", 20), ("across_4", 7)):
+        assert seconds(toy, cost(f"aten.mm.{shape}_flop_per_byte", 1)) == price
+    for columns, price in ((1, 3), (4, 3), (5, 3), (8, 5), (99, 5)):
+        assert seconds(toy, cost(f"aten.linalg_qr.{columns}_columns", 1)) == price
+    assert toy.primitive("aten.mm.out_1_flop_per_byte") is None
+    assert toy.primitive("aten.bmm.along_1_flop_per_byte") is None
+    assert toy.primitive("aten.linalg_svd.4_columns") is None
+
+
 def test_a_kernel_that_says_on_what_it_works_is_priced_by_that() -> None:
     toy = device(f=((1000, 1.0), (2000, 2.0)))
     assert seconds(toy, replace(cost("f", 10**9), work=1500)) == Fraction(3, 2)
@@ -207,6 +227,16 @@ def test_a_kernel_that_says_on_what_it_works_is_priced_by_that() -> None:
 def test_servers_share_the_bytes_of_a_measured_kernel_but_not_its_launches() -> None:
     toy = device(f=((1000, 1.0), (2000, 1.5)))
     assert seconds(toy, cost("f", 4000, 2), servers=2) == 2  # two launches of 1,000 bytes
+
+
+def test_merged_launches_are_saved_on_a_gpu_and_not_by_a_measured_kernel() -> None:
+    many = replace(cost("f", 7000, launches=40), merged=38)
+    launch, moved = Fraction(RATE.launch), 7000 / Fraction(RATE.bandwidth or 1)
+    on_gpu = replace(device(), processor="gpu")
+    assert seconds(on_gpu, many) == 2 * launch + moved
+    assert seconds(device(), many) == 40 * launch + moved
+    timed = device(f=((100, 1e-6), (1000, 2e-6)))
+    assert seconds(replace(timed, processor="gpu"), many) == seconds(timed, many)
 
 
 def test_a_price_says_where_it_comes_from() -> None:

@@ -1,4 +1,4 @@
-"""Does every collective that reduces spend `Cluster.reduction` on what it adds, and no other?
+"""Does every collective that reduces spend `Cluster.sums` on what it adds, and no other?
 
 Expected differences are those of the formulas in the algorithms' own docstrings, as exact
 picoseconds: equal links, all enter together, chunks that divide evenly. That each kernel adds at
@@ -25,6 +25,8 @@ from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.predict import predict
+from gcsim.simulator.steps.ring_programs import RingPrograms
+from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Training
 from tests.simulator.one_bucket import COMPUTE, DEVICE, one_bucket
 
@@ -44,13 +46,17 @@ def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
         device=DEVICE,
         network=NETWORK,
         intra_node=BUS,
-        collectives=Collectives(**chosen),
+        collectives=replace(Collectives(servers=1), **chosen),
         **more,
     )
 
 
 def reduce(nbytes: int) -> CollectiveRecord:
     return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * 4, element=4)
+
+
+def at(rate: Fraction | None) -> Sums:
+    return Sums(float32=rate)
 
 
 def last(record: CollectiveRecord, where: Cluster) -> int:
@@ -60,7 +66,7 @@ def last(record: CollectiveRecord, where: Cluster) -> int:
 
 def more(record: CollectiveRecord, where: Cluster) -> int:
     """What the additions cost."""
-    return last(record, replace(where, reduction=RATE)) - last(record, where)
+    return last(record, replace(where, sums=at(RATE))) - last(record, where)
 
 
 # --- how much ------------------------------------------------------------------------------------
@@ -106,7 +112,7 @@ def test_a_leader_adds_its_nodes_vectors_as_they_come_then_its_ring() -> None:
     n, nodes = 4_000_000, 4
     where = cluster(nodes, 3, all_reduce="hierarchical")
     assert more(reduce(n), where) == n * GAMMA + (nodes - 1) * n * GAMMA // nodes
-    slow = replace(where, reduction=Fraction(10**12, 250))  # slower than the bus: nothing hides
+    slow = replace(where, sums=at(Fraction(10**12, 250)))  # slower than the bus: nothing hides
     ring = (nodes - 1) * n * 250 // nodes
     gathered = 2 * n * 250 - n * 100  # the second vector waits for the first's addition
     assert last(reduce(n), slow) - last(reduce(n), where) == gathered + ring
@@ -171,7 +177,7 @@ def test_slower_additions_never_let_anybody_leave_earlier_and_cost_no_more_than_
     record, times = reduce(4 * elements), np.array(entry[:p], dtype=np.int64)
     slow, fast = sorted(Fraction(rate * 10**6) for rate in rates)
     exits = [
-        carry_out(record, times, replace(where, reduction=rate), key=7)
+        carry_out(record, times, replace(where, sums=at(rate)), key=7)
         for rate in (None, fast, slow)
     ]
     assert (exits[0] <= exits[1]).all()
@@ -184,7 +190,7 @@ def test_slower_additions_never_let_anybody_leave_earlier_and_cost_no_more_than_
 def test_prepared_collectives_of_one_rate_are_not_those_of_another() -> None:
     for name in REDUCING:
         where, record = cluster(4, 2, all_reduce=name), reduce(32_000)
-        memos = [CollectiveMemo(replace(where, reduction=rate)) for rate in (None, RATE, RATE / 2)]
+        memos = [CollectiveMemo(replace(where, sums=at(rate))) for rate in (None, RATE, RATE / 2)]
         zeros = np.zeros(8, dtype=np.int64)
         first = [int(memo(record, zeros).max()) for memo in memos]
         assert first == sorted(set(first)), name
@@ -194,7 +200,7 @@ def test_prepared_collectives_of_one_rate_are_not_those_of_another() -> None:
 @pytest.mark.parametrize("name", REDUCING)
 def test_additions_beyond_the_clock_are_the_users_mistake(name: Any) -> None:
     with pytest.raises(InputError):
-        last(reduce(244_000_000), cluster(4, 2, all_reduce=name, reduction=Fraction(1)))
+        last(reduce(244_000_000), cluster(4, 2, all_reduce=name, sums=at(Fraction(1))))
 
 
 # --- in a step -----------------------------------------------------------------------------------
@@ -207,7 +213,46 @@ def test_an_iteration_is_longer_by_as_much(slots: Any) -> None:
         predict(
             one_bucket(reduce(n)), each, COMPUTE, training=Training(concurrent_collectives=slots)
         )
-        for each in (where, replace(where, reduction=RATE))
+        for each in (where, replace(where, sums=at(RATE)))
     )
     assert added.exposed - plain.exposed == pytest.approx(3 * n / 4 / 40e9, abs=1e-15)
     assert (added.forward, added.backward) == (plain.forward, plain.backward)
+
+
+# --- by type -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REDUCING)
+def test_each_type_is_added_at_its_own_rate_by_every_algorithm(name: Any) -> None:
+    """The exits are those of a vector of float32 at the type's rate, to the picosecond."""
+    sums = Sums(float32=RATE, float16=RATE / 100, int8=RATE * 3)
+    zeros = np.zeros(8, dtype=np.int64)
+    for dtype in ("float32", "float16", "int8", "complex64"):
+        rate = getattr(sums, dtype, RATE)  # a type that no library names is as float32
+        for slots in (cluster(8, all_reduce=name), cluster(4, 2, all_reduce=name)):
+            record = replace(reduce(3_200_000), dtype=dtype)
+            exits = carry_out(record, zeros, replace(slots, sums=sums))
+            same = carry_out(reduce(3_200_000), zeros, replace(slots, sums=at(rate)))
+            assert exits.tolist() == same.tolist()
+
+
+def test_two_collectives_at_a_time_add_by_type_too() -> None:
+    sums = Sums(float32=RATE, float16=RATE / 100)
+    programs = RingPrograms(cluster(4, sums=sums))
+    half, single = (programs(replace(reduce(8000), dtype=each)) for each in ("float16", "float32"))
+    assert half is not None
+    assert single is not None
+    assert (half.gamma, single.gamma) == (100 / RATE, 1 / RATE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"float32": Fraction(0)},
+        {"float16_range": (Fraction(1), Fraction(2))},
+        {"int8": Fraction(3), "int8_range": (Fraction(1), Fraction(2))},
+    ],
+)
+def test_rates_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"float32 at 0|_range does not hold"):
+        Sums(**wrong)

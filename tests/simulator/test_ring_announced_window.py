@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gcsim.simulator.collectives.rings.gloo_ring_allreduce import LARGEST_SEGMENT, _program
+from gcsim.simulator.collectives.rings.gloo_ring_allreduce import LARGEST_SEGMENT, program
 from gcsim.simulator.collectives.rings.ring_announced import AnnouncedRing, _odd_run
 from gcsim.simulator.network.links import Link
 
@@ -21,9 +21,9 @@ def test_ranks_that_keep_the_pace_need_not_be_computed(
     ranks: int, nbytes: int, gamma: Fraction, spread: int
 ) -> None:
     """Against the same ring with all ranks computed, which the oracles of Gloo's rings check."""
-    program = _program(nbytes, ranks, 4, LARGEST_SEGMENT)
+    backwards = program(nbytes, ranks, 4, LARGEST_SEGMENT)
     entry = np.random.default_rng(ranks).integers(0, spread + 1, ranks)
-    ring, whole = (AnnouncedRing(program, [NETWORK] * ranks, gamma=gamma) for _ in range(2))
+    ring, whole = (AnnouncedRing(backwards, [NETWORK] * ranks, gamma=gamma) for _ in range(2))
     assert ring._odd is not None
     whole._odd = None
     assert ring(entry).tolist() == whole(entry).tolist()

@@ -20,7 +20,7 @@ from gcsim.simulator.steps.message_ring import RingProgram
 from gcsim.simulator.steps.schedule import Iteration, beginning
 from gcsim.simulator.steps.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.step import simulate
-from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, StepPlan
+from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, StepPlan
 from tests.simulator.random_plans import (
     bucket,
     compute,
@@ -185,8 +185,31 @@ def test_of_ranks_that_share_cores_only_a_state_in_which_they_are_together_repea
     schedule = in_turn([replace(plan, machines=machines) for plan in work])
     steady = simulate_steady(schedule, ranks=ranks, carry_out=how, pace=pace, most=30)
     many = len(steady.iterations) + (len(schedule) + 3 if steady.exact else 0)
-    run = simulate(schedule, ranks=ranks, carry_out=how, iterations=many, pace=lambda _: pace)
-    same(steady.extended(many), run)
+    run = simulate(
+        schedule, ranks=ranks, carry_out=how, pace=lambda _: pace, iterations=3 * many,
+        collapse=False,
+    )  # fmt: skip
+    same(
+        steady.extended(many),
+        Run(finish=run.finish[:many], parts={k: part[:many] for k, part in run.parts.items()}),
+    )
+
+
+@pytest.mark.parametrize("turns", [[0], [0, 1], [0, 0, 1, 1, 1]])
+@pytest.mark.parametrize("slower", [1.5, 3.0])
+def test_a_rank_that_is_ahead_goes_on_beside_those_behind_it(
+    turns: list[int], slower: float
+) -> None:
+    """On one core, without collectives: each gets half of it for ever. From the first 50 iterations
+    of a long run, in which nobody stops."""
+    machines = Machines(cores=1, of_rank=(0, 0), kinds=frozenset({"forward", "encode"}))
+    long = StepPlan(compute=compute(30, 70), buckets=(bucket(40),), machines=machines)
+    steps = [long, StepPlan(compute=compute(30, 50), buckets=(bucket(20),), machines=machines)]
+    schedule, pace = in_turn([steps[turn] for turn in turns]), np.array([1.0, slower])
+    steady = simulate_steady(schedule, ranks=2, carry_out=fixed, pace=pace, most=50)
+    assert not steady.exact
+    run = simulate(schedule, ranks=2, carry_out=fixed, pace=lambda _: pace, iterations=500)
+    assert np.array_equal(steady.run.finish, run.finish[: len(steady.iterations)])
 
 
 def test_ranks_that_begin_together_with_other_batches_ahead_are_not_alike() -> None:

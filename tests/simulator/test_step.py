@@ -23,7 +23,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.communicator import Communicator
+from gcsim.simulator.steps.communicator import Communicator, Request
 from gcsim.simulator.steps.input_loader import Loader
 from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Run, StepPlan
@@ -349,10 +349,9 @@ def test_a_deadlock_is_reported_with_who_waits_for_what(monkeypatch: pytest.Monk
         self: Communicator,
         member: int,
         name: tuple[int, int, int],
-        record: CollectiveRecord,
-        time: int,
+        request: Request,
     ) -> simpy.Event:
-        return simpy.Environment().event() if member == 1 else ask(self, member, name, record, time)
+        return simpy.Environment().event() if member == 1 else ask(self, member, name, request)
 
     monkeypatch.setattr(Communicator, "ask", forgetful)
     plan = StepPlan(compute=compute(0, 10), buckets=(bucket(0, 1, 5),))

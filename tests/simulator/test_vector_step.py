@@ -332,9 +332,11 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
                 bucket,
                 before=tuple(map(longer, bucket.before)),
                 after=tuple(map(longer, bucket.after)),
+                held=tuple(held * factor for held in bucket.held),
             )
             for bucket in plan.buckets
         ),
+        backward_alone=plan.backward * factor,
         side_slowdown=Fraction(2),
         optimizer=plan.optimizer * factor,
         input_batch=plan.input_batch * factor,

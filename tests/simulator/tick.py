@@ -66,6 +66,9 @@ class Collective:
 class Tick:
     """`finish[i][r]` and `parts[name][i][r]` of a simulated run."""
 
+    times_as_many = 1
+    """Iterations that ranks may have begun when all have finished those that are asked for."""
+
     def __init__(
         self,
         *plans: StepPlan,
@@ -76,6 +79,7 @@ class Tick:
         seed: int = 0,
     ) -> None:
         """Plans follow each other, again and again."""
+        asked, iterations = iterations, iterations * self.times_as_many
         self.plans = [plans[iteration % len(plans)] for iteration in range(iterations)]
         self.plan = plans[0]  # whose loader is everybody's
         self.ranks, self.carry_out, self.seed = ranks, carry_out, seed
@@ -97,7 +101,7 @@ class Tick:
         self.scripts: list[tuple[Script, Callable[[], bool]]] = []
         for rank in range(ranks):
             self.start(self.train(rank))
-        while any(-1 in row for row in self.finish):
+        while any(-1 in row for row in self.finish[:asked]):
             self.instant()
             self.account()
             self.now += 1
@@ -107,6 +111,8 @@ class Tick:
                 zip(collective.entry, collective.exits, strict=True)
             ):
                 self.parts["communication"][iteration][rank] += left - entry
+        self.finish = self.finish[:asked]
+        self.parts = {name: rows[:asked] for name, rows in self.parts.items()}
 
     def start(self, script: Script) -> None:
         self.scripts.append((script, lambda: True))
@@ -124,7 +130,7 @@ class Tick:
                     self.taken[rank] += 1
                 yield from self.work(rank, iteration, (0,), [("forward", compute.forward)])
                 if micro < plan.accumulation - 1:
-                    yield from self.work(rank, iteration, (0,), [("backward", compute.backward)])
+                    yield from self.work(rank, iteration, (0,), [("backward", plan.backward)])
             for number, part in enumerate(compute.parts):
                 jobs = [("backward", part)]
                 before = [(job.kind, job.duration) for job in plan.buckets[number].before]
@@ -232,7 +238,8 @@ class Tick:
         entry = np.array(collective.entry, dtype=np.int64)
         key = collective_key(self.seed, *name)
         exits = self.carry_out(bucket.collectives[name[2]], entry, server, key)
-        collective.exits = self.left = exits.tolist()
+        held = bucket.held[name[2]] if bucket.held else 0
+        collective.exits = self.left = [end + held for end in exits.tolist()]
         return True
 
     def account(self) -> None:

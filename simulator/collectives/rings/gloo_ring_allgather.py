@@ -51,11 +51,12 @@ def gloo_ring_allgather(
     if not any(sizes):
         return np.full_like(entry, entry.max())
     sizes = tuple(sizes)
-    ring = _RINGS(sizes, links, lambda: AnnouncedRing(_program(sizes), links))
+    ring = _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))
     return ring(entry, key)
 
 
-def _program(sizes: Sequence[int]) -> Program:
+def program(sizes: Sequence[int]) -> Program:
+    """Of blocks of `sizes` bytes, by rank."""
     if len(set(sizes)) == 1:
         half = sizes[0] // 2
         pieces = np.tile(np.arange(2, dtype=np.int64), (len(sizes), 1))
@@ -82,4 +83,4 @@ def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
     if not any(call.sent):
         return Traffic.none(len(call.sent), call.fabric.devices)
-    return program_traffic(_program(call.sent), call.fabric.devices, copied=sum(call.sent))
+    return program_traffic(program(call.sent), call.fabric.devices, copied=sum(call.sent))

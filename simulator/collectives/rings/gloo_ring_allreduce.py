@@ -11,7 +11,10 @@ latency is all but hidden, and the time is
 
     2 (p - 1) s m beta + 4 alpha + m gamma
 
-where they take less, a chunk costs m beta + 2 alpha + m gamma.
+where they take less, a chunk costs m beta + 2 alpha + m gamma: two segments are on their way in the
+time of one, of an announcement and of what the receiver does before it announces the next. Of that,
+what the host needs to take a segment in (`Host.per_received_byte`, kappa a byte) counts in both
+halves: 2 alpha + m kappa in the place of 2 alpha.
 
 Assumptions: those of `ring_announced.py`; an empty vector costs nothing once all have entered
 (Gloo: at once).
@@ -53,6 +56,7 @@ def gloo_ring_allreduce(
     *,
     element: int = 1,
     gamma: Fraction = NO_COST,
+    reception: Fraction = NO_COST,
     largest: int = LARGEST_SEGMENT,
     key: int = 0,
 ) -> Times:
@@ -60,24 +64,27 @@ def gloo_ring_allreduce(
 
     `nbytes` is the vector's size, `element` bytes an element, `links[r]` leads from rank r to rank
     r - 1 (mod p), `largest` bytes is the limit of a segment; a reduction costs `gamma` seconds a
-    byte; `key` is the collective's. p = 1 costs nothing. Raises `InputError` when the clock cannot
-    hold the times.
+    byte, taking in what has arrived `reception` seconds a byte; `key` is the collective's. p = 1
+    costs nothing. Raises `InputError` when the clock cannot hold the times.
     """
     if len(entry) == 1:
         return entry.copy()
     if nbytes == 0:
         return np.full_like(entry, entry.max())
     ring = _RINGS(
-        (nbytes, element, gamma, largest),
+        (nbytes, element, gamma, reception, largest),
         links,
         lambda: AnnouncedRing(
-            _program(nbytes, len(links), element, largest), list(links)[::-1], gamma=gamma
+            program(nbytes, len(links), element, largest),
+            list(links)[::-1],
+            gamma=gamma,
+            reception=reception,
         ),
     )
     return ring(entry[::-1], key)[::-1]
 
 
-def _program(nbytes: int, ranks: int, element: int, largest: int) -> Program:
+def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
     """Backwards, the ring goes from rank to rank + 1, and begins with chunk p - r."""
     count, segment = segments(nbytes, ranks, element, largest)
     full, rest = divmod(nbytes, segment)
@@ -116,6 +123,7 @@ def carry_out(call: Call) -> Times:
         call.ring_links(backwards=True),
         element=call.element,
         gamma=call.gamma,
+        reception=call.reception,
         key=call.key,
     )
 
@@ -124,5 +132,5 @@ def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
     if call.nbytes == 0:
         return Traffic.none(len(call.sent), call.fabric.devices)
-    program = _program(call.nbytes, len(call.sent), call.element, LARGEST_SEGMENT)
-    return program_traffic(program, call.fabric.devices)
+    ring = program(call.nbytes, len(call.sent), call.element)
+    return program_traffic(ring, call.fabric.devices)

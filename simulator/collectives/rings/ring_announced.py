@@ -104,17 +104,25 @@ class AnnouncedRing:
     """A ring that goes through `program` over known links, of p > 1 ranks.
 
     `links[r]` leads from rank r to rank r + 1 (mod p), and announcements back over it; a reduction
-    costs `gamma` seconds a byte. O(p) numbers a message; where links are constant, one rank stands
-    for all that do the same, and where blocks are equal too the rest of a phase is known once all
-    ranks keep one pace. Where links are equal and few blocks, neighbours, are not, only the ranks
-    around these are computed once all others keep one pace.
+    costs `gamma` seconds a byte, and a rank has a message `reception` seconds a byte after its
+    last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
+    constant, one rank stands for all that do the same, and where blocks are equal too the rest of a
+    phase is known once all ranks keep one pace. Where links are equal and few blocks, neighbours,
+    are not, only the ranks around these are computed once all others keep one pace.
     """
 
     def __init__(
-        self, program: Program, links: Sequence[Link], *, gamma: Fraction = NO_COST
+        self,
+        program: Program,
+        links: Sequence[Link],
+        *,
+        gamma: Fraction = NO_COST,
+        reception: Fraction = NO_COST,
     ) -> None:
         self.program, self.ranks = program, len(links)
-        self._messages = messages = Messages.of(program.sizes, links, gamma=gamma)
+        self._messages = messages = Messages.of(
+            program.sizes, links, gamma=gamma, reception=reception
+        )
         back = np.array([link.latency_for(0) for link in messages.links], dtype=np.int64)
         self._back = back[messages.kinds]
         self._slowest = messages.slowest + int(back.max())

@@ -362,3 +362,52 @@ def wait(state: Times, queue: Ints) -> None:
         state[POSTED, r] = max(done, state[slot + _LEAVES, r])
     queue[0] -= 1
     queue[1] = (queue[1] + 1) % window
+
+
+@loop
+def last_exits(  # noqa: PLR0917
+    entry: Times,
+    pieces: Ints,
+    kinds: Ints,
+    nbytes: Ints,
+    busy: Times,
+    latency: Times,
+    back: Times,
+    reductions: Times,
+    flags: Ints,
+    shifts: Ints,
+    posts: int,
+    window: int,
+    out: Times,
+) -> None:
+    """Into `out` `[worlds]`: when the last of q ranks is done with all phases.
+
+    As `post`, in each of many worlds: times have a row for each, flags and shifts one for each
+    phase, of `posts` messages.
+    """
+    q = entry.shape[1]
+    none = np.zeros((0, q), dtype=np.int64)
+    for world in range(out.size):
+        state = np.full((_IN_FLIGHT + 3 * window, q), NOTHING, dtype=np.int64)
+        state[: STARTED + 1] = entry[world]
+        queue = np.zeros(2, dtype=np.int64)
+        for phase in range(shifts.size):
+            post(
+                state,
+                queue,
+                pieces,
+                kinds,
+                nbytes,
+                busy[world],
+                latency[world],
+                back[world],
+                reductions[world],
+                none,
+                flags[phase],
+                shifts[phase],
+                0,
+                posts,
+            )
+            while queue[0]:
+                wait(state, queue)
+        out[world] = state[POSTED].max()

@@ -83,7 +83,7 @@ class Messages:
     serialisation: NDArray[np.int64]
     """By size class and link class; zeros where a link is timed."""
     latency: NDArray[np.int64]
-    """By size class and link class."""
+    """By size class and link class, reception included."""
     reductions: NDArray[np.int64]
     """By size class."""
     slowest: Picoseconds
@@ -94,8 +94,18 @@ class Messages:
     """On some links it depends on the absolute time when a message has left."""
 
     @staticmethod
-    def of(sizes: Sequence[int], links: Sequence[Link], *, gamma: Fraction = NO_COST) -> Messages:
-        """Of distinct sizes, on the links by sender; `gamma` seconds a byte for a reduction."""
+    def of(
+        sizes: Sequence[int],
+        links: Sequence[Link],
+        *,
+        gamma: Fraction = NO_COST,
+        reception: Fraction = NO_COST,
+    ) -> Messages:
+        """Of distinct sizes, on the links by sender.
+
+        `gamma` seconds a byte for a reduction; a message is there `reception` seconds a byte after
+        the link has delivered it.
+        """
         named = {id(link): link for link in links}
         names, kinds = classes([id(link) for link in links])
         distinct = tuple(named[name] for name in names)
@@ -106,7 +116,8 @@ class Messages:
             for row, size in enumerate(sizes):
                 if not timed:
                     serialisation[row] = [link.serialization(size) for link in distinct]
-                latency[row] = [link.latency_for(size) for link in distinct]
+                taken = round(reception * size * PS_PER_SECOND)
+                latency[row] = [link.latency_for(size) + taken for link in distinct]
             reductions = np.array(
                 [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes], np.int64
             )
@@ -243,7 +254,7 @@ def _beyond(duration: Picoseconds) -> InputError:
         Problem(
             message=f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, more than "
             "the 13 days that the clock has room for",
-            hint="check the link's bandwidth and latency, and cluster.reduction",
+            hint="check the link's bandwidth and latency, and cluster.sums",
         )
     )
 

@@ -152,4 +152,8 @@ class _Exchange:
             return FlowClass(message.nbytes, {("inside", place): 1})
         for way, node in (("out", sender), ("in", receiver)):
             self._capacities[way, node] = cluster.card(node).line_goodput
-        return FlowClass(message.nbytes, {("out", sender): 1, ("in", receiver): 1})
+        loads: dict[Hashable, int] = {("out", sender): 1, ("in", receiver): 1}
+        if self._links[place].flow is not None:
+            self._capacities["connection", place] = self._links[place].goodput
+            loads["connection", place] = 1
+        return FlowClass(message.nbytes, loads)

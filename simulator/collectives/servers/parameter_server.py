@@ -64,6 +64,8 @@ def parameter_server(
     """
     if len(entry) != cluster.workers or len(pushed) != len(entry):
         raise InternalError(f"{len(entry)} entries and {len(pushed)} payloads in {cluster}")
+    if not cluster.servers:
+        raise InternalError("a push-pull to no parameter server (see `push_pull.py`)")
     present = [rank for rank in range(len(entry)) if rank not in absent]
     if len(entry) == 1 or not present:
         return entry.copy()
@@ -205,7 +207,7 @@ def _random(cluster: Cluster) -> bool:
 
 
 def carry_out(call: Call) -> Times:
-    """`Collectives.servers` servers on the cluster's nodes, or on machines of their own."""
+    """The cluster's servers, on its nodes or on machines of their own."""
     return parameter_server(
         call.entry,
         call.sent,
@@ -233,7 +235,7 @@ def carry_out_allreduce(call: Call) -> Times:
 
     A server adds p - 1 stripes to the first, (p - 1) n gamma / S, when it has all of them.
     """
-    received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.collectives.servers)
+    received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.servers)
     return parameter_server(
         call.entry,
         call.sent,

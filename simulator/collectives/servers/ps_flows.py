@@ -48,7 +48,7 @@ class Flows:
         self.flows: list[FlowClass] = []
         self.ends: list[Ends] = []
         self._topology = Topology(cluster, places.kinds)
-        self._servers = cluster.collectives.servers
+        self._servers = cluster.servers
         self._pushed, self._pulled = pushed, pulled
         everyone = ABSENT not in places.worker_class
         if everyone and self._topology.spread_evenly():

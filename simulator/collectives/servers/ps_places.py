@@ -69,7 +69,7 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
     nodes, devices, servers = (
         cluster.nodes,
         cluster.devices_per_node,
-        cluster.collectives.servers,
+        cluster.servers,
     )
     hosting = cluster.collectives.server_hosts == "nodes"
     cards: dict[Link, int] = {}

@@ -113,7 +113,7 @@ class Topology:
         if cluster.racks is not None or network.shared or collectives.server_hosts != "nodes":
             return False
         differ = any(card != network for card in cluster.cards.values())
-        if differ or collectives.servers % cluster.nodes:
+        if differ or cluster.servers % cluster.nodes:
             return False
         return never_less(inward(network).line_goodput, outward(network).line_goodput)
 

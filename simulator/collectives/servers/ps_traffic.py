@@ -28,7 +28,7 @@ def allreduce_traffic(call: Call) -> Traffic:
 
 
 def _traffic(call: Call, pulled: int) -> Traffic:
-    cluster, servers = call.cluster, call.cluster.collectives.servers
+    cluster, servers = call.cluster, call.cluster.servers
     stripes = [-(-size // servers) - (-pulled // servers) for size in call.sent]
     size = np.array(stripes, dtype=np.int64) * servers
     workers = Traffic.of_ranks([2 * servers] * len(stripes), size, cluster.devices_per_node)

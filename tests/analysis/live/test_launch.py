@@ -78,9 +78,12 @@ def test_one_rank_by_itself_times_its_passes_and_records_gradients(tmp_path: Pat
     from gcsim.traces.manifest import read_manifest
 
     trace = tmp_path / "trace"
-    task = AloneTask(steps=3, workers=2, trace=str(trace))
+    method = TrainingTask(compressor="topk", label="top-k", steps=1)
+    task = AloneTask(steps=3, workers=2, trace=str(trace), methods=(method,))
     [[found]] = run_tasks(Loopback(), _round(task, ranks=1), batch=4, seed=0, seconds=60)
     assert min(found["forward"], found["backward"], found["optimizer"]) > 0
+    assert found["hooks"]["top-k"] >= 0
+    assert 0 <= found["variation"] < 10
     manifest = read_manifest(trace)
     assert manifest.workers == 2
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +24,7 @@ from gcsim.analysis.live.predict import (
     Knowledge,
     Predicted,
     collective_seconds,
+    kernels_alone,
     predictions,
     read_predictions,
     series_of,
@@ -31,6 +33,7 @@ from gcsim.analysis.live.predict import (
 )
 from gcsim.analysis.live.suite import bounds
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.catalog import device
@@ -112,6 +115,26 @@ def test_a_step_is_passes_then_what_is_exchanged_then_the_optimiser() -> None:
     assert found == pytest.approx(0.010 + 0.020 + 0.003 + alone, abs=1e-9)
 
 
+def test_what_a_hook_takes_alone_is_paid_once_kernels_included() -> None:
+    cluster = HERE.cluster(2, 10**8)
+    one = _profile("none", 2_000_000)
+    bare, paid = (step_seconds(one, cluster, PASSES, hook=hook) for hook in (0.0, 0.005))
+    assert paid - bare == pytest.approx(0.005, abs=1e-9)
+    [exchange] = one.phases[0].steps[0].exchanges
+    kernel = KernelCost(kind="streaming", launches=1, elements=10**6, nbytes=8 * 10**6)
+    working = replace(exchange.computes[0], fixed=(kernel,))
+    exchange = replace(exchange, computes=(working, exchange.computes[1]))
+    step = replace(one.phases[0].steps[0], exchanges=(exchange,))
+    busy = replace(one, phases=(replace(one.phases[0], steps=(step,)),))
+    kernels = float(kernels_alone(busy, cluster.device))
+    assert 0 < kernels < 0.005
+    assert step_seconds(busy, cluster, PASSES, hook=0.005) == pytest.approx(paid, abs=1e-9)
+    assert step_seconds(busy, cluster, PASSES) == pytest.approx(bare + kernels, abs=1e-9)
+    in_place = kernels / 3  # faster than they are priced
+    found = step_seconds(busy, cluster, PASSES, hook=in_place)
+    assert found == pytest.approx(bare + in_place, abs=1e-9)
+
+
 def test_four_ranks_on_two_cores_compute_at_half_the_speed() -> None:
     host = Host(cores=2, per_message=Fraction(0), ranks="all")
     shared = Knowledge(link=HERE.link, host=host, device=HERE.device)
@@ -132,6 +155,7 @@ def _plan() -> Plan:
             Round(ranks=4, rate=10**9, tasks=(collective, *training)),
         ),
         calibration=(Round(ranks=2, rate=4 * 10**9, tasks=(_task("all_reduce", 4_000),)),),
+        links=(),
         batch=4,
     )
 
@@ -158,7 +182,7 @@ def test_every_series_that_a_bound_may_name_is_one_that_a_plan_has() -> None:
     series = Counter(series_of(one, task) for one in plan.rounds for task in one.tasks)
     assert all(len(name) <= 34 for name in series)
     found = bounds(series)
-    assert len(found) == 4
+    assert len(found) == 5
     assert {name for bound in found for name in bound.series} <= set(series)
     assert bounds({"all-reduce >= 1 MB, 50, 100 Mbit/s": 4})[0].limit <= 0.10
     assert bounds({"all-reduce >= 1 MB, 50, 100 Mbit/s": 3}) == ()
@@ -200,6 +224,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Machine:
     monkeypatch.setattr(live, "traffic_profiles", lambda plan, trace, progress: _profiles())
     monkeypatch.setattr(calibrate, "calibrate_kernels", lambda names, progress: HERE.device)
     monkeypatch.setattr(calibrate, "calibrate_passes", lambda plan, trace, progress: PASSES)
+    monkeypatch.setattr(calibrate, "calibrate_links", lambda plan, progress: {})
     monkeypatch.setattr(calibrate, "calibrate_messages", lambda plan, progress: of(plan))
     return fake
 

@@ -88,9 +88,10 @@ def report(*, limit: float = 0.05) -> Report:
                 name="goodput",
                 value=0.95,
                 unit="of the rate",
-                points=1,
+                points=2,
                 catalogue=0.94,
             ),
+            Factor(series="ring", name="step", value=0.1, unit="s", points=1, given=True),
         ),
         excluded=(Excluded(what="rows", count=12, rule="they contradict themselves"),),
     )

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.validation.judge import judge, run_suite
-from gcsim.analysis.validation.suite import DENSE, Bound, Findings, Point, Statement, Suite
+from gcsim.analysis.validation.suite import (
+    DENSE,
+    Bound,
+    Factor,
+    Findings,
+    Ordering,
+    Point,
+    Statement,
+    Suite,
+)
+from gcsim.analysis.validation.table import bound_text, ordering_text
 from gcsim.errors import InternalError
 
 
@@ -38,6 +48,29 @@ def suite(*bounds: Bound, findings: Findings | None = None) -> Suite:
 
 def of(points: Sequence[Point], *bounds: Bound) -> bool:
     return judge(suite(*bounds), Findings(points=tuple(points))).kept
+
+
+def factor(points: int, *, given: bool = False) -> Factor:
+    return Factor(series="a", name="rate", value=1.0, unit="", points=points, given=given)
+
+
+def test_a_factor_is_fitted_on_two_points_or_read_off_one() -> None:
+    own = tuple(point(number, fitted=number < 2) for number in range(6))
+    judge(suite(), Findings(points=own, factors=(factor(2), factor(1, given=True))))
+    with pytest.raises(InternalError, match="'rate' of 'a' is fitted on 1 point"):
+        judge(suite(), Findings(points=own, factors=(factor(1),)))
+
+
+@pytest.mark.parametrize("rows", range(2, 12))
+def test_two_factors_may_be_fitted_on_three_points_and_no_more(rows: int) -> None:
+    """Rows of one device, which are given, are no points of a fit."""
+    alone = 3
+    own = tuple(point(number, fitted=number < rows + alone) for number in range(3 * (rows + alone)))
+    given = (factor(1, given=True),) * alone
+    most = 2 * rows // 3
+    judge(suite(), Findings(points=own, factors=(*given, *[factor(2)] * most)))
+    with pytest.raises(InternalError, match=f"{most + 1} factors? fitted on {rows} points"):
+        judge(suite(), Findings(points=own, factors=(*given, *[factor(2)] * (most + 1))))
 
 
 @pytest.mark.parametrize("count", [*range(1, 40), 99, 300, 2997, 3000])
@@ -169,3 +202,41 @@ def test_a_suite_is_run_once_and_timed() -> None:
     assert report.overall is not None
     assert report.overall.points == report.series["a"].points == 2
     assert report.kept  # of no bounds, none is broken
+
+
+def _ordered(**values: float) -> Ordering:
+    return Ordering(
+        name="four methods",
+        source="a figure",
+        expected=(("a", "b"), ("c",), ("d",)),
+        values=values,
+    )
+
+
+def test_an_ordering_counts_pairs_of_different_groups() -> None:
+    """a and b are about equal: five pairs are left, of which c before b is wrong."""
+    ordering = _ordered(a=3.0, b=1.5, c=2.0, d=1.0)
+    assert len(ordering.pairs) == 5
+    assert ordering.wrong == (("b", "c"),)
+    bound = Bound(name="order", statistic="ordering", limit=0.8)
+    (kept,) = judge(suite(bound), Findings(orderings=(ordering,))).bounds
+    assert (kept.reached, kept.points, kept.kept) == (0.8, 5, True)
+    assert "80.0 % of 5 pairs right" in bound_text(kept)
+    assert "not so: b over c" in ordering_text(ordering)
+    stricter = replace(bound, limit=0.9)
+    assert not judge(suite(stricter), Findings(orderings=(ordering,))).kept
+
+
+def test_equal_values_are_no_order() -> None:
+    assert _ordered(a=2.0, b=2.0, c=2.0, d=1.0).wrong == (("a", "c"), ("b", "c"))
+
+
+def test_coverage_may_be_bounded_and_needs_intervals() -> None:
+    inside = replace(point(1, 0.1), low=1.9, high=2.1)
+    outside = replace(point(2, 0.1), low=2.1, high=3.0)
+    bound = Bound(name="held", statistic="coverage", limit=0.5)
+    (kept,) = judge(suite(bound), Findings(points=(inside, outside))).bounds
+    assert (kept.reached, kept.points, kept.kept) == (0.5, 2, True)
+    assert "50.0 % of 2 intervals" in bound_text(kept)
+    assert not judge(suite(bound), Findings(points=(point(1, 0.1),))).kept
+    assert not judge(suite(replace(bound, statistic="ordering")), Findings()).kept

@@ -17,7 +17,7 @@ from gcsim.analysis.link_model import Model
 from gcsim.analysis.validation import other_clusters_runs as data
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.other_clusters import PARTS, SUITE, find
-from gcsim.analysis.validation.other_clusters_allreduce import fit, measurement, three
+from gcsim.analysis.validation.other_clusters_allreduce import fit, measurement, size, three
 from gcsim.analysis.validation.other_clusters_cloud import usable_pairs
 from gcsim.analysis.validation.other_clusters_ddp import most_held_up
 from gcsim.analysis.validation.other_clusters_gtopk import SERIES as GTOPK
@@ -28,7 +28,7 @@ from gcsim.analysis.validation.other_clusters_prediction import (
     cluster_of,
     fused,
     iteration,
-    matched,
+    nearest,
     ready_times,
 )
 from gcsim.analysis.validation.other_clusters_runs import (
@@ -236,9 +236,12 @@ def test_the_frameworks_network_is_fitted_where_it_is_waited_for_most() -> None:
     chosen = [run for run in runs("dlperf") if run.precision == "fp32"]
     found = most_held_up(chosen)
     alone = [run for run in chosen if (run.model, run.batch, run.gpus) == ("bert_base", 32, 1)]
-    assert found.batch == min(run.batch for run in chosen if run.model == "bert_base") == 32
-    assert found.method == max(alone, key=lambda run: run.value).method
-    assert found.gpus == 16
+    assert min(run.batch for run in chosen if run.model == "bert_base") == 32
+    fastest = max(alone, key=lambda run: run.value).method
+    assert [(run.batch, run.method, run.gpus) for run in found] == [
+        (32, fastest, 16),
+        (32, fastest, 32),
+    ]
 
 
 def test_a_link_is_found_again_by_three_of_its_vectors() -> None:
@@ -260,11 +263,12 @@ def test_no_usable_row_of_mgwfbp_is_faster_than_its_line() -> None:
     assert found == {("1gbe-small", p) for p in (2, 4, 8, 16)} | {("1gbe-large", 16)}
 
 
-@given(st.floats(0.1, 10), st.floats(0.5, 20))
-def test_matching_finds_the_value_or_the_nearer_end(rate: float, target: float) -> None:
-    found = matched(lambda value: rate / value, target, 0.1, 2.0)
-    exact = min(2.0, max(0.1, rate / target))
-    assert found == pytest.approx(exact, rel=2e-3)
+@given(st.floats(0.1, 10), st.lists(st.floats(0.5, 20), min_size=1, max_size=4))
+def test_nearest_is_the_geometric_mean_or_the_nearer_end(rate: float, targets: list[float]) -> None:
+    """What each measurement alone wants is rate / target."""
+    found = nearest(lambda value: [rate / value] * len(targets), targets, 0.1, 2.0)
+    exact = min(2.0, max(0.1, rate / float(np.exp(np.log(targets).mean()))))
+    assert found == pytest.approx(exact, rel=3e-3)
 
 
 # --- mechanisms ----------------------------------------------------------------------------------
@@ -399,16 +403,6 @@ def test_the_dense_rows_left_out_are_those_of_a_network_that_collapses(report: R
     assert any("3.8 and 12.8 times" in rule and "1.4 and 1.5" in rule for rule in rules)
 
 
-def test_no_host_trains_faster_than_its_loader(named: dict[str, Point]) -> None:
-    for host in HOSTS:
-        run = host.loader_run
-        for factor in (1.0, 0.5):
-            found = host.seconds(run, 1e-3, 1.0, host.loader * factor)
-            assert found >= run.samples / (host.loader * factor) * (1 - 1e-6)
-    fast = named["AlexNet b512, 8 GPUs, GCE K80, real"]
-    assert fast.predicted == pytest.approx(4056)
-
-
 def test_two_dies_slow_each_other_down_and_one_alone_is_itself() -> None:
     host = replace(HOSTS[1])
     assert host.two_dies
@@ -429,11 +423,31 @@ def test_errors_are_small_where_the_mechanism_is_whole_and_stated_where_it_is_no
     # what `missing` says of the series: the bias of several workers on one wire has one sign
     assert report.series["PyTorch DDP, NVLink, 1 MB buckets"].bias < 0
     servers = [
-        point.error
+        point.predicted / point.measured
         for point in report.findings.points
-        if point.method.startswith("servers") and not point.fitted
+        if point.name.startswith("VGG-16") and "servers" in point.name
     ]
-    assert np.median(servers) < -0.19
+    assert [round(one, 1) for one in (min(servers), max(servers))] == [1.7, 2.5]
+    assert "1.7 to 2.5 times too fast" in report.suite.missing
     assert report.decisions is not None
     assert (report.decisions.right, report.decisions.decided) == (7, 8)
-    assert report.decisions.fastest_right == report.decisions.fastest == 8
+    assert (report.decisions.fastest_right, report.decisions.fastest) == (7, 8)
+
+
+def test_half_precision_was_slower_on_gloo_in_every_pair(report: Report) -> None:
+    """1e6 elements and more: 1.19 to 1.85 times float32, which the predictions without fit say."""
+    named = {point.name: point for point in report.findings.points}
+    half = [run for run in runs("mlbench") if (run.method, run.precision) == ("gloo", "fp16")]
+    pairs = [
+        (named[f"{size(run.nbytes)}, {run.gpus} ranks, cloud, Gloo fp16"],
+         named[f"{size(2 * run.nbytes)}, {run.gpus} ranks, cloud, Gloo fp32"])
+        for run in half
+        if run.nbytes >= 2_000_000
+    ]  # fmt: skip
+    assert len(pairs) == 15
+    for slower, faster in pairs:
+        assert 1.18 < slower.measured / faster.measured < 1.86
+        assert slower.predicted > faster.predicted
+        assert slower.unfitted is not None
+        assert faster.unfitted is not None
+        assert slower.unfitted > faster.unfitted

@@ -219,7 +219,7 @@ def test_each_explanation_makes_the_measured_speedup(report: Report, what: str) 
     compute = training_times(dense(layouts).model, layouts, cluster.device)
     value, training = Fraction(factor.value), Training()
     if what == "latency":
-        cluster = replace(cluster, network=replace(cluster.network, latency=value))
+        cluster = replace(cluster, network=cluster.network.exactly(latency=value))
     else:
         training = Training(input=InputLoading(batch=value))
     assert papers_sampling.speedup(cluster, compute, training) == pytest.approx(2.5, abs=0.01)
@@ -232,9 +232,9 @@ def test_the_measurement_moves_no_prediction(
 ) -> None:
     monkeypatch.setattr(papers_sampling, "MEASURED", 3.0)
     found = papers_sampling.findings()
-    assert [point.predicted for point in found.points] == [
-        point.predicted for point in report.findings.points
-    ]
+    assert {point.name: point.predicted for point in found.points}.items() <= {
+        point.name: point.predicted for point in report.findings.points
+    }.items()
     assert [factor.value for factor in found.factors] != [
         factor.value for factor in report.findings.factors
     ]

@@ -27,7 +27,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_errors_are_those_of_the_points_that_served_no_fit() -> None:
     # |1|, |2|, |3|, |10| %: median 2.5 %; 90th percentile 3 + 0.7 * 7 = 7.9 %; without fit 50 %
     row = next(line for line in shown(100) if line.startswith("ring "))
-    assert row.split() == ["ring", "4", "2.5", "7.9", "+1.5", "50.0"]
+    assert row.split() == ["ring", "4", "2.5", "7.9", "+1.5", "50.0", "-"]
 
 
 def test_the_worst_point_stands_there_by_name_with_both_values() -> None:
@@ -58,7 +58,7 @@ def test_wrong_choices_exclusions_and_papers_mistakes_are_shown() -> None:
     text = " ".join(" ".join(shown(100)).split())
     assert "0 of 1 right (faster than dense, yes or no); without fit 0 of 1; " in text
     assert "; always saying yes: 1; wrong: top-k 6" in text
-    assert "fitted: 1 factor on 1 point" in text
+    assert "fitted: 1 factor, and 1 figure given, on 1 point" in text
     assert "not compared: 12 rows: they contradict themselves" in text
     assert "10.0 39.0 s WRONG" in text
     assert "244 MB at 50 Mbit/s: megabytes were counted as megabits" in text

@@ -1,0 +1,191 @@
+"""Between which times does a prediction without a fit lie, for all that the catalogue leaves open?
+
+All figures that have a range are drawn together, as `gcsim run` draws them (`scenarios/worlds.py`),
+and the 10th and 90th percentile of the predictions are taken. An input's draws depend on its name
+alone, so that points are wrong together as they would be in one run.
+
+Collectives alone are simulated in every world. A training step is the exact one as stated, times
+what `scenarios/approximation.py` says of the world, which is what `gcsim run` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.scenarios.approximation import Approximation, Drawn, records_of
+from gcsim.scenarios.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertain import OVERLAP, PASSES, Input, uncertain_inputs
+from gcsim.scenarios.worlds import STATED, World, alone, cluster_in, draw
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_rates import Precision
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.push_pull import carried
+from gcsim.simulator.training import Training
+from gcsim.traces.profile import ModelFacts, TrafficProfile
+
+DRAWS = 10
+_SEED = 0
+_NO_PASSES = ComputeTimes(forward=0, backward=0, parts=(), provenance="none")
+_KINDS = {
+    "device": "kernels",
+    "intra_node": "bus",
+    "sums": "additions",
+    "host": "host",
+    "interference": "interference",
+    "reducer": "framework",
+    "hook": "framework",
+    "noise": "skew",
+}
+_TRANSPORTS = {"gloo": "Gloo", "nccl": "NCCL", "mpich": "MPI"}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Of one prediction, in its unit."""
+
+    low: float
+    high: float
+    kind: str
+    """Of the input that most of its width comes from."""
+
+
+def ends(found: Interval | None) -> dict[str, Any]:
+    """As fields of a `Point`."""
+    return {} if found is None else {"low": found.low, "high": found.high, "kind": found.kind}
+
+
+def intervals(
+    cluster: Cluster, predict: Callable[[Cluster], Sequence[float]]
+) -> list[Interval | None]:
+    """Of each of the predictions that `predict` makes for a cluster.
+
+    None for those that no range moves.
+    """
+    inputs = [
+        one
+        for one in uncertain_inputs(cluster, Training(overlap="ddp"), {"stated": _NO_PASSES})
+        if one.main.way[0] == "cluster"
+    ]
+    worlds = draw(inputs, DRAWS, _SEED)
+    if not inputs:
+        return [None] * len(predict(cluster))
+    times = np.array([predict(cluster_in(world, cluster, inputs)) for world in worlds])
+    return [interval(column, cluster, inputs, worlds) for column in times.T]
+
+
+def interval(
+    values: NDArray[np.float64], cluster: Cluster, inputs: Sequence[Input], worlds: Sequence[World]
+) -> Interval | None:
+    """Of the values in the worlds; None where they are all alike."""
+    # Hazen's: draw k of n stands for the middle of its n-th, as in a Latin hypercube.
+    low, high = np.percentile(values, [10, 90], method="hazen").tolist()
+    if not low < high:
+        return None
+    ranks = np.argsort(np.argsort(values))
+    places = np.array([[world.slowness[one.name] for world in worlds] for one in inputs])
+    order = np.argsort(np.argsort(places, axis=1), axis=1)
+    together = [abs(float(np.corrcoef(own, ranks)[0, 1])) for own in order]
+    return Interval(low, high, kind_of(inputs[int(np.argmax(together))], cluster))
+
+
+def kind_of(one: Input, cluster: Cluster) -> str:
+    """Of an input, in a word or two."""
+    way, chosen = one.main.way, cluster.collectives
+    if way == PASSES:
+        return "passes"
+    if way == OVERLAP:
+        return "overlap"
+    if one.main.field == "ring_over_tree":
+        return "NCCL's choice"
+    part = str(way[1])
+    if part in _KINDS and not (part == "intra_node" and cluster.nodes == cluster.workers):
+        return _KINDS[part]
+    if cluster.nodes == 1:
+        return "bus"
+    nccl = chosen.transport == "custom" and chosen.all_reduce.startswith("nccl")
+    title = "NCCL" if nccl else _TRANSPORTS.get(chosen.transport, "others")
+    return f"{one.main.field} under {title}"
+
+
+_HELD: dict[object, CollectiveTimes] = {}
+"""By cluster, records and inputs: several suites' points ask for the same collectives."""
+
+
+class StepIntervals:
+    """Of steps on clusters of one size, device, links and training, whatever their passes."""
+
+    def __init__(
+        self, cluster: Cluster, training: Training, profiles: Sequence[TrafficProfile]
+    ) -> None:
+        """`profiles` are all that will be asked for."""
+        self._cluster, self._training = cluster, training
+        self._prices, self._carry_out = PriceList(cluster.device), CollectiveMemo(cluster)
+        self._profiles = {id(one): carried(one, cluster) for one in profiles}
+        records = frozenset(records_of(self._profiles.values()))
+        self._place = (
+            cluster.nodes, cluster.devices_per_node, cluster.network, cluster.intra_node,
+            cluster.collectives, cluster.sums, cluster.host, records,
+        )  # fmt: skip
+
+    def draw(
+        self,
+        profile: TrafficProfile,
+        compute: Mapping[str, ComputeTimes],
+        exact: float,
+        training: Training | None = None,
+    ) -> Drawing:
+        """Of a step that takes `exact` seconds as stated; `compute` as of `uncertain_inputs`,
+        `training` where it differs in what has no range."""
+        inputs = uncertain_inputs(self._cluster, self._training, compute)
+        worlds = draw(inputs, DRAWS, _SEED)
+        key = self._place, tuple(one.name for one in inputs)
+        drawn = Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone(inputs)])
+        about = Approximation(
+            drawn, self._cluster.nodes, training or self._training, compute["stated"],
+            list(self._profiles.values()), prices=self._prices, carry_out=self._carry_out,
+            seed=_SEED, held=_HELD.get(key),
+        )  # fmt: skip
+        _HELD[key] = about.held
+        times = about.iteration(self._profiles[id(profile)])
+        seconds = exact * times[1 : 1 + DRAWS] / times[0]
+        return Drawing(self._cluster, inputs, worlds, seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """A step in all worlds."""
+
+    cluster: Cluster
+    inputs: Sequence[Input]
+    worlds: Sequence[World]
+    seconds: NDArray[np.float64]
+
+    def interval(self, published: Callable[[float], float] = float) -> Interval | None:
+        """Of what is published of it."""
+        if not self.inputs:
+            return None
+        values = np.array([published(seconds) for seconds in self.seconds.tolist()])
+        return interval(values, self.cluster, self.inputs, self.worlds)
+
+
+def passes_of(
+    compute: ComputeTimes, facts: ModelFacts, device: Device, precision: Precision = "fp32"
+) -> dict[str, ComputeTimes]:
+    """The passes as the catalogue states them, and at the ends of the device's ranges."""
+    stated = float(step_time(facts, device, precision).seconds)
+    found = {"stated": compute}
+    for end in ("fastest", "slowest"):
+        other = device.at(kernels="fastest", training=end)
+        share = float(step_time(facts, other, precision).seconds) / stated
+        found[end] = compute.times(Fraction(share).limit_denominator(10**6))
+    return found

@@ -1,0 +1,118 @@
+"""Which points are a line of a report? A series; its parts, where a median over it would lie.
+
+Errors of opposite signs cancel in a series' bias, and its median stands for none of its points. So
+a series is cut between two numbers of ranks, or two sizes, where the points below and those above,
+at least `SIDE` each, have biases of opposite signs that are both beyond `CLEAR`; the parts again,
+until no cut is left. Of several cuts that one comes first whose two biases are farthest apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gcsim.analysis.validation.statistics import judged
+from gcsim.analysis.validation.suite import Point
+
+SIDE = 6
+"""Points below and above a cut: a bias of fewer is chance."""
+CLEAR = 0.03
+"""Bias that counts as one: repeated measurements differ by 1 to 3 %."""
+_UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where a series is two."""
+
+    way: str
+    """By "ranks" or by "size"."""
+    at: float
+    """The largest value below."""
+    below: tuple[Point, ...]
+    above: tuple[Point, ...]
+    apart: float
+    """Difference of the two biases."""
+
+
+WAYS: Mapping[str, Callable[[Point], float]] = {
+    "ranks": lambda point: point.workers,
+    "size": lambda point: point.nbytes,
+}
+
+
+def lines(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    """Each series under its name, or its parts under theirs, in order: "all-reduce, 2-4 ranks"."""
+    found: dict[str, list[Point]] = {}
+    for name, points in series.items():
+        for ways, part in _parts(judged(points), frozenset()):
+            ranges = [span(way, part) for way in WAYS if way in ways]
+            found[", ".join([name, *ranges])] = part
+    return found
+
+
+def cuts(points: Sequence[Point]) -> Iterator[Cut]:
+    """All places at which judged points are a mixture of opposite biases."""
+    for way, value in WAYS.items():
+        ordered = sorted(points, key=value)
+        for place in range(SIDE, len(ordered) - SIDE + 1):
+            below, above = ordered[:place], ordered[place:]
+            if value(below[-1]) == value(above[0]):
+                continue
+            low, high = _bias(below), _bias(above)
+            if min(abs(low), abs(high)) > CLEAR and low * high < 0:
+                yield Cut(
+                    way=way,
+                    at=value(below[-1]),
+                    below=tuple(below),
+                    above=tuple(above),
+                    apart=abs(low - high),
+                )
+
+
+def by_value(points: Sequence[Point], way: str) -> dict[float, list[Point]]:
+    """The points of each number of ranks, or of each decade of sizes, ascending."""
+    value = WAYS[way]
+    found: dict[float, list[Point]] = {}
+    for point in sorted(points, key=value):
+        own = value(point)
+        found.setdefault(_decade(own) if way == "size" else own, []).append(point)
+    return found
+
+
+def span(way: str, part: Sequence[Point]) -> str:
+    """From which number of ranks, or size, to which: "2-4 ranks"."""
+    values = [WAYS[way](point) for point in part]
+    low, high = min(values), max(values)
+    if way == "ranks":
+        return f"{low:g} ranks" if low == high else f"{low:g}-{high:g} ranks"
+    return size(low) if low == high else f"{size(low)} to {size(high)}"
+
+
+def size(nbytes: float) -> str:
+    """For people: "10 kB"."""
+    unit, one = next((unit, one) for unit, one in _UNITS if nbytes >= one or one == 1)
+    return f"{nbytes / one:.3g} {unit}"
+
+
+def _parts(
+    points: Sequence[Point], ways: frozenset[str]
+) -> Iterator[tuple[frozenset[str], list[Point]]]:
+    """The parts between cuts, and by what they are cut."""
+    first = max(cuts(points), key=lambda cut: cut.apart, default=None)
+    if first is None:
+        if points:
+            yield ways, list(points)
+        return
+    for half in (first.below, first.above):
+        yield from _parts(half, ways | {first.way})
+
+
+def _bias(points: Sequence[Point]) -> float:
+    return statistics.median(point.error for point in points)
+
+
+def _decade(nbytes: float) -> float:
+    """The power of ten at or below a size."""
+    return 10 ** (len(str(int(nbytes))) - 1) if nbytes >= 1 else 0

@@ -1,0 +1,32 @@
+"""What if a worker adds what it did not send to its next gradient? A residual by bucket.
+
+    a = e + g;  Q(a) travels;  e = a - Q(a)
+
+Source: F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; the name and the
+analysis, S. Karimireddy et al., ICML 2019, arXiv:1901.09847.
+"""
+
+from __future__ import annotations
+
+from gcsim.compressors.base import Compressor, P, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.lazy_torch import Tensor
+
+
+class ErrorFeedback(Compressor[P]):
+    """A compressor with a residual, where its parameter `error_feedback` does not say no."""
+
+    def __init__(self, worker: Worker, parameters: P) -> None:
+        super().__init__(worker, parameters)
+        self.residual: dict[int, Tensor] = {}
+        """By bucket: float32 `[n]`, all that was not sent; `bucket_state` finds or begins it."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a residual with these parameters."""
+        return bool(getattr(self.parameters, "error_feedback", True))
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.owed`: the residual."""
+        return bucket_state(self.residual, bucket).clone() if self.remembers else None

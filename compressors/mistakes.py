@@ -1,0 +1,137 @@
+"""Whose mistake is it, and in which line? What a user's own compressor does wrong is the user's.
+
+A method in a module of gcsim's keeps its exceptions: there they are our bugs.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import traceback
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.errors import InputError, InternalError, Problem
+
+
+class RefusedRequestError(InternalError):
+    """What workers ask for cannot be carried out; `ranks` are those that ask for it.
+
+    Whoever carries requests out throws it into the exchanges that yielded them (`blame`).
+    """
+
+    def __init__(self, message: str, *, hint: str = "", ranks: tuple[int, ...] = (0,)) -> None:
+        self.message, self.hint, self.ranks = message, hint, ranks
+        super().__init__(f"{message}; {hint}" if hint else message)
+
+
+def blame(exchanges: Iterable[Generator[Any, Any, Any]], error: RefusedRequestError) -> None:
+    """Raise `error`, as an `InputError` with file and line where the code is a user's."""
+    told: list[Problem] = []
+    for rank, exchange in enumerate(exchanges):
+        if rank in error.ranks:
+            try:
+                exchange.throw(error)
+            except InputError as located:
+                told += located.problems
+            except RefusedRequestError:
+                continue
+    if told:
+        raise InputError(list(dict.fromkeys(told))) from error
+    raise error
+
+
+def is_users(cls: type[Compressor]) -> bool:
+    """Whether the class is in a module that is not gcsim's."""
+    return not cls.__module__.startswith("gcsim.")
+
+
+def new_member(
+    cls: type[Compressor], worker: Worker, parameters: CompressorParameters
+) -> Compressor:
+    """One worker's instance; what a user's `__init__` raises is an `InputError` with its line."""
+    with own_mistakes(cls):
+        return cls(worker, parameters)
+
+
+@contextmanager
+def own_mistakes(cls: type[Compressor]) -> Iterator[None]:
+    """Turn what a compressor of the user's raises into an `InputError` with file and line."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        if not is_users(cls):
+            raise
+        files = _files(cls)
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        if isinstance(error, InputError):
+            raise _located(error, place, place_of_class(cls)) from error
+        said = f": {error}" if str(error) else ""
+        raise InputError(
+            Problem(
+                message=f"{cls.__name__} raised {type(error).__name__}{said}",
+                place=place or place_of_class(cls),
+            )
+        ) from error
+
+
+def _located(error: InputError, place: str, otherwise: str) -> InputError:
+    """With the line in front of each place; where no line is known, `otherwise` for none."""
+    problems = []
+    for problem in error.problems:
+        known = [] if problem.place.startswith(place) else [place]
+        where = ", ".join(filter(None, [*known, problem.place])) or otherwise
+        problems.append(replace(problem, place=where))
+    return type(error)(problems)
+
+
+def place_of(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
+    """The line of the user's file at which a suspended exchange waits."""
+    files, found = _files(cls), ""
+    inner: Any = exchange
+    while (frame := getattr(inner, "gi_frame", None)) is not None:
+        if frame.f_code.co_filename in files:
+            found = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        inner = inner.gi_yieldfrom
+    return found or place_of_class(cls)
+
+
+def place_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
+    """The line at which a finished exchange returned; of several, that of its `def`."""
+    code: CodeType = exchange.gi_code  # type: ignore[attr-defined]  # a generator function's
+    if code.co_filename not in _files(cls):
+        return place_of_class(cls)
+    lines = {
+        at.positions.lineno
+        for at in dis.get_instructions(code)
+        if at.opname in {"RETURN_VALUE", "RETURN_CONST"} and at.positions is not None
+    }
+    line = lines.pop() if len(lines) == 1 else code.co_firstlineno
+    return f"{code.co_filename}:{line}"
+
+
+def place_of_class(cls: type[Compressor]) -> str:
+    """The line of its `exchange` where that is the user's, else of the class; "" without a file."""
+    import inspect
+
+    code = getattr(cls.__dict__.get("exchange"), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return ""
+
+
+def _files(cls: type[Compressor]) -> set[str]:
+    """The files of a class and its bases that are not gcsim's, nor Python's."""
+    modules = {base.__module__ for base in cls.__mro__ if base is not object}
+    users = [sys.modules.get(name) for name in modules if not name.startswith(("gcsim.", "abc"))]
+    return {file for module in users if (file := getattr(module, "__file__", None))}

@@ -1,0 +1,71 @@
+"""At which rate does this machine's Gloo add what it has received? By type of the elements.
+
+A group of one process whose all-reduce has several vectors adds them with the function that it
+would use for a received segment, and copies the sum back to each: k vectors take k - 1 additions
+and k - 1 copies. So an addition is what each further vector costs, less a copy of it. Processor
+time, the lowest of several; the group's thread is one, as in a collective of many processes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gcsim.compressors.lazy_torch import torch
+from gcsim.simulator.sums import DTYPES
+
+NBYTES = 1 << 23
+"""Of a vector: beyond a core's own caches, as a bucket is."""
+_FEW, _MANY = 2, 5
+"""Vectors."""
+
+
+def time_sums(
+    dtypes: Sequence[str] = DTYPES,
+    *,
+    nbytes: int = NBYTES,
+    repeats: int = 7,
+    group: Any = None,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """Bytes of what is added, a second, by type; empty where torch was built without Gloo.
+
+    `group` is a process group of one process, by default a new one of Gloo's.
+    """
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        return {}
+    if group is None:
+        store = distributed.HashStore()  # type: ignore[attr-defined]  # not in its list
+        group = distributed.ProcessGroupGloo(store, 0, 1, datetime.timedelta(minutes=1))
+    found: dict[str, float] = {}
+    for dtype in dtypes:
+        kind = getattr(torch, dtype)
+        vectors = [torch.zeros(nbytes // kind.itemsize, dtype=kind) for _ in range(_MANY)]
+
+        def reduce(count: int, own: Sequence[object] = vectors) -> None:
+            group.allreduce(list(own[:count]), distributed.AllreduceOptions()).wait()
+
+        few, many, copy = (
+            _lowest(run, repeats, clock)
+            for run in (
+                lambda: reduce(_FEW),
+                lambda: reduce(_MANY),
+                lambda: vectors[0].copy_(vectors[1]),  # noqa: B023 (called at once)
+            )
+        )
+        each = (many - few) / (_MANY - _FEW)
+        found[dtype] = nbytes / max(each - copy, each / 4)  # a copy may take most of it, not all
+    return found
+
+
+def _lowest(run: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
+    run()
+    best = float("inf")
+    for _ in range(repeats):
+        begin = clock()
+        run()
+        best = min(best, clock() - begin)
+    return best

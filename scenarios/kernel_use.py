@@ -1,0 +1,76 @@
+"""How much of a device's coefficients does a method need? Launches, bytes and FLOPs by class.
+
+Kernels that were measured by themselves (`Device.primitives`) need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import launches_on
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile
+
+Figure = tuple[KernelClass, str]
+"""A coefficient of a kernel class: its name is a field of `KernelRate`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficient:
+    """A coefficient as people call it."""
+
+    name: str
+    unit: str
+
+
+COEFFICIENTS = {
+    "launch": Coefficient(name="launch", unit="s"),
+    "bandwidth": Coefficient(name="bandwidth", unit="B/s"),
+    "flop_rate": Coefficient(name="FLOP rate", unit="FLOP/s"),
+}
+"""By the field of `KernelRate`; each has a range beside it."""
+
+
+def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
+    """What a mean iteration needs of each coefficient, for `workers` workers."""
+    found: dict[Figure, float] = {}
+    for phase in profile.phases:
+        weight = phase.count / (profile.period * len(phase.steps))
+        for step in phase.steps:
+            for compute in (c for exchange in step.exchanges for c in _computes(exchange)):
+                for figure, count in counts(compute, device, workers).items():
+                    found[figure] = found.get(figure, 0.0) + weight * count
+    return found
+
+
+def counts(
+    compute: Compute, device: Device, payloads: int, servers: int = 1
+) -> dict[Figure, float]:
+    """What a stretch of computation needs of each, as a plan prices it."""
+    found: dict[Figure, float] = {}
+    servers = payloads if compute.striped else servers
+    for cost, launches, times in _costs(compute, payloads):
+        if device.primitive(cost.name) is not None:
+            continue
+        work = times / servers
+        launched = launches * launches_on(device.processor, cost)
+        needed = (launched, work * cost.nbytes, work * cost.flops)
+        for name, count in zip(COEFFICIENTS, needed, strict=True):
+            if count:
+                figure = (cost.kind, name)
+                found[figure] = found.get(figure, 0.0) + count
+    return found
+
+
+def _computes(exchange: Exchange) -> Iterable[Compute]:
+    yield from exchange.computes
+    yield from (c for c in (exchange.moments, *exchange.servers) if c is not None)
+
+
+def _costs(compute: Compute, payloads: int) -> Iterable[tuple[KernelCost, int, int]]:
+    """Costs, and how many times their launches and their bytes are spent."""
+    yield from ((cost, 1, 1) for cost in compute.fixed)
+    yield from ((cost, payloads, payloads) for cost in compute.per_payload)
+    yield from ((cost, payloads, 1) for cost in compute.per_part)

@@ -1,0 +1,66 @@
+"""Which of two methods is faster, where luck decides? More iterations, until they are told apart.
+
+Only those are simulated for longer that may be the fastest, or may be as fast as uncompressed
+training, but for luck; and not for ever: what `DOUBLINGS` do not tell apart stays open, and is said
+to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gcsim.simulator.luck import Luck, error_of_difference
+from gcsim.simulator.predict import Prediction
+
+DOUBLINGS = 3
+ERRORS = 2
+"""Standard errors of a difference within which it may be luck."""
+TIE = 0.01
+"""Relative difference below which it does not matter who is faster."""
+
+
+def told_apart(
+    found: Sequence[Prediction], dense: int | None, again: Callable[[int, int], Prediction]
+) -> list[Prediction]:
+    """Predictions of all methods at one size, those that are near each other over more iterations.
+
+    `dense` is the number of the uncompressed method; `again(number, factor)` predicts a method over
+    `factor` times as many iterations.
+    """
+    known = list(found)
+    for doubling in range(1, DOUBLINGS + 1):
+        near = _near(known, dense)
+        if not near:
+            break
+        for number in sorted(near):
+            longer = again(number, 2**doubling)
+            first = found[number]
+            known[number] = replace(longer, spans=first.spans, sample_phase=first.sample_phase)
+    return known
+
+
+def _near(found: Sequence[Prediction], dense: int | None) -> set[int]:
+    """The fastest and what may be faster; the fastest but dense, and dense where it may be."""
+    order = sorted(range(len(found)), key=lambda number: found[number].iteration)
+    pairs = [(order[0], number) for number in order[1:]]
+    if dense is not None:
+        pairs += [(number, dense) for number in order if number != dense][:1]
+    return {number for pair in pairs if _open(*(found[n] for n in pair)) for number in pair}
+
+
+def _open(one: Prediction, other: Prediction) -> bool:
+    """Whether luck leaves open who is faster, by more than a tie."""
+    doubt = ERRORS * error_of_difference(luck_of(one), luck_of(other))
+    apart = abs(one.iteration - other.iteration)
+    shortest = min(one.iteration, other.iteration)
+    return doubt > 0 and apart <= doubt and apart + doubt > TIE * shortest
+
+
+def luck_of(prediction: Prediction) -> Luck:
+    """What is known of its mean."""
+    return Luck(
+        iterations=prediction.iterations,
+        batches=prediction.batches,
+        error=prediction.iteration_error,
+    )

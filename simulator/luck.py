@@ -1,0 +1,69 @@
+"""How sure is a mean over random iterations, and a difference of two?
+
+How far a mean may be off is estimated by batch means (A. Law and W. Kelton, "Simulation modeling
+and analysis", sec. 9.5.3): consecutive iterations, which depend on each other by the skew that is
+carried over, are cut into about 10 batches of equal length, and the batches' means, which hardly
+do, are treated as independent draws. With b batches
+
+    standard error = s / sqrt(b)            s: the standard deviation of the b batch means
+
+A batch is a number of whole rounds, so that batches differ by luck alone. Ten batches are few: s
+itself is known to a quarter, one standard deviation; five, of long rounds, to a third.
+
+Equal seeds give different methods the same luck in the same iteration. A difference of two means is
+therefore estimated from the differences of their batches (common random numbers, sec. 11.2 there),
+in which most of the luck cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+
+BATCHES = 10
+"""Of iterations, about, for the standard error: few and long rather than many that depend on each
+other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Luck:
+    """What is known of a mean over random iterations; all empty where none is random."""
+
+    iterations: int | None
+    batches: Sequence[float]
+    """Their means, in seconds, in order. Batch k of two methods with equally many, of as many
+    iterations, met the same luck."""
+    error: float | None
+    """Standard error of the mean, in seconds."""
+
+
+def batch_means(times: Times, round_length: int) -> tuple[float, ...]:
+    """Means of consecutive iterations, picoseconds `[n]`, in seconds; none of a single round."""
+    count = len(times) // round_length * round_length
+    if count < 2 * round_length:
+        return ()
+    length = max(1, round(count / BATCHES / round_length)) * round_length
+    batches = count // length
+    means = times[-batches * length :].reshape(batches, length).mean(1) / PS_PER_SECOND
+    return tuple(float(mean) for mean in means)
+
+
+def standard_error(batches: Sequence[float]) -> float | None:
+    """Of the mean of independent batches; None of none."""
+    return float(np.std(batches, ddof=1)) / math.sqrt(len(batches)) if len(batches) else None
+
+
+def error_of_difference(one: Luck, other: Luck) -> float:
+    """Standard error of the difference of two means, in seconds; 0 without luck.
+
+    By the batches of iterations that both have; else as if each had met luck of its own, which is
+    on the safe side.
+    """
+    if one.iterations == other.iterations and len(one.batches) == len(other.batches) > 1:
+        return standard_error(np.subtract(one.batches, other.batches).tolist()) or 0.0
+    return math.hypot(one.error or 0.0, other.error or 0.0)

@@ -1,0 +1,158 @@
+"""How does a push-pull travel where there is no parameter server? By the transport's collectives.
+
+Gloo, NCCL and MPI have no servers. What a server would do for a method, its workers can do:
+
+| way                | collectives                         | the server's computation          |
+|--------------------|-------------------------------------|-----------------------------------|
+| alltoall_allgather | all-to-all of stripes; all-gather   | each rank's, on 1 / p of the      |
+|                    | of the stripes of the answer        | elements, between the two         |
+| all_gather         | all-gather of the whole payloads    | each rank's, all of it, before it |
+|                    |                                     | decodes what it would have pulled |
+
+It runs on the workers' devices, as encoding and decoding do. The first is for methods whose server
+treats each element, or block of elements, by itself, the second for all others; a method says which
+it is (`requests.WithoutServer`). Where payloads differ in length, lengths of 8 bytes go ahead of
+both.
+
+Assumptions: stripes are 1 / p of a payload to the byte, whatever its tensors; what a stripe repeats
+(a header, a scale) is not counted. A stripe pays all launches of the server's kernels and 1 / p of
+their bytes and FLOPs, as with p servers.
+
+Source: DeepSpeed, runtime/comm (compressed_allreduce: all-to-all of chunks, average and compress
+anew, all-gather), which H. Tang et al. 2021 (ICML), "1-bit Adam", describe as their MPI backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.cluster import Cluster, PushPullAlgorithm
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile
+
+SERVED: PushPullAlgorithm = "parameter_server"
+LENGTH_BYTES = 8
+WAYS: dict[PushPullAlgorithm, str] = {
+    SERVED: "parameter servers",
+    "alltoall_allgather": "all-to-all and all-gather",
+    "all_gather": "all-gather",
+}
+"""What a push-pull goes by, in words."""
+_NOTHING = Compute(stage="encode", fixed=())
+
+
+def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
+    """What carries a push-pull on the cluster: never "auto"."""
+    asked = cluster.collectives.push_pull
+    if asked == "auto" and cluster.servers:
+        return SERVED
+    return record.without_server if asked in {"auto", "alltoall_allgather"} else asked
+
+
+def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, ...]:
+    """What carries a method's push-pulls, and parameter servers that carry anything else of it."""
+    found: dict[PushPullAlgorithm, None] = {}
+    for record in _records(profile):
+        if record.kind == "push_pull":
+            found[way(record, cluster)] = None
+        elif record.by_servers or getattr(cluster.collectives, record.kind, "") == SERVED:
+            found[SERVED] = None
+    return tuple(found)
+
+
+def carried(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
+    """The profile with the collectives that the cluster has in the place of push-pulls.
+
+    The same object where it asks for none, or where parameter servers carry them; the number of
+    workers makes no difference.
+    """
+    if set(ways(profile, cluster)) <= {SERVED}:
+        return profile
+    return _each(profile, lambda exchange: _without_server(exchange, cluster))
+
+
+def by_servers(profile: TrafficProfile) -> TrafficProfile:
+    """The profile with its all-reduces through the cluster's parameter servers."""
+
+    def served(exchange: Exchange) -> Exchange:
+        records = [
+            replace(record, by_servers=record.kind == "all_reduce")
+            for record in exchange.collectives
+        ]
+        return replace(exchange, collectives=tuple(records))
+
+    return _each(profile, served)
+
+
+def _records(profile: TrafficProfile) -> Iterator[CollectiveRecord]:
+    for phase in profile.phases:
+        for step in phase.steps:
+            for exchange in step.exchanges:
+                yield from exchange.collectives
+
+
+def _each(profile: TrafficProfile, change: Callable[[Exchange], Exchange]) -> TrafficProfile:
+    phases = []
+    for phase in profile.phases:
+        steps = [
+            replace(step, exchanges=tuple(change(exchange) for exchange in step.exchanges))
+            for step in phase.steps
+        ]
+        phases.append(replace(phase, steps=tuple(steps)))
+    return replace(profile, phases=tuple(phases))
+
+
+def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
+    """Computations and collectives in turn, as in `Exchange`."""
+    computes = [exchange.computes[0]]
+    collectives: list[CollectiveRecord] = []
+    servers: list[Compute | None] = []
+
+    def add(record: CollectiveRecord, then: Compute, server: Compute | None = None) -> None:
+        collectives.append(record)
+        servers.append(server)
+        computes.append(then)
+
+    def add_lengths(record: CollectiveRecord) -> None:
+        if record.variable:
+            sizes = (LENGTH_BYTES,) * len(record.sent)
+            add(CollectiveRecord(kind="all_gather", sent=sizes), _NOTHING)
+
+    served = exchange.servers or (None,) * len(exchange.collectives)
+    for record, server, then in zip(
+        exchange.collectives, served, exchange.computes[1:], strict=True
+    ):
+        chosen = way(record, cluster) if record.kind == "push_pull" else SERVED
+        if chosen == SERVED:
+            add(record, then, server)
+        elif chosen == "all_gather":
+            add_lengths(record)
+            add(CollectiveRecord(kind="all_gather", sent=record.sent), _one(server, then))
+        else:
+            stripes = CollectiveRecord(
+                kind="all_to_all", sent=record.sent, variable=record.variable
+            )
+            add(stripes, replace(server or _NOTHING, striped=True))
+            add_lengths(record)
+            count = len(record.sent)
+            answers = (-(-record.pulled // count),) * count
+            add(CollectiveRecord(kind="all_gather", sent=answers, part=True), then)
+    return replace(
+        exchange,
+        computes=tuple(computes),
+        collectives=tuple(collectives),
+        servers=tuple(servers),
+    )
+
+
+def _one(first: Compute | None, then: Compute) -> Compute:
+    """Both, one after the other."""
+    if first is None:
+        return then
+    return replace(
+        then,
+        fixed=first.fixed + then.fixed,
+        per_payload=first.per_payload + then.per_payload,
+        per_part=first.per_part + then.per_part,
+    )

@@ -1,0 +1,266 @@
+"""How long do computations and collectives take that are under way at the same time?
+
+Both use the device: a collective's channels occupy multiprocessors, its copies and sums take memory
+bandwidth, its host threads run beside those that launch kernels; and kernels that fill the device
+keep a collective's waiting. While a rank has a collective under way, its computations take
+`Interference.computation` longer. While it computes, the bus between the devices of a node carries
+less of a collective (`Interference.bus`), so that it takes as long as on a cluster with such a bus;
+one that waits for the network takes no longer.
+
+Who runs beside whom is found once for a plan, on a rank whose neighbours enter every collective
+when it does: the step from the end of its last forward pass, by the rules of `step_plan.py`, in
+which both sides get on at these speeds. A job, and a collective, ends at the first whole picosecond
+at which it has had its work. The plan with what jobs and collectives then take is simulated as any
+other, so that both engines have it; ranks that are alike do exactly this. Skew changes what runs
+beside what, and not what is charged for it.
+
+`simulator/training.py` has the shares (`Interference`), and where they come from.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.clock import Picoseconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, StepPlan
+from gcsim.simulator.training import Training
+
+Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
+"""Of a collective that all ranks enter together, by its record and the servers' computation: by
+itself, and, no less, beside computations from end to end."""
+_Name = tuple[int, int]
+"""Bucket, and place: of a collective, or of the jobs after it; -1: those before the first."""
+_THREAD, _SIDE = 0, 1
+"""Streams; a piece of the autograd thread comes before what else arrives with it."""
+
+
+def interfering(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
+    """The plan with what jobs and collectives take beside each other.
+
+    `computation` is `Interference.computation`. As it is where ranks share cores
+    (`StepPlan.machines`): they slow each other there.
+    """
+    if plan.machines is not None or not any(bucket.collectives for bucket in plan.buckets):
+        return plan
+    return _Beside(plan, computation, lengths).plan()
+
+
+class Together:
+    """How long collectives take that all ranks enter at once, worked out once for each.
+
+    Random delays are those of one draw.
+    """
+
+    def __init__(self, cluster: Cluster, training: Training, carry_out: CarryOut) -> None:
+        self._enter = np.zeros(cluster.workers, dtype=np.int64)
+        self._carry_out, self._slowly = carry_out, _slow_bus(cluster, training)
+        self._known: dict[
+            tuple[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]
+        ] = {}
+
+    @property
+    def slowed(self) -> bool:
+        """Whether computations slow them down."""
+        return self._slowly is not None
+
+    def __call__(
+        self, record: CollectiveRecord, server_time: Picoseconds
+    ) -> tuple[Picoseconds, Picoseconds]:
+        """By itself, and, no less, beside computations from end to end."""
+        key = record, server_time
+        if key not in self._known:
+            alone = beside = int(self._carry_out(record, self._enter, server_time, 0).max())
+            if self._slowly is not None:
+                beside = max(alone, int(self._slowly(record, self._enter, server_time, 0).max()))
+            self._known[key] = alone, beside
+        return self._known[key]
+
+
+def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
+    """Collectives on a bus that is slowed by computations; None where they are no slower, or share
+    the network message by message, which is simulated at full speed."""
+    share, bus = training.interference.bus, cluster.intra_node
+    crosses = cluster.devices_per_node > 1 or cluster.collectives.stages
+    if not share or not crosses or training.concurrent_collectives > 1:
+        return None
+    from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
+
+    slowed = bus.exactly(efficiency=bus.efficiency / (1 + share))
+    return CollectiveMemo(replace(cluster, intra_node=slowed))
+
+
+class _Beside:
+    """One rank's step, from the end of its last forward pass on."""
+
+    def __init__(self, plan: StepPlan, computation: Fraction, lengths: Lengths) -> None:
+        self._given = plan
+        self._slow = computation.denominator
+        self._whole = computation.denominator + computation.numerator
+        """Units of work that a job gets done in a picosecond, beside a collective and alone."""
+        self._now: Picoseconds = 0
+        jobs: dict[tuple[bool, _Name], list[Picoseconds]] = {}
+        slower = plan.side_slowdown if plan.side_stream else Fraction(1)
+        for number, bucket in enumerate(plan.buckets):
+            before = [round(job.duration * slower) for job in bucket.before]
+            part = [plan.compute.parts[number]]
+            jobs[True, (number, -1)] = part if plan.side_stream else part + before
+            jobs[False, (number, -1)] = before if plan.side_stream else []
+            for place, job in enumerate(bucket.after):
+                jobs[False, (number, place)] = [round(job.duration * slower)]
+        jobs[True, (len(plan.buckets), -1)] = [plan.compute.rest]
+        self._jobs = jobs
+        self._lengths = {
+            (number, place): tuple(
+                length + (bucket.held[place] if bucket.held else 0)
+                for length in lengths(
+                    record, bucket.server_times[place] if bucket.server_times else 0
+                )
+            )
+            for number, bucket in enumerate(plan.buckets)
+            for place, record in enumerate(bucket.collectives)
+        }
+        self._took: dict[tuple[bool, _Name], list[Picoseconds]] = {}
+        self._held: dict[_Name, Picoseconds] = {}
+        self._waiting: tuple[list[tuple[Picoseconds, bool, _Name]], ...] = ([], [])
+        """By stream: arrived, no piece of the thread's, name."""
+        self._busy: list[tuple[bool, _Name, int, int, Picoseconds] | None] = [None, None]
+        """By stream: piece, number of the job, units left of it, when it began."""
+        self._asked: list[tuple[Picoseconds, _Name]] = []
+        self._inside: list[tuple[_Name, int, Picoseconds]] = []
+        """Collectives under way: name, units left, when it began. One has as many units as the
+        product of both its lengths: alone it gets the longer one done in a picosecond."""
+        self._arrive(True, (0, -1))
+        while self._instant():
+            pass
+
+    def plan(self) -> StepPlan:
+        """Jobs on a side stream are slower already."""
+        given, side = self._given, self._given.side_stream
+        buckets: list[BucketWork] = []
+        parts: list[Picoseconds] = []
+        for number, bucket in enumerate(given.buckets):
+            part, *before = self._took[True, (number, -1)]
+            parts.append(part)
+            before = self._took[False, (number, -1)] if side else before
+            after = [self._took[False, (number, place)][0] for place in range(len(bucket.after))]
+            held = tuple(
+                self._held[number, place] + (bucket.held[place] if bucket.held else 0)
+                for place in range(len(bucket.collectives))
+            )
+            buckets.append(
+                replace(
+                    bucket,
+                    before=tuple(
+                        replace(job, duration=time)
+                        for job, time in zip(bucket.before, before, strict=True)
+                    ),
+                    after=tuple(
+                        replace(job, duration=time)
+                        for job, time in zip(bucket.after, after, strict=True)
+                    ),
+                    held=held if any(held) else (),
+                )
+            )
+        [rest] = self._took[True, (len(buckets), -1)]
+        compute = replace(given.compute, backward=sum(parts) + rest, parts=tuple(parts))
+        return replace(
+            given,
+            compute=compute,
+            buckets=tuple(buckets),
+            side_slowdown=Fraction(1),
+            backward_alone=given.backward,
+        )
+
+    # --- the rules of a step ---------------------------------------------------------------------
+
+    def _arrive(self, thread: bool, name: _Name) -> None:
+        jobs = self._jobs[thread, name]
+        if not any(jobs):
+            self._took[thread, name] = list(jobs)
+            self._done(thread, name)
+            return
+        stream = _SIDE if self._given.side_stream and not thread else _THREAD
+        heapq.heappush(self._waiting[stream], (self._now, not thread, name))
+
+    def _done(self, thread: bool, name: _Name) -> None:
+        number, place = name
+        if thread and number < len(self._given.buckets):
+            if self._given.side_stream:
+                self._arrive(False, name)
+            else:
+                self._ask(number, 0)
+            self._arrive(True, (number + 1, -1))
+        elif not thread:
+            self._ask(number, place + 1)
+
+    def _ask(self, number: int, place: int) -> None:
+        if place < len(self._given.buckets[number].collectives):
+            heapq.heappush(self._asked, (self._now, (number, place)))
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _instant(self) -> bool:
+        """All that happens now, then on to when something ends; whether something is left."""
+        while self._asked and len(self._inside) < self._given.slots:
+            _, name = heapq.heappop(self._asked)
+            alone, beside = self._lengths[name]
+            units = alone * beside
+            if units:
+                self._inside.append((name, units, self._now))
+            else:
+                self._held[name] = 0
+                self._arrive(False, name)
+        for stream, waiting in enumerate(self._waiting):
+            if waiting and self._busy[stream] is None:
+                _, callback, name = heapq.heappop(waiting)
+                self._took[not callback, name] = []
+                self._next_job(stream, not callback, name, 0)
+        if self._inside or any(self._busy):
+            self._go_on()
+            return True
+        return False
+
+    def _next_job(self, stream: int, thread: bool, name: _Name, number: int) -> None:
+        jobs, took = self._jobs[thread, name], self._took[thread, name]
+        while number < len(jobs) and not jobs[number]:
+            took.append(0)
+            number += 1
+        if number < len(jobs):
+            units = jobs[number] * self._whole
+            self._busy[stream] = (thread, name, number, units, self._now)
+        else:
+            self._busy[stream] = None
+            self._done(thread, name)
+
+    def _go_on(self) -> None:
+        computing, communicating = any(self._busy), bool(self._inside)
+        job_speed = self._slow if communicating else self._whole
+        speeds = [self._lengths[name][0 if computing else 1] for name, _, _ in self._inside]
+        left = [-(-busy[3] // job_speed) for busy in self._busy if busy]
+        left += [-(-inside[1] // speed) for inside, speed in zip(self._inside, speeds, strict=True)]
+        passed = min(left)
+        self._now += passed
+        under_way = self._inside
+        self._inside = []
+        for (name, units, began), speed in zip(under_way, speeds, strict=True):
+            if units > passed * speed:
+                self._inside.append((name, units - passed * speed, began))
+            else:
+                self._held[name] = self._now - began - self._lengths[name][0]
+                self._arrive(False, name)
+        for stream, busy in enumerate(self._busy):
+            if busy is None:
+                continue
+            thread, name, number, units, began = busy
+            if units > passed * job_speed:
+                self._busy[stream] = (thread, name, number, units - passed * job_speed, began)
+            else:
+                self._took[thread, name].append(self._now - began)
+                self._next_job(stream, thread, name, number + 1)

@@ -1,0 +1,72 @@
+"""Is what runs beside each other, and the code around an exchange, in the iterations of worlds?
+
+The exact prediction with the world's own figures is the oracle: ranks are alike, so that the step
+of one rank is all there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.scenarios.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertain import uncertain_inputs
+from gcsim.scenarios.worlds import STATED, World, alone, training_in
+from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Framework, Interference, Noise, SharedNode, Training
+from tests.simulator.test_predict import COMPUTE, DENSE, cluster
+
+TRAINING = Training(
+    overlap="ddp",
+    interference=Interference(
+        computation=Fraction(1, 10),
+        computation_range=(Fraction(0), Fraction(1, 4)),
+        bus=Fraction(1),
+        bus_range=(Fraction(0), Fraction(2)),
+    ),
+    hook=Framework(
+        per_tensor=Fraction(1, 10**5),
+        per_tensor_range=(Fraction(1, 10**6), Fraction(1, 10**4)),
+        per_bucket=Fraction(1, 10**4),
+        per_bucket_range=(Fraction(1, 10**5), Fraction(1, 10**3)),
+        passes=Fraction(4),
+        passes_range=(Fraction(2), Fraction(8)),
+    ),
+    shared_node=SharedNode(slowdown=Fraction(1, 25), slowdown_range=(Fraction(0), Fraction(1, 10))),
+    noise=Noise(skew=Fraction(1, 50), skew_range=(Fraction(0), Fraction(1, 10))),
+)
+LAYOUTS = tuple(
+    BucketLayout(index=index, slices=(TensorSlice(name="", shape=(numel,), offset=0, index=index),))
+    for index, numel in enumerate((1_000_000, 100_000))
+)
+HOOKED = replace(DENSE, compressor="fp16", buckets=LAYOUTS)
+NODE = cluster(1, devices=4)
+
+
+@pytest.mark.parametrize("end", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "field", ["computation", "bus", "per_tensor", "per_bucket", "passes", "skew", "slowdown", "all"]
+)
+def test_a_world_at_an_end_takes_what_is_predicted_there(field: str, end: float) -> None:
+    inputs = [
+        one
+        for one in uncertain_inputs(NODE, TRAINING, {"stated": COMPUTE})
+        if one.main.way[0] == "training" and field in {one.main.field, "all"}
+    ]
+    assert len(inputs) == (7 if field == "all" else 1)
+    world = World({one.name: end for one in inputs})
+    drawn = Drawn(NODE, TRAINING, inputs, [STATED, world, *alone(inputs)])
+    about = Approximation(
+        drawn, NODE.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(NODE.device),
+        carry_out=CollectiveMemo(NODE), seed=0,
+    )  # fmt: skip
+    as_stated, there, *_ = about.iteration(HOOKED)
+    moved = training_in(world, TRAINING, inputs)
+    exact = [predict(HOOKED, NODE, COMPUTE, training=one).iteration for one in (TRAINING, moved)]
+    assert there / as_stated == pytest.approx(exact[1] / exact[0], rel=5e-3)
+    assert (exact[1] > exact[0]) == (end == 1.0)
