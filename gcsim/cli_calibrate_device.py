@@ -96,9 +96,15 @@ def calibrate_device_command(
             command=command,
         )
     measured, sums = calibration.device, _sums(calibration.sums)
-    write_device(measured, output, f"{_HEAD}sums        {sums}\n")
+    code = calibration.setting or "torch has no Gloo here"
+    write_device(measured, output, f"{_HEAD}sums        {sums}\nframework   {code}\n")
     if not quiet:
-        note(*_lines(measured), f"  additions of Gloo: {sums}", f"written: {output}")
+        note(
+            *_lines(measured),
+            f"  additions of Gloo: {sums}",
+            f"  DDP around an exchange: {code}",
+            f"written: {output}",
+        )
         change = f"cluster.device={output}"
         note_next(["gcsim", "run", "alexnet_32node", "--set", change], "use it")
 

@@ -1,9 +1,10 @@
 """What does this machine cost? A device profile, measured: `gcsim calibrate device`.
 
-Four things are measured: kernels of each class (torch's own, so that any compressor can be
+Five things are measured: kernels of each class (torch's own, so that any compressor can be
 priced), the kernels that the shipped compressors really run (on a CPU; on a GPU those run fused
-loops on the host, whose time says nothing about the GPU), whole training steps, and the rates at
-which this machine's Gloo adds what it has received, which belong to a cluster.
+loops on the host, whose time says nothing about the GPU), whole training steps, the rates at which
+this machine's Gloo adds what it has received, which belong to a cluster, and what DDP costs around
+an exchange, which belongs to a training loop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.recorder import TimedKernel
 from gcsim.scenarios.calibrate_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibrate_classes import class_rates, time_cases
-from gcsim.scenarios.calibrate_kernels import SIZES, time_compressors
+from gcsim.scenarios.calibrate_framework import SHAPES, Code, CodeCost, as_setting, time_framework
+from gcsim.scenarios.calibrate_kernels import SIZES as KERNEL_SIZES
+from gcsim.scenarios.calibrate_kernels import time_compressors
 from gcsim.scenarios.calibrate_sums import time_sums
 from gcsim.scenarios.progress import Progress
 from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
@@ -51,6 +54,17 @@ class Calibration:
     """Kernels inside of compressors."""
     sums: Mapping[str, float]
     """By type: bytes that Gloo adds a second, on the host whatever the device is."""
+    framework: Mapping[Code, CodeCost]
+    """PyTorch's own exchange and a hook's, on the host whatever the device is."""
+
+    @property
+    def setting(self) -> str:
+        """`framework` as a scenario takes it; empty where it was not measured.
+
+        On a GPU, passes over the gradient happen in its own memory, which was not measured.
+        """
+        of_a_cpu = self.device.kernels["streaming"].bandwidth if self.sites else None
+        return as_setting(self.framework, of_a_cpu)
 
     def curves_without(self, compressor: str) -> dict[str, Curve]:
         """The curves as they would be if `compressor` were unknown here."""
@@ -107,7 +121,7 @@ def calibrate_device(
             sites = time_compressors(
                 progress,
                 seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
-                sizes=SIZES[:-2] if quick else SIZES,
+                sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
                 clock=timer.now,
             )
         wanted = entries or [(shipped_model(REFERENCE[0]), 4 if quick else REFERENCE[1])]
@@ -129,8 +143,15 @@ def calibrate_device(
         with progress.task("additions of Gloo", 1) as task:
             sums = time_sums(repeats=3 if quick else 7)
             task.advance(note="")
+        with progress.task("DDP around an exchange", 1) as task:
+            framework = time_framework(
+                shapes=SHAPES[:-2] if quick else SHAPES, steps=12 if quick else 40
+            )
+            task.advance(note="")
     measured = replace(measured, primitives=_rounded(primitive_curves(samples, sites)))
-    return Calibration(device=measured, samples=samples, sites=tuple(sites), sums=sums)
+    return Calibration(
+        device=measured, samples=samples, sites=tuple(sites), sums=sums, framework=framework
+    )
 
 
 def _device(

@@ -32,6 +32,8 @@ def time_sums(
 ) -> dict[str, float]:
     """Bytes of what is added, a second, by type; empty where torch was built without Gloo.
 
+    A type whose additions drown in noise is left out.
+
     `group` is a process group of one process, by default a new one of Gloo's.
     """
     distributed = torch.distributed
@@ -48,24 +50,29 @@ def time_sums(
         def reduce(count: int, own: Sequence[object] = vectors) -> None:
             group.allreduce(list(own[:count]), distributed.AllreduceOptions()).wait()
 
-        few, many, copy = (
-            _lowest(run, repeats, clock)
-            for run in (
+        few, many, copy = _lowest(
+            (
                 lambda: reduce(_FEW),
                 lambda: reduce(_MANY),
                 lambda: vectors[0].copy_(vectors[1]),  # noqa: B023 (called at once)
-            )
+            ),
+            repeats,
+            clock,
         )
         each = (many - few) / (_MANY - _FEW)
-        found[dtype] = nbytes / max(each - copy, each / 4)  # a copy may take most of it, not all
+        if each > 0:  # else another program's noise was longer than the additions
+            found[dtype] = nbytes / max(each - copy, each / 4)  # a copy takes most of it, not all
     return found
 
 
-def _lowest(run: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
-    run()
-    best = float("inf")
-    for _ in range(repeats):
-        begin = clock()
-        run()
-        best = min(best, clock() - begin)
+def _lowest(
+    runs: Sequence[Callable[[], object]], repeats: int, clock: Callable[[], float]
+) -> list[float]:
+    """Of each run, by turns: a slow minute of the machine then meets all of them."""
+    best = [float("inf")] * len(runs)
+    for _ in range(repeats + 1):
+        for place, run in enumerate(runs):
+            begin = clock()
+            run()
+            best[place] = min(best[place], clock() - begin)
     return best

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from gcsim.cli import app
 from gcsim.scenarios import calibrate_device, catalog
 from gcsim.scenarios.calibrate_device import Calibration
+from gcsim.scenarios.calibrate_framework import CodeCost
 from gcsim.scenarios.catalog import read_devices
 
 runner = CliRunner()
@@ -28,7 +29,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
         seen.update(given)
         known = replace(catalog.device("cpu_2core"), name=given["name"])
-        return Calibration(device=known, samples=(), sites=(), sums={"float16": 8.5e8})
+        return Calibration(
+            device=known,
+            samples=(),
+            sites=(),
+            sums={"float16": 8.5e8},
+            framework={"reducer": CodeCost(2e-5, 5e-5, 1e-9)},
+        )
 
     monkeypatch.setattr(calibrate_device, "calibrate_device", measure)
     return seen
@@ -53,6 +60,7 @@ def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Pa
     }
     assert outcome.stdout == ""  # all of it is notes
     assert f"cluster.device={path}" in outcome.stderr
+    assert "framework: {reducer: {per_tensor: 20 us, per_bucket: 50 us" in outcome.stderr
 
 
 def test_a_name_may_be_given(asked: dict[str, Any], tmp_path: Path) -> None:

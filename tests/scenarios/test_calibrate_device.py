@@ -222,8 +222,8 @@ def test_a_compressor_can_be_priced_by_what_others_taught() -> None:
         clock=lambda: next(now) * 1e-6,
     )
     toy = Device(name="t", title="t", kernels={}, effective_flop_rate=1.0, source="")
-    known = Calibration(device=toy, samples=(), sites=tuple(sites), sums={}).curves_without(
-        "signsgd"
-    )
+    known = Calibration(
+        device=toy, samples=(), sites=tuple(sites), sums={}, framework={}
+    ).curves_without("signsgd")
     assert "packing.pack_signs" not in known
     assert any(name.startswith("selection.") for name in known)
