@@ -25,7 +25,7 @@ validate: $(VENV)/run.stamp  ## predictions against measured clusters, with thei
 	$(BIN)/gcsim validate -o build/validation
 
 validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
-	$(BIN)/python -m gcsim.analysis.validation.page docs
+	$(BIN)/python -m gcsim.analysis.validation.report.page docs
 
 fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
@@ -55,7 +55,7 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 	mv build/kernel-transfer.md docs/kernel-transfer-two-threads.md
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
-	$(BIN)/python -m gcsim.cli_gallery > docs/compressors.md
+	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

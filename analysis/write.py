@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from gcsim.analysis.plots import save_breakdown, save_faults, save_speedup
-from gcsim.analysis.timeline import chrome_trace
+from gcsim.analysis.plots.figures import save_breakdown, save_faults, save_speedup
+from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.files import replacing
-from gcsim.scenarios import document
+from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
 
 Writer = Callable[[Result, Path], None]

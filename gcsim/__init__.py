@@ -23,14 +23,14 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir
 _PUBLIC = {
     "load_scenario": "gcsim.scenarios.load:load_scenario",
     "run": "gcsim.scenarios.run:run",
-    "sweep": "gcsim.scenarios.sweep:sweep",
-    "record": "gcsim.traces.recording:record",
-    "record_scenario": "gcsim.scenarios.record:record",
+    "sweep": "gcsim.scenarios.sweeps.sweep:sweep",
+    "record": "gcsim.traces.recording.recording:record",
+    "record_scenario": "gcsim.scenarios.running.gradients:record",
     "Result": "gcsim.scenarios.result:Result",
-    "SweepResult": "gcsim.scenarios.sweep_result:SweepResult",
+    "SweepResult": "gcsim.scenarios.sweeps.result:SweepResult",
     "GcsimError": "gcsim.errors:GcsimError",
     "InputError": "gcsim.errors:InputError",
-    "ddp_hook": "gcsim.compressors.ddp:ddp_hook",
+    "ddp_hook": "gcsim.compressors.ddp.hook:ddp_hook",
     "Compressor": "gcsim.compressors.base:Compressor",
 }
 

@@ -1,6 +1,6 @@
 """`python -m gcsim` is `gcsim`."""
 
-from gcsim.cli import main
+from gcsim.cli.app import main
 
 if __name__ == "__main__":
     main()

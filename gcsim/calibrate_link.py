@@ -5,8 +5,8 @@
 Sizes grow by factors of four. Of each, a batch of collectives runs back to back after a barrier,
 long enough for the clock; a batch takes as long as on the slowest rank; the median over batches is
 what is written. A size is left out, and all that are longer, when it would not fit into what is
-left of the time. Sizes: see `analysis/link_measurements.py`. The file can be fitted again, with
-other options, by `gcsim calibrate link measured.csv`.
+left of the time. Sizes: see `analysis/calibration/measurements/collectives.py`. The file can be
+fitted again, with other options, by `gcsim calibrate link measured.csv`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _listed(text: str) -> list[str]:
 
 def _jobs(names: Sequence[str], dtypes: Sequence[str]) -> Iterator[Job]:
     """Collectives with types; only all-reduces add anything."""
-    from gcsim.analysis.link_measurements_csv import ELEMENTS
+    from gcsim.analysis.calibration.measurements.csv_table import ELEMENTS
 
     for place, given, known in (
         ("--collective", names, _MEASURED),
@@ -283,10 +283,10 @@ def _tell(
     rows: Sequence[str],
     notes: Sequence[str],
 ) -> None:
-    from gcsim.analysis.link_measurements import Stated
-    from gcsim.analysis.link_measurements_csv import COLUMNS, parse
-    from gcsim.cli_calibrate_link import fit_and_tell
-    from gcsim.cli_outcome import say
+    from gcsim.analysis.calibration.measurements.collectives import Stated
+    from gcsim.analysis.calibration.measurements.csv_table import COLUMNS, parse
+    from gcsim.cli.calibrate.link import fit_and_tell
+    from gcsim.cli.outcome import say
     from gcsim.files import write_text
 
     command = shlex.join(["torchrun", "-m", "gcsim.calibrate_link", *sys.argv[1:]])

@@ -5,7 +5,8 @@
     devices, links, sizes ──► simulated cluster (stage 2) ◄───┘ ─► rows
 
 Stage 1 runs for the compressors whose profile is not in the cache; only it imports torch. Where
-figures have ranges, stage 2 also says how long an iteration is in drawn worlds (`simulate.py`).
+figures have ranges, stage 2 also says how long an iteration is in drawn worlds
+(`running/simulate.py`).
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ import time
 from collections.abc import Sequence
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.scenarios.carriage import as_carried
-from gcsim.scenarios.keys import profile_key
-from gcsim.scenarios.passes import measured_passes
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.provenance import provenance
-from gcsim.scenarios.record import check_trace, open_gradients
 from gcsim.scenarios.result import Result
-from gcsim.scenarios.rows import make_rows
+from gcsim.scenarios.running.carriage import as_carried
+from gcsim.scenarios.running.faults import faulty_runs, told_faults
+from gcsim.scenarios.running.gradients import check_trace, open_gradients
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.provenance import provenance
+from gcsim.scenarios.running.rows import make_rows
+from gcsim.scenarios.running.simulate import simulate
+from gcsim.scenarios.running.timelines import make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
-from gcsim.scenarios.simulate import simulate
-from gcsim.scenarios.survivors import faulty_runs, told_faults
-from gcsim.scenarios.timelines import make_timelines
+from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
-from gcsim.traces import cache as profile_cache
 from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.stage1 import cache as profile_cache
 
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
@@ -117,9 +118,9 @@ def traffic_profiles(
 def _measure(
     scenario: Scenario, choices: Sequence[CompressorChoice], progress: Progress
 ) -> list[TrafficProfile]:
-    from gcsim.traces.allocator import keep_freed_memory
     from gcsim.traces.buckets import bucket_layouts
-    from gcsim.traces.measure import Subject, measure
+    from gcsim.traces.stage1.measure import Subject, measure
+    from gcsim.traces.timing.allocator import keep_freed_memory
 
     keep_freed_memory()
     subjects = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
-from gcsim.traces.model_entry import ModelEntry
+from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.passes import PassTimes
 
 

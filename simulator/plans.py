@@ -17,7 +17,7 @@ from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.interference import Together, interfering
+from gcsim.simulator.steps.events.interference import Together, interfering
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
 from gcsim.simulator.training import Framework, Training

@@ -18,8 +18,8 @@ import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
-from gcsim.cli import app
-from gcsim.cli_list import accepted
+from gcsim.cli.app import app
+from gcsim.cli.list import accepted
 from gcsim.errors import ExpectationError, InputError, InternalError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
@@ -431,8 +431,8 @@ def test_record_passes_its_options_on_and_says_what_was_kept(
         assert not verify
         return SimpleNamespace(iterations=kept, workers=2, nbytes=1_048_576)
 
-    monkeypatch.setattr("gcsim.scenarios.record.record", record)
-    monkeypatch.setattr("gcsim.traces.store.Trace.open", open_trace)
+    monkeypatch.setattr("gcsim.scenarios.running.gradients.record", record)
+    monkeypatch.setattr("gcsim.traces.storage.store.Trace.open", open_trace)
     done = gcsim(
         "record", SCENARIO, "-o", "my trace", "--iterations", "3", "--workers", "2", "--dtype",
         "float16", "--max-size", "2 GiB", "--second-moments", "--times",
@@ -505,7 +505,7 @@ def test_a_compressors_parameters_are_shown_with_default_range_and_meaning() -> 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
 def test_no_parameter_is_cut_at_any_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    from gcsim.cli_list import Kind, details
+    from gcsim.cli.list import Kind, details
 
     monkeypatch.setenv("COLUMNS", str(columns))
     for name in ("topk", "dgc", "sidco", "gtopk", "qsgd"):

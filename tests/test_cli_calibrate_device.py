@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gcsim.cli import app
-from gcsim.scenarios import calibrate_device, catalog
-from gcsim.scenarios.calibrate_device import Calibration
-from gcsim.scenarios.calibrate_framework import CodeCost
+from gcsim.cli.app import app
+from gcsim.scenarios import catalog
+from gcsim.scenarios.calibration import device as calibrate_device
+from gcsim.scenarios.calibration.device import Calibration
+from gcsim.scenarios.calibration.framework import CodeCost
 from gcsim.scenarios.catalog import read_devices
 
 runner = CliRunner()
@@ -98,7 +99,7 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(
 
 def test_help_and_refusals_import_no_torch() -> None:
     code = (
-        "import sys; from gcsim.cli import app; from typer.testing import CliRunner; "
+        "import sys; from gcsim.cli.app import app; from typer.testing import CliRunner; "
         "r = CliRunner(); "
         "assert r.invoke(app, ['calibrate', 'device', '--help']).exit_code == 0; "
         "assert r.invoke(app, ['calibrate', 'device', '-o', 'x', '--name', '']).exit_code == 2; "

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gcsim import calibrate_link
-from gcsim.analysis.link_measurements import Measurement, Stated, read
-from gcsim.analysis.link_model import Model
-from gcsim.cli import app
+from gcsim.analysis.calibration.link.model import Model
+from gcsim.analysis.calibration.measurements.collectives import Measurement, Stated, read
+from gcsim.cli.app import app
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.named_files import read_link
+from gcsim.scenarios.reading.named_files import read_link
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
 
@@ -151,7 +151,7 @@ def test_what_is_wrong_ends_with_code_2(here: Path, arguments: list[str], messag
 
 def test_help_and_check_start_without_scipy_and_torch() -> None:
     code = (
-        "import sys\nfrom gcsim.cli import main\n"
+        "import sys\nfrom gcsim.cli.app import main\n"
         "try:\n    main(['calibrate', 'link', '--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'scipy', 'torch', 'matplotlib'} & set(sys.modules)))"
     )

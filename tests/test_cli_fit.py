@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.traces.fit_file import read_fits
-from gcsim.traces.models import shipped_model
-from gcsim.traces.record import record_live
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.synthetic.fit_file import read_fits
 
 SCENARIO = """\
 model: {layers: net.csv}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gcsim.cli import app
-from gcsim.cli_links import link_details, link_tables
-from gcsim.cli_list import Entry, Kind, details, entries
+from gcsim.cli.app import app
+from gcsim.cli.links import link_details, link_tables
+from gcsim.cli.list import Entry, Kind, details, entries
 from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from gcsim.cli import app
-from gcsim.cli_list import Kind, details
-from gcsim.cli_models import model_details, model_tables
-from gcsim.traces.models import MODELS
+from gcsim.cli.app import app
+from gcsim.cli.list import Kind, details
+from gcsim.cli.models import model_details, model_tables
+from gcsim.traces.models.registry import MODELS
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> str:
@@ -76,7 +76,7 @@ def test_a_table_of_layers_stands_apart_and_only_in_full_with_its_layers() -> No
 def test_listing_models_imports_no_torch() -> None:
     code = (
         "import sys\n"
-        "from gcsim.cli import main\n"
+        "from gcsim.cli.app import main\n"
         "try:\n"
         "    main(['list', 'models', *sys.argv[1:]])\n"
         "finally:\n"

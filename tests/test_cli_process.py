@@ -33,7 +33,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     heavy = {"torch", "matplotlib", "pydantic", "numpy", "scipy", "yaml", "simpy"} - {light}
     code = (
         "import sys\n"
-        "from gcsim.cli import main\n"
+        "from gcsim.cli.app import main\n"
         "try:\n    main(sys.argv[1:])\n"
         f"except SystemExit as end:\n    print(end.code, {heavy} & set(sys.modules))\n"
     )
@@ -48,7 +48,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 def test_checking_and_listing_import_no_torch_and_no_matplotlib(arguments: list[str]) -> None:
     code = (
         "import sys\n"
-        "from gcsim.cli import main\n"
+        "from gcsim.cli.app import main\n"
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit as end:\n"
         "    print(end.code, {'torch', 'matplotlib'} & set(sys.modules))\n"
@@ -118,7 +118,7 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
 ) -> None:
     code = (
         "import sys, time, gcsim.scenarios.run as stage\n"
-        "from gcsim.cli import main\n"
+        "from gcsim.cli.app import main\n"
         "def run(scenario, **options):\n"
         "    print('started', flush=True)\n"
         "    time.sleep(50)\n"

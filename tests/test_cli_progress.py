@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from gcsim.cli_progress import BarProgress, LineProgress, note_column, watching
+from gcsim.cli.progress import BarProgress, LineProgress, note_column, watching
 from gcsim.scenarios.progress import Progress, SilentProgress
 
 

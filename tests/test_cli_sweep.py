@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gcsim.cli_sweep import watching
-from gcsim.cli_sweep_table import shown
+from gcsim.cli.sweep import watching
+from gcsim.cli.sweep_table import shown
 from gcsim.errors import Problem
 from gcsim.scenarios.result import Result, Row
-from gcsim.scenarios.sweep_result import SweepPoint, SweepResult
-from gcsim.scenarios.sweep_tasks import Failure
+from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
+from gcsim.scenarios.sweeps.tasks import Failure
 from tests.analysis.drawn import between, drawn
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
@@ -133,7 +133,7 @@ def test_a_line_a_point_says_what_a_single_run_says(done: Path, gcsim: Run) -> N
 
 def test_help_is_light() -> None:
     code = (
-        "import sys\nfrom gcsim.cli import main\n"
+        "import sys\nfrom gcsim.cli.app import main\n"
         "try:\n    main(['sweep', '--help'])\n"
         "except SystemExit as end:\n"
         "    print(end.code, {'torch', 'numpy', 'yaml', 'dask'} & set(sys.modules))\n"
@@ -274,7 +274,7 @@ def test_the_answer_counts_where_compression_pays() -> None:
 def test_a_log_gets_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every: float, between: int
 ) -> None:
-    monkeypatch.setattr("gcsim.cli_sweep.LOG_EVERY", every)
+    monkeypatch.setattr("gcsim.cli.sweep.LOG_EVERY", every)
     with watching(quiet=False) as progress, progress.task("points", 4) as task:
         task.advance(0, note="nothing is done yet")
         task.advance()
@@ -440,7 +440,7 @@ def slow(here: Path) -> dict[str, str]:
     (here / "slowly" / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if any('sweep_worker' in word for word in sys.orig_argv):\n"
-        "    import gcsim.scenarios.sweep_tasks as tasks\n"
+        "    import gcsim.scenarios.sweeps.tasks as tasks\n"
         "    fast = tasks.run\n"
         "    def run(*arguments, **options):\n"
         "        time.sleep(0.2)\n"
@@ -627,9 +627,9 @@ def test_the_examples_of_the_readme_run_as_they_stand(
     assert table is not None
     printed = table.group(1).splitlines()
     assert ended.stdout.splitlines()[: len(printed)] == printed
-    (tmp_path / "sweep.py").write_text(example("python", "# sweep.py"))
+    (tmp_path / "sweeps/sweep.py").write_text(example("python", "# sweeps/sweep.py"))
     script = subprocess.run(
-        [sys.executable, "sweep.py"], cwd=tmp_path, env=environment, capture_output=True,
+        [sys.executable, "sweeps/sweep.py"], cwd=tmp_path, env=environment, capture_output=True,
         text=True, timeout=120, check=False,
     )  # fmt: skip
     assert script.returncode == 0, script.stderr

@@ -9,11 +9,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from gcsim.cli import app
-from gcsim.cli_list import Kind, details, entries
+from gcsim.cli.app import app
+from gcsim.cli.list import Kind, details, entries
 from gcsim.errors import InputError
-from gcsim.traces.models import MODELS
-from gcsim.traces.tasks import TASKS
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.tasks.registry import TASKS
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
@@ -43,7 +43,7 @@ def test_a_mistyped_task_gets_a_suggestion() -> None:
 
 def test_the_list_is_read_without_torch_and_scikit_learn() -> None:
     code = (
-        "import sys; from gcsim.cli_list import Kind, entries; entries(Kind.tasks); "
+        "import sys; from gcsim.cli.list import Kind, entries; entries(Kind.tasks); "
         "sys.exit(bool({'torch', 'sklearn', 'scipy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

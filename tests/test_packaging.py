@@ -47,8 +47,8 @@ def test_public_names_resolve() -> None:
 
 def test_reading_a_profile_and_building_a_cluster_needs_no_torch() -> None:
     code = (
-        "import sys, gcsim.traces.profile, gcsim.traces.cache, gcsim.simulator.predict,"
-        " gcsim.scenarios.load, gcsim.scenarios.run, gcsim.analysis.table;"
+        "import sys, gcsim.traces.profile, gcsim.traces.stage1.cache, gcsim.simulator.predict,"
+        " gcsim.scenarios.load, gcsim.scenarios.run, gcsim.analysis.report.table;"
         " from gcsim.compressors.registry import REGISTRY, check_parameters;"
         " [check_parameters(name, {}) for name in REGISTRY];"
         " print('torch' in sys.modules)"
@@ -60,7 +60,7 @@ def test_reading_a_profile_and_building_a_cluster_needs_no_torch() -> None:
 def test_help_imports_neither_torch_nor_matplotlib_nor_pydantic() -> None:
     code = (
         "import sys, contextlib, io\n"
-        "from gcsim.cli import main\n"
+        "from gcsim.cli.app import main\n"
         "sys.argv = ['gcsim', '--help']\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
         "    main()\n"

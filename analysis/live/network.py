@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gcsim.compressors.lazy_torch import torch
-from gcsim.traces.model_entry import ModelEntry
-from gcsim.traces.torch_generator import keyed_generator
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.torch_generator import keyed_generator
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -16,9 +16,9 @@ def traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, T
     """By label of the plan's methods; `trace` holds gradients of as many workers as ranks."""
     import yaml
 
-    from gcsim.scenarios.keys import profile_key
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.run import traffic_profiles as run_compressors
+    from gcsim.scenarios.running.keys import profile_key
 
     file = trace.parent / "live.yaml"
     file.write_text(yaml.safe_dump(_scenario(plan, plan.training, trace)), encoding="utf-8")

@@ -119,7 +119,7 @@ def _hook(task: TrainingTask, seed: int) -> Any:
 def _model(seed: int, group: Any = None) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    from gcsim.traces.building import build_model
+    from gcsim.traces.models.building import build_model
 
     return DistributedDataParallel(build_model(ENTRY, seed=seed), process_group=group)
 
@@ -146,7 +146,7 @@ def _record(task: AloneTask, batch: int, seed: int) -> None:
     import torch
 
     import gcsim
-    from gcsim.traces.building import build_model
+    from gcsim.traces.models.building import build_model
 
     model = build_model(ENTRY, seed=seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gcsim.analysis.validation.judge import Report
+from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.statistics import judged
 from gcsim.analysis.validation.suite import Point
-from gcsim.analysis.validation.suites import SUITES
 
 LEAST, MOST = 0.7, 0.9
 """Share of all measurements that the intervals must hold."""

@@ -1,11 +1,12 @@
 """Between which times does a prediction without a fit lie, for all that the catalogue leaves open?
 
-All figures that have a range are drawn together, as `gcsim run` draws them (`scenarios/worlds.py`),
+All figures that have a range are drawn together, as `gcsim run` draws them
+(`scenarios/uncertainty/worlds.py`),
 and the 10th and 90th percentile of the predictions are taken. An input's draws depend on its name
 alone, so that points are wrong together as they would be in one run.
 
 Collectives alone are simulated in every world. A training step is the exact one as stated, times
-what `scenarios/approximation.py` says of the world, which is what `gcsim run` prints.
+what `scenarios/uncertainty/approximation.py` says of the world, which is what `gcsim run` prints.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.approximation import Approximation, Drawn, records_of
-from gcsim.scenarios.collective_times import CollectiveTimes
-from gcsim.scenarios.uncertain import OVERLAP, PASSES, Input, uncertain_inputs
-from gcsim.scenarios.worlds import STATED, World, alone, cluster_in, draw
+from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
+from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.figures import OVERLAP, PASSES, Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, draw
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.devices.device import Device

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from gcsim.analysis.numbers import plural
+from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.decisions import Decisions, decisions
-from gcsim.analysis.validation.mixtures import lines
+from gcsim.analysis.validation.report.series import lines
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
 from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InternalError
@@ -46,7 +46,7 @@ class Report:
     series: dict[str, Errors]
     """Without those all of whose points served the fit."""
     lines: dict[str, Errors]
-    """What is shown of them: a series, or its parts where it is a mixture (`mixtures.py`)."""
+    """What is shown of them: a series, or its parts where it is a mixture (`report/series.py`)."""
     overall: Errors | None
     """Of times and rates; bytes are what goes into the predictions, and have series alone."""
     decisions: Decisions | None

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives import hierarchical, nccl_allreduce
+from gcsim.simulator.collectives import hierarchical
+from gcsim.simulator.collectives import nccl as nccl_allreduce
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings import (
-    gloo_ring_allgather,
-    gloo_ring_allreduce,
-    pipelined_allgatherv,
-    ring_allgather,
-    ring_allreduce,
-    synchronous_allgatherv,
-)
+from gcsim.simulator.collectives.rings import allgather as ring_allgather
+from gcsim.simulator.collectives.rings import allreduce as ring_allreduce
+from gcsim.simulator.collectives.rings import gloo_allgather as gloo_ring_allgather
+from gcsim.simulator.collectives.rings import gloo_allreduce as gloo_ring_allreduce
+from gcsim.simulator.collectives.rings import pipelined_allgatherv, synchronous_allgatherv
 from gcsim.simulator.collectives.rounds import (
     alltoall_allgather_allreduce,
     binomial_tree_allreduce,
@@ -28,8 +26,9 @@ from gcsim.simulator.collectives.rounds import (
     recursive_doubling_allreduce,
     tree_merge,
 )
-from gcsim.simulator.collectives.servers import parameter_server, ps_traffic
-from gcsim.simulator.collectives.trees import double_tree_allreduce
+from gcsim.simulator.collectives.servers import parameter_server
+from gcsim.simulator.collectives.servers import traffic as ps_traffic
+from gcsim.simulator.collectives.trees.double import allreduce as double_tree_allreduce
 from gcsim.simulator.host import Traffic
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.fabric import Fabric
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
 
 

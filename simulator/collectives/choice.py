@@ -3,7 +3,7 @@
 - textbook: rings.
 - gloo: its own rings.
 - custom: none; an algorithm must be named.
-- nccl: what its tuner predicts to be fastest (`nccl_allreduce.py`).
+- nccl: what its tuner predicts to be fastest (`collectives/nccl.py`).
 - mpich, all-reduce: recursive doubling up to 2 KiB, and for fewer elements than 2^floor(log2 p);
   else recursive halving and doubling.
 - mpich, all-gather: recursive doubling for p = 2^k and less than 512 KiB in all; Bruck's for other
@@ -24,8 +24,8 @@ from collections.abc import Sequence
 
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives import nccl_allreduce
-from gcsim.simulator.collectives.nccl_allreduce import Kind
+from gcsim.simulator.collectives import nccl as nccl_allreduce
+from gcsim.simulator.collectives.nccl import Kind
 
 ALLREDUCE_SHORT = 2048
 """Bytes, the last that count as short."""

@@ -19,10 +19,11 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings import ring_allgather, ring_allreduce
-from gcsim.simulator.collectives.rings.ring import PreparedRing
+from gcsim.simulator.collectives.rings import allgather as ring_allgather
+from gcsim.simulator.collectives.rings import allreduce as ring_allreduce
+from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.staging import copy_link, copy_times
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic, Work
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}

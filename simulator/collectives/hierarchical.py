@@ -27,12 +27,12 @@ import numpy as np
 
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.link_table import LinkTable
-from gcsim.simulator.collectives.rings.ring import NO_COST, check_range
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks, ring_allreduce
-from gcsim.simulator.collectives.rings.ring_traffic import ring_traffic
+from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
+from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.collectives.staging import copy_time
+from gcsim.simulator.fabric.link_table import LinkTable
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 

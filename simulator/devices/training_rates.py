@@ -13,8 +13,8 @@ algorithm speeds up) and in all other layers (F), three products for each forwar
 backward pass has two), the rate R of large matrix products and the bandwidth B of a copy, the
 elements A that the layers put out (which norms, activations and the backward pass read again),
 and the number of parameter tensors. Coefficients are shared by all devices of a processor family;
-`factor` is the device's own. `gcsim.analysis.training_fit` fits them, `docs/devices.md` has their
-errors.
+`factor` is the device's own. `gcsim.analysis.calibration.layer_model.fit` fits them,
+`docs/devices.md` has their errors.
 """
 
 from __future__ import annotations

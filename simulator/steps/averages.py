@@ -12,9 +12,9 @@
 What is reported is the rank that ends last (ties: the lowest; among ranks that never meet, the one
 with the longest mean); its parts add up.
 
-Both engines give the same times: events (`step.py`) where iterations repeat themselves and ranks
-are alike, share the cores of a machine, or two collectives run at a time; else vectors
-(`vector_step.py`).
+Both engines give the same times: events (`events/step.py`) where iterations repeat themselves and
+ranks are alike, share the cores of a machine, or two collectives run at a time; else vectors
+(`vectors/step.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import counted
 from gcsim.simulator.steps.cycles import MOST, Steady
-from gcsim.simulator.steps.interference import Together
+from gcsim.simulator.steps.events.interference import Together
+from gcsim.simulator.steps.events.ring_programs import RingPrograms
+from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.noise import paces
-from gcsim.simulator.steps.ring_programs import RingPrograms
 from gcsim.simulator.steps.schedule import Schedule
-from gcsim.simulator.steps.steady import Events, TooManyClassesError, simulate_steady
-from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
@@ -147,7 +147,7 @@ class Averager:
             )
         except TooManyClassesError:
             pass
-        from gcsim.simulator.steps import vector_steady  # compiles its loops
+        from gcsim.simulator.steps.vectors import steady as vector_steady  # compiles its loops
 
         return vector_steady.simulate_steady(
             schedule,
@@ -161,7 +161,7 @@ class Averager:
     def _many(self, schedule: Schedule, iterations: int) -> Run:
         if _only_events(schedule):
             return self._by_events(schedule, iterations)
-        from gcsim.simulator.steps import vector_step  # compiles its loops
+        from gcsim.simulator.steps.vectors import step as vector_step  # compiles its loops
 
         return vector_step.simulate(
             schedule,

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.simulator.clock import Times
+from gcsim.simulator.steps.breakdown import PARTS
 from gcsim.simulator.steps.cycles import Steady
-from gcsim.simulator.steps.ledger import PARTS
 from gcsim.simulator.steps.step_plan import Run
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.answer import answer
-from gcsim.analysis.selection import largest_verdict
-from gcsim.analysis.sources import provenance_notes
-from gcsim.scenarios.near import TIE
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.selection import largest_verdict
+from gcsim.analysis.report.sources import provenance_notes
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.uncertainty.close_pairs import TIE
 from tests.analysis.drawn import between, open_result
 
 

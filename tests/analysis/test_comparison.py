@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.analysis.comparison import probability_faster, ratio
+from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.scenarios.result import Row
 from tests.analysis.test_selection import a_row
 

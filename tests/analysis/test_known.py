@@ -9,13 +9,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcsim.analysis.answer import answer
-from gcsim.analysis.known import iteration_known, speedup_known
-from gcsim.analysis.plot_breakdown import breakdown_figure
-from gcsim.analysis.plot_speedup import speedup_figure
-from gcsim.analysis.selection import at_largest
-from gcsim.analysis.sources import provenance_notes
-from gcsim.analysis.table import footnotes, render
+from gcsim.analysis.plots.breakdown import breakdown_figure
+from gcsim.analysis.plots.speedup import speedup_figure
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.intervals import iteration_known, speedup_known
+from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.sources import provenance_notes
+from gcsim.analysis.report.table import footnotes, render
 from gcsim.scenarios.result import Result, Row
 from tests.analysis.drawn import between, open_result
 

@@ -18,13 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.link_fit import LinkFit, errors, fit
-from gcsim.analysis.link_fit_report import entry, report, warnings
-from gcsim.analysis.link_measurements import Collective, Measurement, Reading, read
-from gcsim.analysis.link_model import Model
+from gcsim.analysis.calibration.link.fit import LinkFit, errors, fit
+from gcsim.analysis.calibration.link.model import Model
+from gcsim.analysis.calibration.link.report import entry, report, warnings
+from gcsim.analysis.calibration.measurements.collectives import (
+    Collective,
+    Measurement,
+    Reading,
+    read,
+)
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.named_files import read_link
+from gcsim.scenarios.reading.named_files import read_link
 from gcsim.simulator.network.links import Link, SizeFactor
 
 DATA = Path(__file__).parent / "data"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.link_measurements import Reading, Stated, read
+from gcsim.analysis.calibration.measurements.collectives import Reading, Stated, read
 from gcsim.errors import InputError
 
 DATA = Path(__file__).parent / "data"

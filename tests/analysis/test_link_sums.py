@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.analysis.link_measurements import Measurement
-from gcsim.analysis.link_model import Model
-from gcsim.analysis.link_sums import fit_sums
+from gcsim.analysis.calibration.link.model import Model
+from gcsim.analysis.calibration.link.sums import fit_sums
+from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
 

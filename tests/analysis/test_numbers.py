@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.numbers import (
+from gcsim.analysis.report.numbers import (
     bits,
     decimals_for,
     duration,

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from gcsim.analysis.plot_faults import faults_figure, line
+from gcsim.analysis.plots.faults import faults_figure, line
 from gcsim.analysis.write import FILES, write
 from gcsim.errors import InternalError
 from gcsim.scenarios.result import FaultyRuns, Outage, Progress, Result

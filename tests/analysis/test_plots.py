@@ -18,11 +18,11 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcsim.analysis.plot_breakdown import PARTS, breakdown_figure, parts_of, zoom_limit
-from gcsim.analysis.plot_speedup import IDEAL, speedup_figure, spread
-from gcsim.analysis.plot_style import line_styles
-from gcsim.analysis.plots import save_breakdown, save_speedup
-from gcsim.analysis.selection import at_largest
+from gcsim.analysis.plots.breakdown import PARTS, breakdown_figure, parts_of, zoom_limit
+from gcsim.analysis.plots.figures import save_breakdown, save_speedup
+from gcsim.analysis.plots.speedup import IDEAL, speedup_figure, spread
+from gcsim.analysis.plots.style import line_styles
+from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result
 
 

@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.analysis.answer import answer
-from gcsim.analysis.selection import Verdict, at_largest, candidates, largest_verdict, verdict
-from gcsim.analysis.trust import fault_of, is_safe
-from gcsim.cli_sweep_table import _answer
-from gcsim.scenarios.near import TIE
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.selection import (
+    Verdict,
+    at_largest,
+    candidates,
+    largest_verdict,
+    verdict,
+)
+from gcsim.analysis.report.trust import fault_of, is_safe
+from gcsim.cli.sweep_table import _answer
 from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.uncertainty.close_pairs import TIE
 from tests.analysis.drawn import WORLDS, between, drawn, open_result
 
 DENSE = between(0.4, 0.4)

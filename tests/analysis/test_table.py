@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from gcsim.analysis.selection import at_largest
-from gcsim.analysis.table import (
+from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.table import (
     PERIODIC,
     SCALE_FREE,
     Column,

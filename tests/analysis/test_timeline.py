@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis import timeline as module
-from gcsim.analysis import trace_counters
-from gcsim.analysis.timeline import chrome_trace
+from gcsim.analysis.timeline import counters as trace_counters
+from gcsim.analysis.timeline import perfetto as module
+from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.scenarios.result import Collective, Result, Span, Timeline
 from tests.analysis.trace_rules import bound, checked
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gcsim.analysis import training_validation as validation
-from gcsim.analysis.training_fit import FAMILIES, Observation, fit, observations
-from gcsim.scenarios.catalog_rates import FOLDER, Processor, boards
+from gcsim.analysis.calibration.layer_model import validation
+from gcsim.analysis.calibration.layer_model.fit import FAMILIES, Observation, fit, observations
+from gcsim.scenarios.catalog.rates import FOLDER, Processor, boards
 from gcsim.simulator.devices.training_rates import Precision
 from tests.benchmarks.device_table import fitted, page
 

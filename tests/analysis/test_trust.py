@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.selection import at_largest
-from gcsim.analysis.trust import fault_of, is_safe, recorded_workers, scale_of
+from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.trust import fault_of, is_safe, recorded_workers, scale_of
 from gcsim.scenarios.result import Result, Row
 
 MEMORY = "residual (n)"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from gcsim.analysis.answer import answer
-from gcsim.analysis.selection import largest_verdict
-from gcsim.analysis.widths import main_sources, shares
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.selection import largest_verdict
+from gcsim.analysis.report.widths import main_sources, shares
 from gcsim.scenarios.result import Result, UncertainInput
 from tests.analysis.drawn import drawn, open_result
 

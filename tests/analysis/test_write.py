@@ -13,7 +13,7 @@ import pytest
 from gcsim.analysis import write as module
 from gcsim.analysis.write import FAULTS_ONLY, FILES, to_csv, to_yaml, write
 from gcsim.errors import InputError
-from gcsim.scenarios import document
+from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import FaultyRuns, Result
 
 

@@ -1,4 +1,4 @@
-"""Make `traces/default_fit.json`: record shipped models here, fit them, write one file.
+"""Make `traces/synthetic/default_fit.json`: record shipped models here, fit them, write one file.
 
     python tests/benchmarks/default_fit.py
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from gcsim.traces.fit_file import DEFAULT, write_fits
-from gcsim.traces.fitting import fit_trace
-from gcsim.traces.models import shipped_model
-from gcsim.traces.record import record_live
-from gcsim.traces.store import Trace
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.storage.store import Trace
+from gcsim.traces.synthetic.fit_file import DEFAULT, write_fits
+from gcsim.traces.synthetic.fitting import fit_trace
 
 RECORDINGS = {
     "lenet": {"batch_size": 32, "workers": 4, "warmup_steps": 60, "iterations": 8, "rate": 0.01},

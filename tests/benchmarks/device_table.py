@@ -10,8 +10,8 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 
-from gcsim.analysis.training_fit import FAMILIES, fit, observations, written
-from gcsim.analysis.training_validation import (
+from gcsim.analysis.calibration.layer_model.fit import FAMILIES, fit, observations, written
+from gcsim.analysis.calibration.layer_model.validation import (
     Error,
     Summary,
     backward_ratios,
@@ -25,7 +25,7 @@ from gcsim.analysis.training_validation import (
     unknown,
 )
 from gcsim.files import write_text
-from gcsim.scenarios.catalog_rates import FOLDER, boards, measurements, sources
+from gcsim.scenarios.catalog.rates import FOLDER, boards, measurements, sources
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import PRECISIONS, curve
 

@@ -20,9 +20,9 @@ from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter, stopwatch
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.traces.kernel_timing import matrix_bucket, steps_of
-from gcsim.traces.metered import metered_exchange
 from gcsim.traces.profile import Exchange
+from gcsim.traces.stage1.metered import metered_exchange
+from gcsim.traces.timing.kernels import matrix_bucket, steps_of
 
 Clock = Callable[[], float]
 

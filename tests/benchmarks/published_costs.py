@@ -19,10 +19,10 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios import catalog
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.traces.building import build_model, trainable
-from gcsim.traces.kernel_timing import gradient
-from gcsim.traces.metered import metered_exchange
-from gcsim.traces.models import shipped_model
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.stage1.metered import metered_exchange
+from gcsim.traces.timing.kernels import gradient
 
 _UTILITY = 'Agarwal et al., "On the Utility of Gradient Compression", arXiv:2103.00543'
 _GTOPK = "HKBU-HPML/gtopkssgd scripts/icdcs2019/communication.py@6f57343f"

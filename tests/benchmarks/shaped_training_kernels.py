@@ -20,7 +20,7 @@ from gcsim.compressors.kernels import by_class
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import create
-from gcsim.traces.metered import metered_exchange
+from gcsim.traces.stage1.metered import metered_exchange
 
 SIDE = 1024
 HOOKS: dict[str, tuple[str, dict[str, object]]] = {

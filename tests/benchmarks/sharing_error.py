@@ -26,7 +26,6 @@ import numpy as np
 from gcsim.scenarios import catalog
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Racks, Sharing
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
 )
@@ -42,6 +41,7 @@ from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
     recursive_doubling_allreduce,
 )
 from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
+from gcsim.simulator.fabric.rounds import Fabric
 
 RANKS, NBYTES = 16, 8_000_000
 DRAWS = 9

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 
-from gcsim.analysis.numbers import significant
+from gcsim.analysis.report.numbers import significant
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.fit_file import ModelFit, default_fits
-from gcsim.traces.fitting import fit_trace
-from gcsim.traces.measure import Gradients, Subject, measure
 from gcsim.traces.profile import TrafficProfile
-from gcsim.traces.synthetic import SyntheticTrace
+from gcsim.traces.stage1.measure import Gradients, Subject, measure
+from gcsim.traces.synthetic.fit_file import ModelFit, default_fits
+from gcsim.traces.synthetic.fitting import fit_trace
+from gcsim.traces.synthetic.gradients import SyntheticTrace
 from tests.benchmarks.default_fit import RECORDINGS, recorded
 
 METHODS: tuple[tuple[str, str, dict[str, object]], ...] = (

@@ -18,7 +18,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.traces.allocator import keep_freed_memory
+from gcsim.traces.timing.allocator import keep_freed_memory
 from tests.benchmarks.timing import gradient, timings
 
 SIZES = (1_000_000, 10_000_000, 61_000_000)

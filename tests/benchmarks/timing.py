@@ -24,7 +24,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.traces.allocator import keep_freed_memory
+from gcsim.traces.timing.allocator import keep_freed_memory
 
 ROUNDS = 5
 SMALL = 1 << 18

@@ -20,12 +20,12 @@ from datetime import UTC, datetime
 import torch
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.scenarios.calibrate_device import Calibration, calibrate_device
+from gcsim.scenarios.calibration.device import Calibration, calibrate_device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.traces.allocator import give_back_freed_memory, keep_freed_memory
-from gcsim.traces.device_clock import CpuClock
-from gcsim.traces.kernel_timing import gradient
+from gcsim.traces.timing.allocator import give_back_freed_memory, keep_freed_memory
+from gcsim.traces.timing.clock import CpuClock
+from gcsim.traces.timing.kernels import gradient
 from tests.benchmarks.agreement import SHORTEST, Agreement, agreement
 from tests.benchmarks.direct_times import Direct, direct_times
 from tests.benchmarks.published_costs import published

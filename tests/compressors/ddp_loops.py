@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcsim
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.ddp_collectives import Collectives
+from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, gather_variable
 from gcsim.errors import InputError
 from tests.compressors.ddp_plan import (

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gcsim
-from gcsim.compressors.ddp_collectives import Collectives
+from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,

@@ -25,7 +25,7 @@ from gcsim.compressors.requests import (
     gather_variable,
 )
 from gcsim.errors import InputError
-from gcsim.traces.metered import metered_exchange
+from gcsim.traces.stage1.metered import metered_exchange
 
 WORKERS = 3
 

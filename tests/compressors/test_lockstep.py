@@ -20,7 +20,7 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
 from gcsim.errors import InternalError
-from gcsim.traces import cache
+from gcsim.traces.stage1 import cache
 from tests.simulator.one_bucket import one_bucket
 
 

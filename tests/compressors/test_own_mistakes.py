@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gcsim.cli import app
+from gcsim.cli.app import app
 
 NUMBERS: Iterator[int] = count()
 

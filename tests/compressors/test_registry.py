@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from gcsim.cli_gallery import page
+from gcsim.cli.gallery import page
 from gcsim.compressors.base import Family
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.errors import InputError

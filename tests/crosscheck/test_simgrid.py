@@ -16,8 +16,7 @@ import pytest
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Racks, Sharing
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     PIPELINE,
     block_size,
@@ -28,8 +27,9 @@ from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoa
 from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
     recursive_doubling_allreduce,
 )
-from gcsim.simulator.collectives.servers.fair_sharing import Transfer, concurrent_transfers
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.sharing.fair import Transfer, concurrent_transfers
 from tests.crosscheck import simgrid
 
 pytestmark = pytest.mark.skipif(not simgrid.installed(), reason=simgrid.MISSING)

@@ -12,9 +12,9 @@ from fractions import Fraction
 import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
-from gcsim.scenarios.approximation import Approximation, Drawn
-from gcsim.scenarios.uncertain import uncertain_inputs
-from gcsim.scenarios.worlds import STATED, World, alone, training_in
+from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.figures import uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, training_in
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.predict import predict

@@ -12,16 +12,16 @@ import torch
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
 from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
-from gcsim.scenarios.calibrate_device import Calibration, calibrate_device, primitive_curves
-from gcsim.scenarios.calibrate_kernels import time_compressors
+from gcsim.scenarios.calibration.device import Calibration, calibrate_device, primitive_curves
+from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import read_devices
-from gcsim.scenarios.device_file import device_yaml, write_device
+from gcsim.scenarios.catalog.device_file import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.curves import ExactCurve
 from gcsim.simulator.devices.device import Device
-from gcsim.traces import device_clock
-from gcsim.traces.device_clock import CpuClock, Spread
-from gcsim.traces.kernel_cases import CASES, Case, cost_of
+from gcsim.traces.timing import clock as device_clock
+from gcsim.traces.timing.clock import CpuClock, Spread
+from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 
 LAUNCH = {kind: (place + 1) * 1e-6 for place, kind in enumerate(KERNEL_CLASSES)}
 BANDWIDTH = {kind: (place + 1) * 3e9 for place, kind in enumerate(KERNEL_CLASSES)}

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.scenarios.calibrate_framework import (
+from gcsim.scenarios.calibration.framework import (
     CODES,
     SHAPES,
     CodeCost,
@@ -18,7 +18,7 @@ from gcsim.scenarios.calibrate_framework import (
     fitted,
     time_framework,
 )
-from gcsim.scenarios.schema_training import TrainingSection
+from gcsim.scenarios.sections.training import TrainingSection
 from gcsim.simulator.training import Framework
 
 costs = st.floats(1e-6, 1e-3)

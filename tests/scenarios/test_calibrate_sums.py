@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from gcsim.scenarios.calibrate_sums import time_sums
+from gcsim.scenarios.calibration.sums import time_sums
 from gcsim.simulator.sums import DTYPES
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.document import LARGEST, read, read_file, scalar, write
+from gcsim.scenarios.reading.document import LARGEST, read, read_file, scalar, write
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,23 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import run as module
-from gcsim.scenarios.kernel_use import use
-from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import traffic_profiles
+from gcsim.scenarios.running.kernel_use import use
+from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.uncertain import NO_OVERLAP, Figure, Input, uncertain_inputs
-from gcsim.scenarios.worlds import World, cluster_in, draw, passes_in, training_in, value
-from gcsim.simulator.collectives.nccl_allreduce import enabled, predicted
+from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, Figure, Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import (
+    World,
+    cluster_in,
+    draw,
+    passes_in,
+    training_in,
+    value,
+)
+from gcsim.simulator.collectives.nccl import enabled, predicted
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict

@@ -10,9 +10,9 @@ import pytest
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
-from gcsim.scenarios.document import write
-from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.host import Host

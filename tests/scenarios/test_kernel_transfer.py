@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gcsim.scenarios.calibrate_device import primitive_curves
-from gcsim.scenarios.calibrate_kernels import time_compressors
+from gcsim.scenarios.calibration.device import primitive_curves
+from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.traces.kernel_timing import gradient
+from gcsim.traces.timing.kernels import gradient
 from tests.benchmarks.agreement import agreement
 from tests.benchmarks.direct_times import direct_times
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.scenarios import catalog
-from gcsim.scenarios.checking import exact_number
-from gcsim.scenarios.document import read, write
-from gcsim.scenarios.link_csv import MOST_POINTS
-from gcsim.scenarios.link_plain import number_text
-from gcsim.scenarios.link_section import (
+from gcsim.scenarios.links.csv_table import MOST_POINTS
+from gcsim.scenarios.links.plain import number_text
+from gcsim.scenarios.links.section import (
     LinkSection,
     link_facts,
     plain_link,
 )
+from gcsim.scenarios.reading.checking import exact_number
+from gcsim.scenarios.reading.document import read, write
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load

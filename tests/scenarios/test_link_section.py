@@ -11,16 +11,16 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.link_parts import (
+from gcsim.scenarios.links.parts import (
     FactorSection,
     JitterSection,
     LossSection,
     UplinkSection,
 )
-from gcsim.scenarios.link_section import (
+from gcsim.scenarios.links.section import (
     LinkSection,
 )
-from gcsim.scenarios.named_files import read_link
+from gcsim.scenarios.reading.named_files import read_link
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import link, load, problem, problems
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gcsim.errors import InputError, InternalError
-from gcsim.scenarios.checking import Section, check
-from gcsim.scenarios.document import read, read_file
-from gcsim.scenarios.link_csv import MOST_POINTS, RATE_UNITS
-from gcsim.scenarios.link_section import (
+from gcsim.scenarios.links.csv_table import MOST_POINTS, RATE_UNITS
+from gcsim.scenarios.links.rate_trace import TraceSection
+from gcsim.scenarios.links.section import (
     LinkSection,
     read_traces,
 )
-from gcsim.scenarios.link_trace import TraceSection
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import read, read_file
 from gcsim.simulator.network.links import RateTrace
 from tests.scenarios.link_files import TRACED, File, built, csv, link, problem
 
@@ -206,7 +206,7 @@ def test_a_file_that_is_wrong_throughout_is_not_listed_throughout(tmp_path: Path
 def test_a_files_path_counts_from_the_scenarios_folder_and_an_options_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gcsim.scenarios.overrides import apply
+    from gcsim.scenarios.reading.overrides import apply
 
     (tmp_path / "there").mkdir()
     rows = "seconds,mbit_per_second\n0,{}\n1,{}\n"

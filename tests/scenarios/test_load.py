@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
+from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
-from gcsim.scenarios.schema import schema_json
-from gcsim.traces.models import own_model, shipped_model
+from gcsim.scenarios.sections.file import schema_json
+from gcsim.traces.models.registry import own_model, shipped_model
 from gcsim.traces.passes import PassTimes
 
 GOOD = """\
@@ -652,7 +652,9 @@ def test_a_shipped_trace_is_found_by_its_name_and_a_folder_of_that_name_comes_fi
 ) -> None:
     shipped = tmp_path / "package" / "resnet-early"
     shipped.mkdir(parents=True)
-    monkeypatch.setattr("gcsim.scenarios.workload.shipped_traces", lambda: {shipped.name: shipped})
+    monkeypatch.setattr(
+        "gcsim.scenarios.sections.workload.shipped_traces", lambda: {shipped.name: shipped}
+    )
     text = changed("{source: live, workers: 2}", "{source: recorded, trace: resnet-early}")
     assert load(tmp_path, text).gradients == RecordedGradients(trace=shipped, workers=None)
     (tmp_path / "resnet-early").mkdir()

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from gcsim.errors import InputError, TraceError
-from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.record import check_trace
+from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.run import run
+from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.scenario import Scenario, SyntheticGradients
-from gcsim.traces.fit_file import default_fits, write_fits
-from gcsim.traces.model_entry import TableLayer
-from gcsim.traces.model_table import facts_and_parameters, layer_table, table_facts, table_text
-from gcsim.traces.models import shipped_model
-from gcsim.traces.record import record_live
+from gcsim.traces.models.entry import TableLayer
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.models.table import facts_and_parameters, layer_table, table_facts, table_text
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.synthetic.fit_file import default_fits, write_fits
 
 TABLE = """\
 name,shape,forward_flops
@@ -189,7 +189,7 @@ def test_loading_a_table_imports_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from gcsim.scenarios.load import load_scenario\n"
-        "from gcsim.scenarios.record import check_trace\n"
+        "from gcsim.scenarios.running.gradients import check_trace\n"
         f"scenario = load_scenario({str(tmp_path / 'a.yaml')!r}, ['compressors=[none]'])\n"
         "check_trace(scenario)\n"
         "assert not {'torch', 'scipy', 'numba', 'matplotlib'} & set(sys.modules)\n"
@@ -243,11 +243,11 @@ def test_a_trace_of_the_same_tensors_serves_a_table(tmp_path: Path) -> None:
 def test_a_table_runs_with_synthetic_gradients_and_every_report_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gcsim.analysis.answer import answer
-    from gcsim.analysis.plot_breakdown import breakdown_figure
-    from gcsim.analysis.plot_speedup import speedup_figure
-    from gcsim.analysis.sources import provenance_notes
-    from gcsim.analysis.table import render
+    from gcsim.analysis.plots.breakdown import breakdown_figure
+    from gcsim.analysis.plots.speedup import speedup_figure
+    from gcsim.analysis.report.answer import answer
+    from gcsim.analysis.report.sources import provenance_notes
+    from gcsim.analysis.report.table import render
 
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     result = run(load(tmp_path))
@@ -273,9 +273,9 @@ def test_a_table_runs_with_synthetic_gradients_and_every_report_says_so(
 def test_other_gradients_carry_no_such_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gcsim.analysis.answer import answer
-    from gcsim.analysis.plot_speedup import speedup_figure
-    from gcsim.analysis.table import render
+    from gcsim.analysis.plots.speedup import speedup_figure
+    from gcsim.analysis.report.answer import answer
+    from gcsim.analysis.report.table import render
 
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     live = "{source: live, warmup_steps: 0, iterations: 1, device: cpu}"
@@ -302,7 +302,7 @@ def test_a_model_with_code_may_have_synthetic_gradients_and_a_fit_of_its_own(
 
 
 def test_another_fit_makes_another_profile(tmp_path: Path) -> None:
-    from gcsim.scenarios.keys import profile_key
+    from gcsim.scenarios.running.keys import profile_key
 
     fit = default_fits()[0]
     changed = fit.model_copy(update={"scatter": fit.scatter + 0.1})
@@ -333,7 +333,7 @@ def test_a_damaged_fit_is_told_by_check(tmp_path: Path) -> None:
 def test_a_large_table_needs_the_memory_of_a_bucket_only(tmp_path: Path) -> None:
     """Elements that are drawn for one bucket, of a model that would not fit a disk."""
     from gcsim.compressors.bucket import BucketLayout, TensorSlice
-    from gcsim.scenarios.synthetic import open_synthetic
+    from gcsim.scenarios.sections.synthetic import open_synthetic
 
     rows = "".join(f"layer{n}.weight,50000x50000,5000000000\n" for n in range(40))
     table = "name,shape,forward_flops\nsmall.weight,30x40,2400\n" + rows

@@ -10,13 +10,13 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.document import write
-from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.named_files import names_a_file
+from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.reading.named_files import names_a_file
+from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sweep_grid import read_grid
-from gcsim.scenarios.sweep_points import points
+from gcsim.scenarios.sweeps.grid import read_grid
+from gcsim.scenarios.sweeps.points import points
 
 US = Fraction(1, 10**6)
 

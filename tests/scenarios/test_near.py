@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gcsim.scenarios.near import DOUBLINGS, luck_of, told_apart
+from gcsim.scenarios.uncertainty.close_pairs import DOUBLINGS, luck_of, told_apart
 from gcsim.simulator.luck import Luck, error_of_difference, standard_error
 from gcsim.simulator.predict import Prediction
 

@@ -11,9 +11,9 @@ import pytest
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.schema import ScenarioFile
-from gcsim.scenarios.schema_cluster import ClusterSection, CollectivesSection
-from gcsim.scenarios.schema_training import TrainingSection
+from gcsim.scenarios.sections.cluster import ClusterSection, CollectivesSection
+from gcsim.scenarios.sections.file import ScenarioFile
+from gcsim.scenarios.sections.training import TrainingSection
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
 WHOLE, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -59,7 +59,7 @@ def test_every_key_is_on_the_page(section: type[ScenarioFile]) -> None:
 
 
 def test_every_key_of_a_link_is_on_the_page() -> None:
-    from gcsim.scenarios.link_section import LinkSection
+    from gcsim.scenarios.links.section import LinkSection
 
     missing = [key for key in LinkSection.model_fields if not re.search(rf"\b{key}\b", PAGE)]
     assert missing == []

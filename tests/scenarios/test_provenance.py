@@ -10,11 +10,11 @@ import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.scenarios import catalog
-from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.passes import measured_passes
-from gcsim.scenarios.provenance import provenance
+from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.traces.profile import Layer, ModelFacts, Quality, TrafficProfile
 

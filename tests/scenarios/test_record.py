@@ -9,11 +9,11 @@ import torch
 
 from gcsim.errors import TraceError
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.record import check_trace
 from gcsim.scenarios.run import run
-from gcsim.traces.live import WorkerGradients
+from gcsim.scenarios.running.gradients import check_trace
 from gcsim.traces.profile import Layer, ModelFacts
-from gcsim.traces.writing import TraceWriter
+from gcsim.traces.stage1.live import WorkerGradients
+from gcsim.traces.storage.writing import TraceWriter
 
 TEXT = """\
 model: lenet

@@ -18,17 +18,17 @@ from torch.profiler import profile
 import gcsim
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.errors import InputError
-from gcsim.scenarios import recorded
-from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.passes import measured_passes
-from gcsim.scenarios.record import check_trace
+from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.running.gradients import check_trace
+from gcsim.scenarios.sections import recorded
+from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.clock import picoseconds
-from gcsim.traces.manifest import MANIFEST, manifest_text, read_manifest
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import ModelFacts, Quality, TrafficProfile
-from gcsim.traces.record import record_live
-from gcsim.traces.store import Trace, recorded_passes
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.storage.manifest import MANIFEST, manifest_text, read_manifest
+from gcsim.traces.storage.store import Trace, recorded_passes
 
 SCENARIO = """\
 name: mine
@@ -137,7 +137,7 @@ def test_check_and_the_manifest_need_no_torch(scenario: Path, tmp_path: Path) ->
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from gcsim.scenarios.load import load_scenario\n"
-        "from gcsim.scenarios.record import check_trace\n"
+        "from gcsim.scenarios.running.gradients import check_trace\n"
         f"check_trace(load_scenario({str(scenario)!r}))\n"
         "print('fine')"
     )

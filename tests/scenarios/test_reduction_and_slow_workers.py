@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gcsim.cli import app
+from gcsim.cli.app import app
 from gcsim.errors import InputError
-from gcsim.scenarios.document import write
-from gcsim.scenarios.keys import profile_key
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.run import run
+from gcsim.scenarios.running.faults import survivors
+from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.survivors import survivors
-from gcsim.scenarios.sweep_grid import read_grid
-from gcsim.scenarios.sweep_points import points
-from gcsim.scenarios.transports import defaults
+from gcsim.scenarios.sections.transports import defaults
+from gcsim.scenarios.sweeps.grid import read_grid
+from gcsim.scenarios.sweeps.points import points
 from gcsim.simulator.cluster import Collectives
 
 TEXT = """\

@@ -13,11 +13,11 @@ import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.scenarios import rows as rows_module
 from gcsim.scenarios import run as module
-from gcsim.scenarios import simulate as simulate_module
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.running import rows as rows_module
+from gcsim.scenarios.running import simulate as simulate_module
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import (

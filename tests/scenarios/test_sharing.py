@@ -10,8 +10,8 @@ import pytest
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
-from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.cluster import IN_ROUNDS
 from gcsim.simulator.collectives.algorithms import ALGORITHMS

@@ -10,7 +10,7 @@ import pytest
 
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
-from gcsim.scenarios.survivors import needed_nodes, survivors
+from gcsim.scenarios.running.faults import needed_nodes, survivors
 
 SCENARIO = """
 model: lenet

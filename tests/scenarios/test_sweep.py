@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim.errors import InputError
-from gcsim.scenarios import sweep_store
-from gcsim.scenarios.document import read
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.reading.document import read
 from gcsim.scenarios.result import row_from
 from gcsim.scenarios.run import run
-from gcsim.scenarios.sweep import sweep
-from gcsim.scenarios.sweep_grid import read_grid, split, written
-from gcsim.scenarios.sweep_points import named, points
-from gcsim.scenarios.sweep_result import SweepResult
-from gcsim.scenarios.sweep_stage1 import Stage1
-from gcsim.scenarios.sweep_tasks import Failure, Outcome, Task, failure
-from gcsim.scenarios.sweep_workers import LocalWorkers, default_jobs, drive
+from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.scenarios.sweeps.grid import read_grid, split, written
+from gcsim.scenarios.sweeps.points import named, points
+from gcsim.scenarios.sweeps.processes import LocalWorkers, default_jobs, drive
+from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.scenarios.sweeps.stage1 import Stage1
+from gcsim.scenarios.sweeps.sweep import sweep
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure
 
 SCENARIO = """\
 name: small
@@ -423,7 +423,7 @@ def test_jobs_by_default_are_no_more_than_cores() -> None:
 
 
 def test_short_memory_means_fewer_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcsim.scenarios.sweep_workers._free_memory", lambda: 100 << 20)
+    monkeypatch.setattr("gcsim.scenarios.sweeps.processes._free_memory", lambda: 100 << 20)
     assert default_jobs() == 1
 
 

@@ -14,16 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.scenarios import catalog, catalog_loops
-from gcsim.scenarios.document import write
-from gcsim.scenarios.keys import profile_key
+from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog import loops as catalog_loops
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.schema import schema_json
-from gcsim.scenarios.sweep_grid import read_grid
-from gcsim.scenarios.sweep_points import points
-from gcsim.scenarios.topology import links_of, random_settings, timed_settings
-from gcsim.scenarios.uncertain import uncertain_inputs
+from gcsim.scenarios.sections.file import schema_json
+from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings
+from gcsim.scenarios.sweeps.grid import read_grid
+from gcsim.scenarios.sweeps.points import points
+from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.noise import longest

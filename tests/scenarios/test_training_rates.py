@@ -8,7 +8,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog_rates import (
+from gcsim.scenarios.catalog.rates import (
     boards,
     layer_times,
     measured_times,
@@ -18,7 +18,7 @@ from gcsim.scenarios.catalog_rates import (
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.devices.training_rates import PRECISIONS
-from gcsim.traces.models import MODELS
+from gcsim.traces.models.registry import MODELS
 
 
 def test_every_rate_has_a_citation_and_every_citation_a_rate() -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
-from gcsim.scenarios.document import write
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.transports import defaults, transports
+from gcsim.scenarios.sections.transports import defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.host import PRICES, Host

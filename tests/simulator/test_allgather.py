@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import Times, seconds
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
 from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times, seconds
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, Wire, entries_of, rows_of
 

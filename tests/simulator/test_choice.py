@@ -14,8 +14,8 @@ from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, Collectives, TransportName
 from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.dispatch import algorithm_of, carry_out
-from gcsim.simulator.collectives.rings.gloo_ring_allgather import gloo_ring_allgather
-from gcsim.simulator.collectives.rings.gloo_ring_allreduce import gloo_ring_allreduce
+from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
+from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.staging import copy_times
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link

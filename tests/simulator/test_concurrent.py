@@ -28,10 +28,10 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.delays import collective_key
 from gcsim.simulator.network.links import Jitter, Link, RateTrace, SizeFactor
-from gcsim.simulator.steps.concurrent import Rings, TwoSlots
-from gcsim.simulator.steps.message_ring import NOTHING, RingProgram
-from gcsim.simulator.steps.ring_programs import RingPrograms, gloo_allgather, gloo_allreduce
-from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
+from gcsim.simulator.steps.events.message_ring import NOTHING, RingProgram
+from gcsim.simulator.steps.events.ring_programs import RingPrograms, gloo_allgather, gloo_allreduce
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from gcsim.simulator.sums import Sums
 

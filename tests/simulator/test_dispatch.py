@@ -26,10 +26,10 @@ from gcsim.simulator.collectives.dispatch import (
     carry_out,
 )
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.allreduce import traffic as allreduce_traffic
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
-from gcsim.simulator.collectives.rings.ring_allreduce import traffic as allreduce_traffic
 from gcsim.simulator.collectives.servers.parameter_server import parameter_server
 from gcsim.simulator.collectives.staging import copy_times
 from gcsim.simulator.devices.device import Device

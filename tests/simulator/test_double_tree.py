@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.trees import double_tree_allreduce as double_tree_allreduce_module
-from gcsim.simulator.collectives.trees.double_tree import Tree, double_tree
-from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.double import allreduce as double_tree_allreduce_module
+from gcsim.simulator.collectives.trees.double.allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.double.shape import Tree, double_tree
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, slowed

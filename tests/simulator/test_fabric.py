@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives import round_paths
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.link_table import LinkTable, scaled
-from gcsim.simulator.collectives.round_paths import Framing
+from gcsim.simulator.fabric import round_paths
+from gcsim.simulator.fabric.link_table import LinkTable, scaled
+from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link, SizeFactor, Uplink
 from gcsim.simulator.network.paths import path, slowed, through
 

@@ -17,16 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
-from gcsim.simulator.collectives.servers import fluid_flows, fluid_levels, incast
-from gcsim.simulator.collectives.servers.fair_sharing import (
+from gcsim.simulator.network.rate_trace import RateTrace
+from gcsim.simulator.sharing import flows as fluid_flows
+from gcsim.simulator.sharing import incast
+from gcsim.simulator.sharing import levels as fluid_levels
+from gcsim.simulator.sharing.fair import (
     Transfer,
     concurrent_transfers,
     max_min_rates,
     share_fairly,
 )
-from gcsim.simulator.collectives.servers.fluid_levels import Crossings
-from gcsim.simulator.collectives.servers.fluid_model import Capacity, FlowClass, Supply
-from gcsim.simulator.network.rate_trace import RateTrace
+from gcsim.simulator.sharing.levels import Crossings
+from gcsim.simulator.sharing.model import Capacity, FlowClass, Supply
 from tests.simulator.fluid_oracle import Flow, rates_of, simulate
 
 PS = Fraction(1, 10**12)

@@ -22,11 +22,9 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives, Racks, Sharing
-from gcsim.simulator.collectives import round_paths
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rounds import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
@@ -36,12 +34,14 @@ from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
 )
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
-from gcsim.simulator.collectives.servers.fluid_local import LocalFlows
-from gcsim.simulator.collectives.servers.fluid_model import Capacity, FlowClass
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.fabric import round_paths
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Link, Loss, RateTrace, SizeFactor
 from gcsim.simulator.network.paths import inward, outward, path, through
+from gcsim.simulator.sharing.local import LocalFlows
+from gcsim.simulator.sharing.model import Capacity, FlowClass
 from tests.simulator.fluid_oracle import Medium, Rate, begins
 from tests.simulator.test_fair_sharing import networks, simulated
 from tests.simulator.test_logarithmic_collectives import (

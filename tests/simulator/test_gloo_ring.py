@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings.gloo_ring_allgather import gloo_ring_allgather
-from gcsim.simulator.collectives.rings.gloo_ring_allreduce import gloo_ring_allreduce, segments
-from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
+from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.network.links import Link, SizeFactor
 from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
 
@@ -379,7 +379,7 @@ def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -
 def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     entry, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
     whole = gloo_ring_allreduce(entry, 61, links, key=3)
-    monkeypatch.setattr("gcsim.simulator.collectives.rings.ring_announced.DRAWN_AT_A_TIME", 15)
+    monkeypatch.setattr("gcsim.simulator.collectives.rings.announced.DRAWN_AT_A_TIME", 15)
     assert (gloo_ring_allreduce(entry, 61, links, key=3) == whole).all()
 
 

@@ -23,11 +23,11 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out, traffic_of
-from gcsim.simulator.collectives.rings.gloo_ring_allreduce import segments
+from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Traffic, Work
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.steps.ring_programs import RingPrograms
+from gcsim.simulator.steps.events.ring_programs import RingPrograms
 
 NETWORK = Link(name="net", bandwidth=Fraction(125 * 10**6), latency=Fraction(50, 10**6))
 BUS = Link(name="bus", bandwidth=Fraction(12 * 10**9), latency=Fraction(10, 10**6))

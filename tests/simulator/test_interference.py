@@ -1,7 +1,7 @@
 """Does a step in which computations and collectives slow each other take what it must?
 
 The oracle follows one rank picosecond by picosecond, with exact shares of work done, from the rules
-of `step_plan.py` and the two speeds of `interference.py`.
+of `step_plan.py` and the two speeds of `events/interference.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.steps import step, vector_step
-from gcsim.simulator.steps.interference import interfering
+from gcsim.simulator.steps.events import step
+from gcsim.simulator.steps.events.interference import interfering
 from gcsim.simulator.steps.step_plan import StepPlan
+from gcsim.simulator.steps.vectors import step as vector_step
 from tests.simulator.random_plans import bucket, compute, fixed, plans, same, skewed
 from tests.simulator.tick import Tick
 

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds import rounds
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
     binomial_broadcast,
@@ -49,6 +48,7 @@ from gcsim.simulator.collectives.rounds.scatter_allgather_broadcast import (
     binomial_scatter,
     scatter_allgather_broadcast,
 )
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.paths import path, slowed, through

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelCost
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.steps.steady import simulate_steady
+from gcsim.simulator.steps.events.steady import simulate_steady
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, StepPlan
 from gcsim.traces.profile import Compute
 from tests.simulator.random_plans import bucket, compute, fixed, skewed

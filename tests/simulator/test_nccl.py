@@ -19,8 +19,7 @@ import simpy
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.nccl_allreduce import (
+from gcsim.simulator.collectives.nccl import (
     MODES,
     Kind,
     Mode,
@@ -31,9 +30,10 @@ from gcsim.simulator.collectives.nccl_allreduce import (
     predicted,
     tree_piece,
 )
-from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
-from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.trees.double.allreduce import double_tree_allreduce
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through
 

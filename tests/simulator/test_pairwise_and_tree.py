@@ -22,7 +22,6 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds import card_exchange, direct_exchange
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
@@ -30,6 +29,7 @@ from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
 from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, slowed, through

@@ -28,8 +28,8 @@ from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, schedule_of_period
 from gcsim.simulator.steps import averages, counted
 from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Schedule
-from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan
 from gcsim.simulator.training import (
     Framework,

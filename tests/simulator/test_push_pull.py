@@ -27,7 +27,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import predict, schedule_of_period
 from gcsim.simulator.push_pull import by_servers, carried, way, ways
-from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import (
     Compute,

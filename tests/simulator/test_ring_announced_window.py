@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gcsim.simulator.collectives.rings.gloo_ring_allreduce import LARGEST_SEGMENT, program
-from gcsim.simulator.collectives.rings.ring_announced import AnnouncedRing, _odd_run
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing, _odd_run
+from gcsim.simulator.collectives.rings.gloo_allreduce import LARGEST_SEGMENT, program
 from gcsim.simulator.network.links import Link
 
 NETWORK = Link(name="net", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))

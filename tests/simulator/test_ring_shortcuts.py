@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings import ring_allreduce as allreduce
-from gcsim.simulator.collectives.rings.ring import PreparedRing, ring
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks, ring_allreduce
-from gcsim.simulator.collectives.rings.ring_cache import Prepared
-from gcsim.simulator.collectives.rings.ring_messages import Blocks
+from gcsim.simulator.collectives.rings import allreduce
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.messages import Blocks
+from gcsim.simulator.collectives.rings.recurrence import PreparedRing, ring
 from gcsim.simulator.network.links import Jitter, Link
 from tests.simulator.ring_wire import CONSTANT, PS, RANDOM, SIZED, TAILS, TIMED, plain
 
@@ -205,7 +205,7 @@ def test_delays_are_drawn_again_for_each_key_and_only_add() -> None:
 def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     links, entry = [RANDOM[r % 5] for r in range(7)], times([r * 5 for r in range(7)])
     whole = ring_allgather(entry, list(range(7)), links, key=3)
-    monkeypatch.setattr("gcsim.simulator.collectives.rings.ring.DRAWN_AT_A_TIME", 15)
+    monkeypatch.setattr("gcsim.simulator.collectives.rings.recurrence.DRAWN_AT_A_TIME", 15)
     assert (ring_allgather(entry, list(range(7)), links, key=3) == whole).all()
 
 

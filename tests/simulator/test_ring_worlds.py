@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.collectives.rings.ring_worlds import RingWorlds
+from gcsim.simulator.collectives.rings.worlds import RingWorlds
 from gcsim.simulator.host import Host
 from gcsim.simulator.sums import Sums
 from tests.simulator.test_predict import cluster

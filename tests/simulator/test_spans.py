@@ -1,8 +1,8 @@
 """What spans tell beside their times: resources, slots, waits, and what the loader does.
 
 Times themselves are those of the parts (`test_step.py`). Here: a collective's wait ends when its
-last rank enters; slots are the fewest; the loader's work is the recurrence of `input_loader.py`,
-written out again.
+last rank enters; slots are the fewest; the loader's work is the recurrence of
+`events/input_loader.py`, written out again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.simulator.steps.ledger import Ledger
-from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.breakdown import Ledger
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import Run, Span, StepPlan
 from tests.simulator.random_plans import bucket, compute, fixed, plans, skewed
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
-from gcsim.simulator.steps import vector_steady
 from gcsim.simulator.steps.cycles import Search
-from gcsim.simulator.steps.message_ring import RingProgram
+from gcsim.simulator.steps.events.message_ring import RingProgram
+from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, beginning
-from gcsim.simulator.steps.steady import Events, TooManyClassesError, simulate_steady
-from gcsim.simulator.steps.step import simulate
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, StepPlan
+from gcsim.simulator.steps.vectors import steady as vector_steady
 from tests.simulator.random_plans import (
     bucket,
     compute,

@@ -23,9 +23,9 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.communicator import Communicator, Request
-from gcsim.simulator.steps.input_loader import Loader
-from gcsim.simulator.steps.step import simulate
+from gcsim.simulator.steps.events.communicator import Communicator, Request
+from gcsim.simulator.steps.events.input_loader import Loader
+from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Run, StepPlan
 from tests.simulator.random_plans import (
     all_paces,

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times, seconds
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     block_size,
     synchronous_ring_allgatherv,

@@ -22,8 +22,8 @@ from gcsim.simulator.cluster import (
     Racks,
 )
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.rings.ring_allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through
@@ -241,7 +241,7 @@ def test_every_collective_knows_what_time_it_is() -> None:
 
 def test_what_is_remembered_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcsim.simulator.collectives.dispatch._KEPT_BYTES", 4096)
-    monkeypatch.setattr("gcsim.simulator.collectives.fabric._KEPT_BYTES", 1 << 16)
+    monkeypatch.setattr("gcsim.simulator.fabric.rounds._KEPT_BYTES", 1 << 16)
     on = cluster(8, all_reduce="halving_doubling")
     memo = CollectiveMemo(on)
     for number in range(200):

@@ -1,7 +1,7 @@
 """Does the vector engine give what the rules of a step say, to the picosecond?
 
-Three engines that share no code: `vector_step.py`, the SimPy model of `step.py`, and the oracle of
-`step_oracle.py`, which plays picosecond by picosecond.
+Three engines that share no code: `vectors/step.py`, the SimPy model of `events/step.py`, and the
+oracle of `step_oracle.py`, which plays picosecond by picosecond.
 """
 
 from __future__ import annotations
@@ -20,20 +20,17 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps import (
-    steady,
-    step,
-    vector_ends,
-    vector_layout,
-    vector_loops,
-    vector_ranks,
-    vector_steady,
-    vector_streams,
-)
+from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.steps.vector_ranks import PARTS
-from gcsim.simulator.steps.vector_step import simulate
+from gcsim.simulator.steps.vectors import ends as vector_ends
+from gcsim.simulator.steps.vectors import layout as vector_layout
+from gcsim.simulator.steps.vectors import loops as vector_loops
+from gcsim.simulator.steps.vectors import ranks as vector_ranks
+from gcsim.simulator.steps.vectors import steady as vector_steady
+from gcsim.simulator.steps.vectors import streams as vector_streams
+from gcsim.simulator.steps.vectors.ranks import PARTS
+from gcsim.simulator.steps.vectors.step import simulate
 from tests.simulator.step_oracle import (
     Oracle,
     at_random,

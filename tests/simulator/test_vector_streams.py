@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcsim.simulator.steps import vector_streams
-from gcsim.simulator.steps.vector_loops import (
+from gcsim.simulator.steps.vectors import streams as vector_streams
+from gcsim.simulator.steps.vectors.loops import (
     HEAD,
     NOTHING,
     PLACE,

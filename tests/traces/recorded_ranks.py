@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
 from gcsim.errors import InputError
-from gcsim.traces import recording_ranks
+from gcsim.traces.recording import ranks as recording_ranks
 
 RANKS, STEPS = 2, 8
 KINDS = ("alone", "together", "views", "apart", "nan")

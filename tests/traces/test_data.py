@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gcsim.errors import InputError
-from gcsim.traces.data import CLASSES, Textures
+from gcsim.traces.tasks.images import CLASSES, Textures
 
 
 def test_a_sample_depends_on_seed_worker_step_and_position_alone() -> None:

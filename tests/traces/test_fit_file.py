@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from gcsim.errors import InputError
-from gcsim.traces.fit_file import DEFAULT, POINTS, ModelFit, default_fits, read_fits, write_fits
+from gcsim.traces.synthetic.fit_file import (
+    DEFAULT,
+    POINTS,
+    ModelFit,
+    default_fits,
+    read_fits,
+    write_fits,
+)
 
 
 def document() -> dict[str, Any]:
@@ -120,7 +127,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_reading_a_fit_imports_no_torch() -> None:
     code = (
         "import sys\n"
-        "from gcsim.traces.fit_file import default_fits\n"
+        "from gcsim.traces.synthetic.fit_file import default_fits\n"
         "default_fits()\n"
         "assert not {'torch', 'scipy', 'numba', 'matplotlib'} & set(sys.modules)\n"
     )

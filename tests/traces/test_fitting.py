@@ -14,17 +14,17 @@ from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.fit_file import default_fits
-from gcsim.traces.fitting import _waves, fit_trace
-from gcsim.traces.fitting_statistics import best_family, coherence, leading, persistent
-from gcsim.traces.live import WorkerGradients
-from gcsim.traces.measure import Gradients, Subject, measure
-from gcsim.traces.models import shipped_model
+from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
-from gcsim.traces.record import record_live
-from gcsim.traces.store import Trace
-from gcsim.traces.synthetic import SyntheticTrace
-from gcsim.traces.writing import TraceWriter
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.stage1.live import WorkerGradients
+from gcsim.traces.stage1.measure import Gradients, Subject, measure
+from gcsim.traces.storage.store import Trace
+from gcsim.traces.storage.writing import TraceWriter
+from gcsim.traces.synthetic.fit_file import default_fits
+from gcsim.traces.synthetic.fitting import _waves, fit_trace
+from gcsim.traces.synthetic.gradients import SyntheticTrace
+from gcsim.traces.synthetic.statistics import best_family, coherence, leading, persistent
 
 Make = Callable[[int, int], torch.Tensor]
 

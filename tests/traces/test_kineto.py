@@ -20,11 +20,11 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from gcsim.errors import InputError
-from gcsim.traces import kineto_json
-from gcsim.traces.building import build_model, trainable
-from gcsim.traces.kineto import check_profile, examine_profile, read_profile
-from gcsim.traces.kineto_json import events
-from gcsim.traces.models import shipped_model
+from gcsim.traces.kineto import json_stream as kineto_json
+from gcsim.traces.kineto.iterations import check_profile, examine_profile, read_profile
+from gcsim.traces.kineto.json_stream import events
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.registry import shipped_model
 
 Event = dict[str, Any]
 Parameters = list[tuple[str, tuple[int, ...]]]

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from torch import nn
 
-from gcsim.traces.building import build_model
-from gcsim.traces.facts import model_facts
-from gcsim.traces.layer_kinds import kind_of, kind_of_shape, outputs_of_shape
-from gcsim.traces.models import MODELS
+from gcsim.traces.models.building import build_model
+from gcsim.traces.models.facts import model_facts
+from gcsim.traces.models.layer_kinds import kind_of, kind_of_shape, outputs_of_shape
+from gcsim.traces.models.registry import MODELS
 
 LAYERS = {
     nn.Conv2d(8, 8, 3): "conv3x3",

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from gcsim.compressors import meter
-from gcsim.traces.building import trainable
-from gcsim.traces.losses import sample_losses
-from gcsim.traces.models import MODELS
-from gcsim.traces.networks_bert import Bert
-from gcsim.traces.networks_gpt2 import Gpt2
-from gcsim.traces.networks_lstm import LstmLanguageModel
-from gcsim.traces.networks_transformer import transformer_small
-from gcsim.traces.second_moments import Moments, second_moments
-from gcsim.traces.torch_generator import keyed_generator
+from gcsim.traces.models.building import trainable
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.torch_generator import keyed_generator
+from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.networks.bert import Bert
+from gcsim.traces.networks.gpt2 import Gpt2
+from gcsim.traces.networks.lstm import LstmLanguageModel
+from gcsim.traces.networks.transformer import transformer_small
+from gcsim.traces.tasks.losses import sample_losses
 
 BATCH, LENGTH, CLASSES = 5, 7, 11
 ENTRY = replace(MODELS["transformer_small"], input_shape=(LENGTH,), classes=CLASSES)

@@ -16,9 +16,9 @@ from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
 from gcsim.files import cache_folder
-from gcsim.traces import cache
-from gcsim.traces.measure import Subject, measure, steps_to_run
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
+from gcsim.traces.stage1 import cache
+from gcsim.traces.stage1.measure import Subject, measure, steps_to_run
 
 LAYOUTS = (
     BucketLayout(index=0, slices=(TensorSlice(name="head", shape=(10, 20), offset=0, index=1),)),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelCost
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.recorder import Recorder
-from gcsim.traces.metered import metered_exchange
+from gcsim.traces.stage1.metered import metered_exchange
 
 
 def cost(name: str, nbytes: int) -> KernelCost:

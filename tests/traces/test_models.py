@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from gcsim.errors import InputError
-from gcsim.traces.building import build_model, trainable
-from gcsim.traces.facts import model_facts
-from gcsim.traces.model_entry import ModelEntry
-from gcsim.traces.models import MODELS, own_model, shipped_model
-from gcsim.traces.networks_resnet import ZeroPadded
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.facts import model_facts
+from gcsim.traces.models.registry import MODELS, own_model, shipped_model
+from gcsim.traces.networks.resnet import ZeroPadded
 
 ALEXNET, LENET = shipped_model("alexnet"), shipped_model("lenet")
 ALEXNET_SHAPES = [  # torchvision.models.alexnet().named_parameters()
@@ -144,7 +144,7 @@ def test_lenet_is_the_variant_of_61706_parameters() -> None:
 
 
 def test_the_table_is_read_without_torch() -> None:
-    code = "import sys; import gcsim.traces.building; sys.exit('torch' in sys.modules)"
+    code = "import sys; import gcsim.traces.models.building; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,12 +10,12 @@ import torch
 
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.building import build_model
-from gcsim.traces.data import Textures
-from gcsim.traces.live import LiveTrainer
-from gcsim.traces.models import shipped_model
-from gcsim.traces.record import record_live
-from gcsim.traces.store import Trace
+from gcsim.traces.models.building import build_model
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.stage1.live import LiveTrainer
+from gcsim.traces.storage.store import Trace
+from gcsim.traces.tasks.images import Textures
 
 LENET: dict[str, Any] = {
     "model": shipped_model("lenet"),

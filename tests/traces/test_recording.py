@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import gcsim
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.second_moments import second_moments
-from gcsim.traces.store import Trace, recorded_passes
+from gcsim.traces.moments.second_moments import second_moments
+from gcsim.traces.storage.store import Trace, recorded_passes
 
 BATCH = 8
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from gcsim.traces import recording_clock
-from gcsim.traces.building import trainable
-from gcsim.traces.recording_clock import OnePass, PassClock, can_be_timed, median_pass
+from gcsim.traces.models.building import trainable
+from gcsim.traces.recording import clock as recording_clock
+from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
 
 
 class ByHand:

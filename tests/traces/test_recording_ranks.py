@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.store import Trace
+from gcsim.traces.storage.store import Trace
 from tests.traces.recorded_ranks import KINDS, RANKS, STEPS, batch, network
 
 SCRIPT = Path(__file__).with_name("recorded_ranks.py")

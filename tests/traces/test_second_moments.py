@@ -11,13 +11,13 @@ from torch.nn.functional import cross_entropy
 
 from gcsim.compressors import meter
 from gcsim.errors import InputError
-from gcsim.traces import layer_moments
-from gcsim.traces.building import build_model, trainable
-from gcsim.traces.data import Textures
-from gcsim.traces.models import shipped_model
-from gcsim.traces.networks_resnet import resnet20_cifar10
-from gcsim.traces.second_moments import Moments, second_moments
-from gcsim.traces.torch_generator import keyed_generator
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.models.torch_generator import keyed_generator
+from gcsim.traces.moments import layers as layer_moments
+from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.networks.resnet import resnet20_cifar10
+from gcsim.traces.tasks.images import Textures
 
 BATCH = 6
 

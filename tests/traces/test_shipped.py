@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.make_shipped import BATCH_SIZE, RECIPES, WORKERS
-from gcsim.traces.models import shipped_model
-from gcsim.traces.shipped import FOLDER, shipped_traces
-from gcsim.traces.store import Trace
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.storage.make_shipped import BATCH_SIZE, RECIPES, WORKERS
+from gcsim.traces.storage.shipped import FOLDER, shipped_traces
+from gcsim.traces.storage.store import Trace
 
 
 def test_each_model_is_there_early_in_the_middle_and_late() -> None:

@@ -16,12 +16,12 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.errors import InputError, TraceError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.live import WorkerGradients
-from gcsim.traces.manifest import read_manifest
 from gcsim.traces.profile import Layer, ModelFacts
-from gcsim.traces.store import Trace
-from gcsim.traces.tensor_file import file_length, measure_file, write_tensors
-from gcsim.traces.writing import TraceWriter
+from gcsim.traces.stage1.live import WorkerGradients
+from gcsim.traces.storage.manifest import read_manifest
+from gcsim.traces.storage.store import Trace
+from gcsim.traces.storage.tensor_file import file_length, measure_file, write_tensors
+from gcsim.traces.storage.writing import TraceWriter
 
 SHAPES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("body.weight", (4, 3, 2)),
@@ -340,7 +340,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gcsim.traces.writing.write_tensors", full)
+    monkeypatch.setattr("gcsim.traces.storage.writing.write_tensors", full)
     with pytest.raises(InputError, match="cannot write: No space left on device"):
         record(tmp_path / "trace")
     assert list(tmp_path.iterdir()) == []

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.fit_file import POINTS, ModelFit, Wave
-from gcsim.traces.fit_mapping import kinds, mapped
 from gcsim.traces.profile import Layer, ModelFacts
-from gcsim.traces.synthetic import SyntheticTrace
-from gcsim.traces.synthetic_tensor import SyntheticTensor, unit_draws
+from gcsim.traces.synthetic.fit_file import POINTS, ModelFit, Wave
+from gcsim.traces.synthetic.fit_mapping import kinds, mapped
+from gcsim.traces.synthetic.gradients import SyntheticTrace
+from gcsim.traces.synthetic.tensor import SyntheticTensor, unit_draws
 
 SIDE: dict[str, Any] = {
     "scale": [1.0] * len(POINTS), "silent": [], "population": [0.3, 0.2], "family": "normal",

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from gcsim.errors import InputError
-from gcsim.traces import python_text as source
-from gcsim.traces.building import build_model
-from gcsim.traces.data_digits import digits
-from gcsim.traces.live import LiveTrainer
-from gcsim.traces.losses import sample_losses
-from gcsim.traces.model_entry import ModelEntry
-from gcsim.traces.models import MODELS
-from gcsim.traces.python_text import TokenSequences, python_text
-from gcsim.traces.tasks import TASKS, described, make_task
+from gcsim.traces.models.building import build_model
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.stage1.live import LiveTrainer
+from gcsim.traces.tasks import python_text as source
+from gcsim.traces.tasks.digits import digits
+from gcsim.traces.tasks.losses import sample_losses
+from gcsim.traces.tasks.python_text import TokenSequences, python_text
+from gcsim.traces.tasks.registry import TASKS, described, make_task
 
 
 def entry(task: str, **changes: Any) -> ModelEntry:
@@ -105,7 +105,7 @@ def test_anything_that_is_not_printable_ascii_is_one_character(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = source.PythonText(text="\n ~\té€😀", source="made here")
-    monkeypatch.setattr("gcsim.traces.data_characters.python_text", lambda: text)
+    monkeypatch.setattr("gcsim.traces.tasks.characters.python_text", lambda: text)
     task = make_task(entry("characters", input_shape=(6,)), 0)
     tokens, labels = task.batch(1, worker=0, step=0)
     assert tokens.tolist() == [[0, 1, 95, 96, 96, 96]]

@@ -11,7 +11,8 @@ With F the end of a rank's send and A the arrival of a piece at it, `entry` for 
     F = max(F of the piece before, A) + serialisation    A of r + 1 = max(F + latency + delay,
                                                                     A of the piece before)
 
-Assumptions: those of `ring.py`, per piece. This is forwarding on arrival; MPICH's rounds, in which
+Assumptions: those of `rings/recurrence.py`, per piece. This is forwarding on arrival; MPICH's
+rounds, in which
 a rank waits for a piece's arrival before it sends the next, take up to 9 times as long where
 latency counts (`synchronous_allgatherv.py`). A rank with nothing to send sends one empty piece.
 
@@ -30,13 +31,13 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.ring_cache import Prepared
-from gcsim.simulator.collectives.rings.ring_messages import (
+from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.messages import (
     DRAWN_AT_A_TIME,
     check_range,
 )
-from gcsim.simulator.collectives.rings.ring_pieces import Pieces, PreparedPieces
-from gcsim.simulator.collectives.rings.ring_traffic import ring_traffic
+from gcsim.simulator.collectives.rings.pieces import Pieces, PreparedPieces
+from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 

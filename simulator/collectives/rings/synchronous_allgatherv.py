@@ -15,7 +15,8 @@ without latency
 
     T <= (sum n_i + (p - 1) m) beta
 
-Assumptions: as in `ring.py`, sends are buffered; a message's number is its place among those of its
+Assumptions: as in `rings/recurrence.py`, sends are buffered; a message's number is its place among
+those of its
 sender; a collective is not over before all have entered (MPICH: a rank that is to receive from
 nobody but its neighbours leaves earlier).
 
@@ -34,13 +35,13 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.ring_cache import Prepared
-from gcsim.simulator.collectives.rings.ring_messages import (
+from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.messages import (
     DRAWN_AT_A_TIME,
     check_range,
 )
-from gcsim.simulator.collectives.rings.ring_pieces import PreparedPieces
-from gcsim.simulator.collectives.rings.ring_traffic import ring_traffic
+from gcsim.simulator.collectives.rings.pieces import PreparedPieces
+from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 

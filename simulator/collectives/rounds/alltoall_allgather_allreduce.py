@@ -8,8 +8,8 @@ With one device a node and equal links, chunks and entries:
 2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as much as a ring; but every chunk is summed in
 one place, so that compressed chunks need not be compressed again at every step.
 
-Assumptions: those of `fabric.py`; an empty chunk still costs a message's latency. The messages of
-the second part are numbers p - 1 to 2 p - 3 of their senders.
+Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency. The
+messages of the second part are numbers p - 1 to 2 p - 3 of their senders.
 
 Source: the all-reduce of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
 19), sec. 4.3 and 4.5, with pairwise exchanges for the reduce-scatter and for the all-gather; for
@@ -24,12 +24,12 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring import NO_COST
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks
+from gcsim.simulator.collectives.rings.allreduce import chunks
+from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
 from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic
 from gcsim.simulator.collectives.rounds.exchanges_in_turn import Exchange, exchange_in_turn
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

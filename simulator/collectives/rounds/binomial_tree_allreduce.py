@@ -8,8 +8,8 @@ With p = 2^k, equal links and entries the last rank leaves after 2 k (alpha + n 
 
     ready[r] = max(ready[r], ready[child] + serialisation + latency) + reduction
 
-Assumptions: those of `fabric.py`; the vector is not cut into pieces; children are taken in a fixed
-order, nearest first, also when one farther away is early.
+Assumptions: those of `fabric/rounds.py`; the vector is not cut into pieces; children are taken in a
+fixed order, nearest first, also when one farther away is early.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2 and
 4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c.
@@ -23,10 +23,10 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.link_table import Ranks
-from gcsim.simulator.collectives.rings.ring import NO_COST
+from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.link_table import Ranks
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

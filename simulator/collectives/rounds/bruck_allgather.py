@@ -7,7 +7,8 @@ With equal links, blocks and entries: ceil(log2 p) alpha + (p - 1)/p n beta for 
 
     ready[j+1] = max(ready[j] + serialisation, arrival from rank r + d)
 
-Assumptions: those of `fabric.py`; sizes are known; a rank sends and receives at the same time and
+Assumptions: those of `fabric/rounds.py`; sizes are known; a rank sends and receives at the same
+time and
 starts the next round when both are done; an empty block still costs a message's latency; putting
 the blocks in order, a copy inside each rank, is free.
 
@@ -23,8 +24,8 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import inlined, loop
 from gcsim.simulator.clock import Picoseconds, Times
-from gcsim.simulator.collectives.fabric import Fabric, reduction
-from gcsim.simulator.collectives.hops import Hops
-from gcsim.simulator.collectives.link_table import Bytes, Ranks
-from gcsim.simulator.collectives.rings.ring import check_range
-from gcsim.simulator.collectives.rings.ring_messages import DRAWN_AT_A_TIME
+from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
+from gcsim.simulator.collectives.rings.recurrence import check_range
+from gcsim.simulator.fabric.hops import Hops
+from gcsim.simulator.fabric.link_table import Bytes, Ranks
+from gcsim.simulator.fabric.rounds import Fabric, reduction
 
 _LARGEST_TABLE = 1 << 20
 """Times by size and card."""

@@ -9,8 +9,8 @@ step's send has left. What a rank has for itself stays where it is.
 A network card carries, at each step, one message each way of each of its node's devices whose
 partner is on another node: they share it.
 
-Assumptions: those of `fabric.py`. The message of step s is number s - 1 of its sender, counted from
-`first`.
+Assumptions: those of `fabric/rounds.py`. The message of step s is number s - 1 of its sender,
+counted from `first`.
 
 Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
 Appl. 19), sec. 4.4.
@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.link_table import Ranks
-from gcsim.simulator.collectives.rings.ring import NO_COST, check_range
+from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
 from gcsim.simulator.collectives.rounds.card_exchange import CardExchange, Parts
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.link_table import Ranks
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 _WORTH_ITS_MEMORY = 1 << 18

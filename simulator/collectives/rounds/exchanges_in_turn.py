@@ -13,14 +13,14 @@ from fractions import Fraction
 from typing import Any
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring import NO_COST
+from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.direct_exchange import (
     MakeParts,
     exchange_directly,
     exchange_in_rounds,
 )
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 
 
 @dataclass(frozen=True, slots=True)

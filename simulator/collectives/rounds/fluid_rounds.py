@@ -14,7 +14,7 @@ Assumptions: messages of other collectives are not there; a switch holds nothing
 from their first byte on (TCP's slow start is not); random delays are those of a path that nobody
 shares.
 
-Source: the fluid of `fair_sharing.py`; Hockney 1994 for what lies around a flow.
+Source: the fluid of `sharing/fair.py`; Hockney 1994 for what lies around a flow.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, picoseconds
-from gcsim.simulator.collectives.link_table import Bytes, LinkTable, Ranks
-from gcsim.simulator.collectives.rings.ring import check_range
-from gcsim.simulator.collectives.servers.fluid_local import LocalFlows
+from gcsim.simulator.collectives.rings.recurrence import check_range
 from gcsim.simulator.collectives.servers.parameter_server import begins
-from gcsim.simulator.collectives.shared_paths import SharedPaths
+from gcsim.simulator.fabric.link_table import Bytes, LinkTable, Ranks
+from gcsim.simulator.fabric.shared_paths import SharedPaths
+from gcsim.simulator.sharing.local import LocalFlows
 
 _NOT_YET = -1
 

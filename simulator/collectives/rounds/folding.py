@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcsim.simulator.collectives.link_table import Ranks
+from gcsim.simulator.fabric.link_table import Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

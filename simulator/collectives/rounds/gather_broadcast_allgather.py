@@ -8,8 +8,8 @@ card carries all n bytes log2 p times.
 With p = 2^k, equal links, blocks and entries the last rank leaves after
 2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.
 
-Assumptions: those of `fabric.py`; sizes are known; blocks are not cut into pieces; an empty block
-still costs a message's latency.
+Assumptions: those of `fabric/rounds.py`; sizes are known; blocks are not cut into pieces; an empty
+block still costs a message's latency.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2;
 Open MPI's coll_basic_allgather.c has the two parts, the gather there linear.
@@ -23,13 +23,13 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
     broadcast_rounds,
     children,
     tree_distances,
 )
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

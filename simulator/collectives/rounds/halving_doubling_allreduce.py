@@ -11,7 +11,8 @@ Otherwise at most two messages of the whole vector more, the first with its redu
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's half) + reduction
 
-Assumptions: those of `fabric.py`; a rank sends and receives at the same time, reduces when both are
+Assumptions: those of `fabric/rounds.py`; a rank sends and receives at the same time, reduces when
+both are
 done, and starts the next round then; an empty chunk still costs a message's latency (MPICH takes
 recursive doubling for vectors of fewer elements than ranks).
 
@@ -27,11 +28,11 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring import NO_COST
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks
+from gcsim.simulator.collectives.rings.allreduce import chunks
+from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

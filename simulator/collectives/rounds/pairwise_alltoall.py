@@ -6,8 +6,8 @@ may differ in length, a round of 8 bytes a pair precedes them.
 With one device a node and equal links, parts and entries: (p - 1)(alpha + n beta / p) for n bytes
 that each rank hands over, its own part included.
 
-Assumptions: those of `fabric.py`; a rank's parts are equal, 1/p of what it hands over, to the byte,
-the longer first.
+Assumptions: those of `fabric/rounds.py`; a rank's parts are equal, 1/p of what it hands over, to
+the byte, the longer first.
 
 Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
 Appl. 19), sec. 4.4.
@@ -21,10 +21,10 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
 from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic
 from gcsim.simulator.collectives.rounds.exchanges_in_turn import Exchange, exchange_in_turn
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 LENGTH_BYTES = 8

@@ -9,8 +9,8 @@ With p = 2^k, equal links, blocks and entries: k alpha + (p - 1)/p n beta for n 
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's blocks)
 
-Assumptions: those of `fabric.py`; sizes are known; a rank sends and receives at the same time and
-starts the next round when both are done; an empty block still costs a message's latency.
+Assumptions: those of `fabric/rounds.py`; sizes are known; a rank sends and receives at the same
+time and starts the next round when both are done; an empty block still costs a message's latency.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1. The
 folding is MPICH's for reductions; its all-gather keeps all ranks and repairs incomplete subtrees.
@@ -24,9 +24,9 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

@@ -8,8 +8,8 @@ before, with its reduction, and one after.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's vector) + reduction
 
-Assumptions: those of `fabric.py`; a rank sends and receives at the same time, reduces when both are
-done, and starts the next round then.
+Assumptions: those of `fabric/rounds.py`; a rank sends and receives at the same time, reduces when
+both are done, and starts the next round then.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.5;
 MPICH, allreduce_intra_recursive_doubling.c.
@@ -23,10 +23,10 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring import NO_COST
+from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

@@ -11,7 +11,8 @@ rank r. Two algorithms:
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's half) + reduction
 
-Assumptions: those of `ring.py` and of `fabric.py`; a rank sends and receives at the same time,
+Assumptions: those of `rings/recurrence.py` and of `fabric/rounds.py`; a rank sends and receives at
+the same time,
 reduces when both are done, and starts the next round then; an empty chunk still costs a message's
 latency (MPICH leaves such messages out).
 
@@ -27,11 +28,11 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring import NO_COST, ring
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks
+from gcsim.simulator.collectives.rings.allreduce import chunks
+from gcsim.simulator.collectives.rings.recurrence import NO_COST, ring
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
 
 

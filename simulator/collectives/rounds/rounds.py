@@ -13,8 +13,8 @@ overtake each other: each is taken up in its round.
 Message m of a rank is its m-th, counted from 0 (`first`, where messages went before).
 
 How messages share what they cross is the fabric's to say (`Fabric.sharing`). Counted: as in
-`round_paths.py`, each has its share among those of its round, whenever they start. Fluid: as in
-`fluid_rounds.py`, among all that cross it at the same time.
+`fabric/round_paths.py`, each has its share among those of its round, whenever they start. Fluid: as
+in `fluid_rounds.py`, among all that cross it at the same time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Picoseconds, Times
-from gcsim.simulator.collectives.fabric import Fabric, reduction
-from gcsim.simulator.collectives.hops import Hops
-from gcsim.simulator.collectives.link_table import Bytes, Ranks
-from gcsim.simulator.collectives.rings.ring import NO_COST, check_range
+from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
 from gcsim.simulator.collectives.rounds.fluid_rounds import FluidRounds, SharedRound
+from gcsim.simulator.fabric.hops import Hops
+from gcsim.simulator.fabric.link_table import Bytes, Ranks
+from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 
 Numbers = NDArray[np.int64]

@@ -2,14 +2,14 @@
 
 The vector is split into p chunks (`ring_allreduce.chunks`). Scatter, from rank 0 along the binomial
 tree: a rank sends each child, the farthest first, the chunks of the child's subtree. All-gather:
-the ring of `ring_allgather.py`. Every rank sends about twice the vector at most, however many ranks
-there are: the choice for long vectors.
+the ring of `rings/allgather.py`. Every rank sends about twice the vector at most, however many
+ranks there are: the choice for long vectors.
 
 With p = 2^k, equal links, chunks and entries the last rank leaves after at most
 (k + p - 1) alpha + 2 (p - 1)/p n beta.
 
-Assumptions: those of `fabric.py` and of `ring.py`; a rank enters the ring when its last chunks have
-left it; an empty chunk still costs a message's latency.
+Assumptions: those of `fabric/rounds.py` and of `rings/recurrence.py`; a rank enters the ring when
+its last chunks have left it; an empty chunk still costs a message's latency.
 
 Source: van de Geijn's broadcast, as in Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform.
 Comput. Appl. 19), sec. 4.2; MPICH, bcast_intra_scatter_ring_allgather.c.
@@ -20,11 +20,11 @@ from __future__ import annotations
 import numpy as np
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.fabric import Fabric
-from gcsim.simulator.collectives.rings.ring_allgather import ring_allgather
-from gcsim.simulator.collectives.rings.ring_allreduce import chunks
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import children, tree_distances
 from gcsim.simulator.collectives.rounds.rounds import Rounds, phase_key
+from gcsim.simulator.fabric.rounds import Fabric
 
 
 def scatter_allgather_broadcast(

@@ -7,7 +7,7 @@ subtrees it merged, the largest first, one after the other. Any number of ranks.
 
 A merged payload has the size of the result: methods that merge this way keep it (gTop-k).
 
-Assumptions: those of `fabric.py`; a rank sends one message at a time.
+Assumptions: those of `fabric/rounds.py`; a rank sends one message at a time.
 
 Source: the tree of S. Shi et al. 2019 (ICDCS, gTop-k, Alg. 3); binomial trees as in Thakur,
 Rabenseifner and Gropp 2005, sec. 4.2.
@@ -21,13 +21,13 @@ import numpy as np
 
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.fabric import Fabric
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
     broadcast_rounds,
     children,
     tree_distances,
 )
 from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 

@@ -11,7 +11,7 @@
 
 Data leave when the sender has them and has heard that the receiver has announced itself. Messages
 that are under way together share cards max-min fairly, from their starts to their ends
-(`fair_sharing.py`); an announcement and the last byte take a latency. A rank leaves when it has
+(`sharing/fair.py`); an announcement and the last byte take a latency. A rank leaves when it has
 received everything and all that it sends has left.
 
 Assumptions: a switch that holds nothing up (no racks, no shared medium); messages between devices
@@ -31,11 +31,11 @@ import numpy as np
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.servers.fair_sharing import share_fairly
-from gcsim.simulator.collectives.servers.fluid_model import Capacity, FlowClass
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import path
+from gcsim.simulator.sharing.fair import share_fairly
+from gcsim.simulator.sharing.model import Capacity, FlowClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,15 @@ then sends its stripe of the answer to every worker.
 Server s is a process on node s mod nodes: it shares that node's network card with the node's
 workers, in both directions, so that pushes meet at the servers' cards (incast) and pulls leave
 through them. Or servers are dedicated machines at the switch, or behind an access point. What a
-flow crosses is said in `ps_topology.py`; all flows share links max-min fairly (`fair_sharing.py`):
+flow crosses is said in `servers/topology.py`; all flows share links max-min fairly
+(`sharing/fair.py`):
 
     start = next grant + overhead      arrival = end of the flow + latency + random delay
 
 of the path between the two (`paths.py`). A worker's push to server s is its message s; server s's
 pull to worker r is message r of sender p + s.
 
-Assumptions: those of `fair_sharing.py`; the switch is not a bottleneck; latency and overhead pass
+Assumptions: those of `sharing/fair.py`; the switch is not a bottleneck; latency and overhead pass
 once a flow. With n workers on as many cards, one server elsewhere and sorted sizes s, pushes that
 start together end at t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C.
 
@@ -35,12 +36,12 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.ring import check_range
-from gcsim.simulator.collectives.servers.fair_sharing import share_fairly
-from gcsim.simulator.collectives.servers.ps_flows import Ends, Flows
-from gcsim.simulator.collectives.servers.ps_places import ABSENT, Places, alike, server_card
+from gcsim.simulator.collectives.rings.recurrence import check_range
+from gcsim.simulator.collectives.servers.flows import Ends, Flows
+from gcsim.simulator.collectives.servers.locations import ABSENT, Places, alike, server_card
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.sharing.fair import share_fairly
 
 NOBODY: frozenset[int] = frozenset()
 

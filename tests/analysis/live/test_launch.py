@@ -75,7 +75,7 @@ def test_collectives_and_training_give_a_time_for_each_repeat_and_step() -> None
 
 
 def test_one_rank_by_itself_times_its_passes_and_records_gradients(tmp_path: Path) -> None:
-    from gcsim.traces.manifest import read_manifest
+    from gcsim.traces.storage.manifest import read_manifest
 
     trace = tmp_path / "trace"
     method = TrainingTask(compressor="topk", label="top-k", steps=1)

@@ -7,10 +7,16 @@ from fractions import Fraction
 
 import pytest
 
-from gcsim.analysis.validation import bagua, global_qsgd, nccl_clusters, raysgd, tc_cluster
-from gcsim.analysis.validation.cluster_runs import Run, runs
-from gcsim.analysis.validation.cluster_training import model, reduced, scattered
 from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.suites.cluster_runs import (
+    bagua,
+    global_qsgd,
+    nccl_clusters,
+    raysgd,
+    tc_cluster,
+)
+from gcsim.analysis.validation.suites.cluster_runs.runs import Run, runs
+from gcsim.analysis.validation.suites.cluster_runs.training import model, reduced, scattered
 
 SUITES = {
     suite.name: suite

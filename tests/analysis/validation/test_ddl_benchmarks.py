@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from gcsim.analysis.validation import ddl_benchmarks_prediction as prediction
-from gcsim.analysis.validation.ddl_benchmarks import SUITE, points
-from gcsim.analysis.validation.ddl_benchmarks_fit import Fit, fitted, least_squares
-from gcsim.analysis.validation.ddl_benchmarks_models import model, update_time
-from gcsim.analysis.validation.ddl_benchmarks_prediction import Factors, key, seconds
-from gcsim.analysis.validation.ddl_benchmarks_rows import (
+from gcsim.analysis.validation.judge import MOST_FITTED, Report, judge
+from gcsim.analysis.validation.suites.ddl_benchmarks import prediction
+from gcsim.analysis.validation.suites.ddl_benchmarks.fit import Fit, fitted, least_squares
+from gcsim.analysis.validation.suites.ddl_benchmarks.models import model, update_time
+from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import Factors, key, seconds
+from gcsim.analysis.validation.suites.ddl_benchmarks.rows import (
     MODELS,
     Row,
     Scheduler,
@@ -32,14 +32,14 @@ from gcsim.analysis.validation.ddl_benchmarks_rows import (
     compared,
     mislabelled,
 )
-from gcsim.analysis.validation.ddl_benchmarks_schedulers import (
+from gcsim.analysis.validation.suites.ddl_benchmarks.schedulers import (
     PARTITION,
     SCHEDULED,
     SMALL,
     groups,
     merged_ends,
 )
-from gcsim.analysis.validation.judge import MOST_FITTED, Report, judge
+from gcsim.analysis.validation.suites.ddl_benchmarks.suite import SUITE, points
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster, Collectives
@@ -107,9 +107,9 @@ def test_the_table_is_complete_and_every_row_is_cited() -> None:
 
 def test_layers_are_those_of_the_shipped_models() -> None:
     """Counted again by `model_facts`; the decoder predicts 64 tokens in the place of one."""
-    from gcsim.traces.building import build_model, trainable
-    from gcsim.traces.facts import model_facts
-    from gcsim.traces.models import MODELS as SHIPPED
+    from gcsim.traces.models.building import build_model, trainable
+    from gcsim.traces.models.facts import model_facts
+    from gcsim.traces.models.registry import MODELS as SHIPPED
 
     for name in MODELS:
         entry = SHIPPED[name]

@@ -10,9 +10,10 @@ from statistics import median
 
 import pytest
 
-from gcsim.analysis.validation import grace
-from gcsim.analysis.validation.grace_arithmetic import work
-from gcsim.analysis.validation.grace_fit import (
+from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.suites.grace import suite as grace
+from gcsim.analysis.validation.suites.grace.arithmetic import work
+from gcsim.analysis.validation.suites.grace.fit import (
     KINDS,
     Fit,
     by_class,
@@ -21,9 +22,9 @@ from gcsim.analysis.validation.grace_fit import (
     left_out,
     predicted,
 )
-from gcsim.analysis.validation.grace_models import Tensor, networks
-from gcsim.analysis.validation.grace_payloads import Method, counted, sent
-from gcsim.analysis.validation.grace_runs import (
+from gcsim.analysis.validation.suites.grace.models import Tensor, networks
+from gcsim.analysis.validation.suites.grace.payloads import Method, counted, sent
+from gcsim.analysis.validation.suites.grace.runs import (
     Run,
     contradictory,
     implied_gbit,
@@ -31,8 +32,7 @@ from gcsim.analysis.validation.grace_runs import (
     selection,
     stalled,
 )
-from gcsim.analysis.validation.grace_steps import Place, Rates, Steps
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.suites.grace.steps import Place, Rates, Steps
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InternalError
 

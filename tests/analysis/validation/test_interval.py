@@ -12,14 +12,14 @@ import pytest
 from gcsim.analysis.validation.coverage import broken, coverages
 from gcsim.analysis.validation.interval import DRAWS, intervals
 from gcsim.analysis.validation.judge import judge
-from gcsim.analysis.validation.other_clusters_prediction import Job, cluster_of
-from gcsim.analysis.validation.other_clusters_runs import all_reduced, bucketed
+from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.statistics import errors
 from gcsim.analysis.validation.suite import Findings, Point
-from gcsim.analysis.validation.suites import SUITES
+from gcsim.analysis.validation.suites.other_clusters.prediction import Job, cluster_of
+from gcsim.analysis.validation.suites.other_clusters.runs import all_reduced, bucketed
 from gcsim.scenarios import catalog
-from gcsim.scenarios.uncertain import uncertain_inputs
-from gcsim.scenarios.worlds import cluster_in, draw
+from gcsim.scenarios.uncertainty.figures import uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import cluster_in, draw
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.network.links import Link
 from tests.analysis.validation.reports import point, suite

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.validation.judge import judge, run_suite
+from gcsim.analysis.validation.report.table import bound_text, ordering_text
 from gcsim.analysis.validation.suite import (
     DENSE,
     Bound,
@@ -20,7 +21,6 @@ from gcsim.analysis.validation.suite import (
     Statement,
     Suite,
 )
-from gcsim.analysis.validation.table import bound_text, ordering_text
 from gcsim.errors import InternalError
 
 

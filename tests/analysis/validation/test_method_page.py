@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis.validation.judge import run_suite
-from gcsim.analysis.validation.suites import chosen
+from gcsim.analysis.validation.registry import chosen
 
 PAGE = Path(__file__).parents[3] / "docs" / "validation-method.md"
 FILES = re.compile(r"<!-- file: (\S+) -->\n```\w*\n(.*?)```\n", re.DOTALL)

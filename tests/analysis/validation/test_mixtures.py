@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.validation.judge import run_suite
-from gcsim.analysis.validation.mixtures import CLEAR, SIDE, by_value, lines, size, span
+from gcsim.analysis.validation.registry import SUITES, chosen
+from gcsim.analysis.validation.report.series import CLEAR, SIDE, by_value, lines, size, span
 from gcsim.analysis.validation.statistics import by_series, judged
 from gcsim.analysis.validation.suite import Point
-from gcsim.analysis.validation.suites import SUITES, chosen
 from tests.analysis.validation.reports import point as example
 
 

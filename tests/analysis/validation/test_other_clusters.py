@@ -13,25 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.link_model import Model
-from gcsim.analysis.validation import other_clusters_runs as data
+from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.other_clusters import PARTS, SUITE, find
-from gcsim.analysis.validation.other_clusters_allreduce import fit, measurement, size, three
-from gcsim.analysis.validation.other_clusters_cloud import usable_pairs
-from gcsim.analysis.validation.other_clusters_ddp import most_held_up
-from gcsim.analysis.validation.other_clusters_gtopk import SERIES as GTOPK
-from gcsim.analysis.validation.other_clusters_gtopk_steps import Costs, network
-from gcsim.analysis.validation.other_clusters_gtopk_steps import seconds as gtopk_seconds
-from gcsim.analysis.validation.other_clusters_host import HOSTS
-from gcsim.analysis.validation.other_clusters_prediction import (
+from gcsim.analysis.validation.suite import Point
+from gcsim.analysis.validation.suites.other_clusters import runs as data
+from gcsim.analysis.validation.suites.other_clusters.allreduce import fit, measurement, size, three
+from gcsim.analysis.validation.suites.other_clusters.cloud import usable_pairs
+from gcsim.analysis.validation.suites.other_clusters.gtopk import SERIES as GTOPK
+from gcsim.analysis.validation.suites.other_clusters.gtopk_steps import Costs, network
+from gcsim.analysis.validation.suites.other_clusters.gtopk_steps import seconds as gtopk_seconds
+from gcsim.analysis.validation.suites.other_clusters.prediction import (
     cluster_of,
     fused,
     iteration,
     nearest,
     ready_times,
 )
-from gcsim.analysis.validation.other_clusters_runs import (
+from gcsim.analysis.validation.suites.other_clusters.pytorch_ddp import most_held_up
+from gcsim.analysis.validation.suites.other_clusters.runs import (
     Run,
     all_reduced,
     bucketed,
@@ -41,7 +40,8 @@ from gcsim.analysis.validation.other_clusters_runs import (
     served,
     tensor_sizes,
 )
-from gcsim.analysis.validation.suite import Point
+from gcsim.analysis.validation.suites.other_clusters.suite import PARTS, SUITE, find
+from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS
 from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
@@ -141,8 +141,8 @@ def test_layers_add_up_to_the_known_model(model: str, parameters: int, flops: fl
 
 
 def test_layers_of_a_shipped_model_are_the_models_own() -> None:
-    from gcsim.traces.model_table import facts_and_parameters
-    from gcsim.traces.models import shipped_model
+    from gcsim.traces.models.registry import shipped_model
+    from gcsim.traces.models.table import facts_and_parameters
 
     own, parameters = facts_and_parameters(shipped_model("resnet50"), 1)
     sizes, table = [math.prod(shape) for _, shape in parameters], facts("resnet50", 1)

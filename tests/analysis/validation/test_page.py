@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis.validation.judge import run_suite
-from gcsim.analysis.validation.page import page
-from gcsim.analysis.validation.suites import chosen
+from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.report.page import page
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "validation.md"
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")

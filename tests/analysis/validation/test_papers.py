@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.validation import (
-    papers_ce_sgd,
-    papers_quantization,
-    papers_sampling,
-    papers_variance,
-)
 from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.papers import SUITE
-from gcsim.analysis.validation.papers_profiles import alexnet, buckets, dense, drawn, sampled
-from gcsim.analysis.validation.papers_ring import gather, ideal_link, parameters_of, ring
 from gcsim.analysis.validation.suite import Statement
+from gcsim.analysis.validation.suites.papers import ce_sgd as papers_ce_sgd
+from gcsim.analysis.validation.suites.papers import quantization as papers_quantization
+from gcsim.analysis.validation.suites.papers import sampling as papers_sampling
+from gcsim.analysis.validation.suites.papers import variance as papers_variance
+from gcsim.analysis.validation.suites.papers.profiles import alexnet, buckets, dense, drawn, sampled
+from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, parameters_of, ring
+from gcsim.analysis.validation.suites.papers.suite import SUITE
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.training import InputLoading, Training

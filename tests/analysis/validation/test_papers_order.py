@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from gcsim.analysis.validation.papers_order import (
+from gcsim.analysis.validation.suites.papers.order import (
     DENSE,
     DGC,
     EB,

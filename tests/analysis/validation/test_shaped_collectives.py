@@ -13,18 +13,18 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gcsim.analysis.validation import shaped_collectives as suite
 from gcsim.analysis.validation.judge import Report, judge
-from gcsim.analysis.validation.shaped_collectives import SUITE
-from gcsim.analysis.validation.shaped_collectives_fit import Floats, fit, host_of, is_fitted
-from gcsim.analysis.validation.shaped_collectives_runs import Setting, settings
-from gcsim.analysis.validation.shaped_collectives_simulation import (
+from gcsim.analysis.validation.suites.shaped_collectives import suite
+from gcsim.analysis.validation.suites.shaped_collectives.fit import Floats, fit, host_of, is_fitted
+from gcsim.analysis.validation.suites.shaped_collectives.runs import Setting, settings
+from gcsim.analysis.validation.suites.shaped_collectives.simulation import (
     Conditions,
     cluster_of,
     copied,
     predicted,
     traffic,
 )
+from gcsim.analysis.validation.suites.shaped_collectives.suite import SUITE
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.network.links import Link
 
@@ -271,7 +271,7 @@ def test_copies_around_a_call_take_turns_on_the_cores() -> None:
 
 def test_a_prediction_is_that_of_the_simulator() -> None:
     """The shortcut of the fit, which tries hosts on numbers, is the same function."""
-    from gcsim.analysis.validation.shaped_collectives_fit import _Points
+    from gcsim.analysis.validation.suites.shaped_collectives.fit import _Points
 
     own = [setting for setting in settings() if is_fitted(setting)][::7]
     prices = np.array([2e-4, 4e-10, 3e-4, 5e-10])
@@ -288,7 +288,7 @@ def test_each_half_of_the_points_chooses_the_same_costs_of_the_host() -> None:
     fit: so either half is judged by what the other one chose."""
     from scipy.optimize import minimize
 
-    from gcsim.analysis.validation.shaped_collectives_fit import _START, _Points, fitted
+    from gcsim.analysis.validation.suites.shaped_collectives.fit import _START, _Points, fitted
 
     shaped = replace(fitted().conditions, host=None)
     served, *halves = (

@@ -9,13 +9,23 @@ from importlib.resources import files
 
 import pytest
 
-from gcsim.analysis.validation import shaped_training_runs as data
 from gcsim.analysis.validation.judge import Report, judge
-from gcsim.analysis.validation.shaped_training import COMPRESSED, DENSE_SLOW, PHANTOM, SUITE
-from gcsim.analysis.validation.shaped_training_fit import fit, measured, serves_fit
-from gcsim.analysis.validation.shaped_training_runs import Run, runs, sent
-from gcsim.analysis.validation.shaped_training_steps import Machine, bare_step, fitted_step, solo
-from gcsim.analysis.validation.shaped_training_traffic import bytes_by_exchange, profile
+from gcsim.analysis.validation.suites.shaped_training import runs as data
+from gcsim.analysis.validation.suites.shaped_training.fit import fit, measured, serves_fit
+from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs, sent
+from gcsim.analysis.validation.suites.shaped_training.steps import (
+    Machine,
+    bare_step,
+    fitted_step,
+    solo,
+)
+from gcsim.analysis.validation.suites.shaped_training.suite import (
+    COMPRESSED,
+    DENSE_SLOW,
+    PHANTOM,
+    SUITE,
+)
+from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
 from gcsim.errors import InternalError
 from tests.benchmarks import shaped_training_kernels
 

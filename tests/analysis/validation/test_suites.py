@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.validation.suites import SUITES, chosen
+from gcsim.analysis.validation.registry import SUITES, chosen
 from gcsim.errors import InputError
 
 
@@ -78,7 +78,7 @@ def test_what_holds_no_suite_is_an_error_of_the_input(
 def test_the_table_alone_imports_no_suite() -> None:
     """So that the command line may offer the names at once."""
     code = (
-        "import sys; from gcsim.analysis.validation.suites import SUITES; "
+        "import sys; from gcsim.analysis.validation.registry import SUITES; "
         "print([m for m in sys.modules if m in {v.partition(':')[0] for v in SUITES.values()}], "
         "'torch' in sys.modules)"
     )

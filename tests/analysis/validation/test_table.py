@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gcsim.analysis.validation.table import bound_text, percent, signed, suite_lines, summary_lines
+from gcsim.analysis.validation.report.table import (
+    bound_text,
+    percent,
+    signed,
+    suite_lines,
+    summary_lines,
+)
 from tests.analysis.validation.reports import report
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.validation.as_json import to_json
-from gcsim.analysis.validation.page import page
-from gcsim.analysis.validation.write import points_csv, write, write_together
+from gcsim.analysis.validation.report.as_json import to_json
+from gcsim.analysis.validation.report.page import page
+from gcsim.analysis.validation.report.write import points_csv, write, write_together
 from tests.analysis.validation.reports import SOURCE, report
 
 

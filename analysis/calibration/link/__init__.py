@@ -1,0 +1,1 @@
+"""Which link reproduces measured collectives? Model, solver, report."""

@@ -1,0 +1,338 @@
+"""Which link makes the simulator reproduce measured collectives?
+
+The one whose times are nearest to the measured ones (`link/solver.py`); repeats of one size stand
+as their median.
+
+A figure more than latency and goodput (an overhead a message; another latency or goodput from a
+size on) is taken up only where it lowers the Bayesian information criterion,
+n ln(loss / n) + k ln n, by more than 10 (very strong evidence: Kass and Raftery 1995, J. Am. Stat.
+Assoc. 90, sec. 3.2; much is asked because many sizes are tried); the size of a step counts as a
+figure. Intervals hold 95 % by the covariance of the fit at its minimum, s^2 (J^T W J)^-1 with the
+loss's weights W, and Student's t; they take the errors for independent and the sizes of steps for
+known. A figure at its limit (a latency of 0) has none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gcsim.analysis.calibration.link.model import Model, check_algorithm, message_bytes
+from gcsim.analysis.calibration.link.shape import (
+    SHORTEST,
+    Figure,
+    Shape,
+    Step,
+    Vector,
+    rounded_number,
+    rounded_seconds,
+)
+from gcsim.analysis.calibration.link.solver import EXACT, Problem, Solution, latency_and_goodput
+from gcsim.analysis.calibration.measurements.collectives import Measurement
+from gcsim.simulator.network.links import Link, Range
+
+STRONG = 10.0
+"""By how much a figure must lower the criterion."""
+MOST_STEPS = 3
+LEAST_BETWEEN = 3
+"""Sizes on each side of a step."""
+FAR_OFF = 0.2
+"""Relative error from which on a size is warned of."""
+DIGITS = 5
+CONFIDENCE = 0.95
+
+_INSEPARABLE = 0.9999
+"""Cosine of two figures' effects from which on nothing tells them apart."""
+_FINALISTS = 2
+_UNKNOWN = 3.0
+"""Of a goodput's logarithm: an interval beyond a factor of 20 either way says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure with its interval."""
+
+    figure: Figure
+    from_bytes: int
+    """Of the messages for which it holds."""
+    value: float
+    """Seconds, or bytes per second."""
+    low: float | None
+    high: float | None
+    """None: no interval; the figure is at its limit (0), or the sizes do not determine it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A size, as measured and as the fitted link has it."""
+
+    measurement: Measurement
+    """Its time is the median of the repeats."""
+    repeats: int
+    fitted: float
+    """Seconds."""
+
+    @property
+    def error(self) -> float:
+        """Of the fit over the measurement, relative."""
+        return self.fitted / self.measurement.seconds - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFit:
+    """What was fitted, to what, and how well."""
+
+    link: Link
+    estimates: tuple[Estimate, ...]
+    points: tuple[Point, ...]
+    measured: int
+    """Lines of the files, repeats included."""
+    line_rate: float | None
+    """Bytes per second, where it was known."""
+    overhead: str
+    """What is known of the overhead a message: why it is, or is not, among the figures."""
+    steps: str
+    """The same of other figures by size."""
+
+    @property
+    def median_error(self) -> float:
+        """Of the sizes' relative errors, without sign."""
+        return statistics.median(abs(point.error) for point in self.points)
+
+    @property
+    def worst(self) -> Point:
+        """The size that is missed by most."""
+        return max(self.points, key=lambda point: abs(point.error))
+
+    @property
+    def far_off(self) -> list[Point]:
+        """Sizes missed by more than `FAR_OFF`."""
+        return [point for point in self.points if abs(point.error) > FAR_OFF]
+
+
+def fit(
+    measurements: Sequence[Measurement],
+    *,
+    inside: Link,
+    line_rate: float | None = None,
+    name: str = "calibrated",
+) -> LinkFit:
+    """The link over which the simulator reproduces the measurements best.
+
+    Parameters
+    ----------
+    measurements
+        At least three sizes.
+    inside
+        What joins the devices of a machine, where several machines have several.
+    line_rate
+        Bytes per second, where it is known: the link has an efficiency then.
+    name
+        The link's.
+
+    Raises
+    ------
+    InputError
+        When an algorithm cannot carry out a measured collective.
+    """
+    medians = _medians(measurements)
+    for algorithm in {point.algorithm for point, _ in medians}:
+        named = {point.collective for point, _ in medians if point.algorithm == algorithm}
+        check_algorithm(algorithm, sorted(named))
+    points = [point for point, _ in medians]
+    problem = Problem(Model(points, inside), np.log([point.seconds for point in points]))
+    plain = latency_and_goodput(problem, points, line_rate)
+    solution, overhead = _with_overhead(problem, plain)
+    solution, steps = _with_steps(problem, solution, points)
+    link = solution.shape.link(solution.x, name, DIGITS)
+    times = problem.model.seconds(link)
+    estimates = tuple(_estimates(solution))
+    return LinkFit(
+        link=link.exactly(**_ranges(link, estimates)),
+        estimates=estimates,
+        points=tuple(
+            Point(measurement=point, repeats=repeats, fitted=float(seconds))
+            for (point, repeats), seconds in zip(medians, times, strict=True)
+        ),
+        measured=len(measurements),
+        line_rate=line_rate,
+        overhead=overhead,
+        steps=steps,
+    )
+
+
+def errors(link: Link, measurements: Sequence[Measurement], inside: Link) -> list[float]:
+    """Relative errors of the simulator's times over a link, one for each measured size.
+
+    Repeats count as their median, as in a fit.
+    """
+    points = [point for point, _ in _medians(measurements)]
+    times = Model(points, inside).seconds(link)
+    return [float(time) / point.seconds - 1 for time, point in zip(times, points, strict=True)]
+
+
+def _medians(measurements: Sequence[Measurement]) -> list[tuple[Measurement, int]]:
+    groups: dict[Measurement, list[float]] = {}
+    places: dict[Measurement, str] = {}
+    for point in measurements:
+        kind = replace(point, seconds=1.0, place="")
+        groups.setdefault(kind, []).append(point.seconds)
+        places.setdefault(kind, point.place)
+    ordered = sorted(groups, key=lambda kind: (kind.collective, kind.ranks, kind.nbytes))
+    return [
+        (replace(kind, seconds=statistics.median(groups[kind]), place=places[kind]),
+         len(groups[kind]))
+        for kind in ordered
+    ]  # fmt: skip
+
+
+def _with_overhead(problem: Problem, plain: Solution) -> tuple[Solution, str]:
+    shape = replace(plain.shape, overhead=True)
+    x = np.append(plain.x, 0.05)
+    slopes = problem.slopes(shape, np.maximum(x, 0.05))
+    latency, overhead = slopes[:, 0], slopes[:, 2]
+    size = float(np.linalg.norm(latency) * np.linalg.norm(overhead))
+    if size == 0 or float(latency @ overhead) / size > _INSEPARABLE:
+        return plain, "not told apart from the latency by these collectives"
+    found = min(
+        (problem.solve(shape, np.append(plain.x, guess)) for guess in (0.01, 0.3, 1.0, 4.0)),
+        key=lambda solution: solution.loss,
+    )
+    gain = plain.criterion() - found.criterion()
+    if gain > STRONG:
+        return found, f"taken up, it lowers the BIC by {gain:.0f}"
+    return plain, f"left out, the BIC would {_falls(gain)}, not by {STRONG:g} or more"
+
+
+def _with_steps(
+    problem: Problem, solution: Solution, points: Sequence[Measurement]
+) -> tuple[Solution, str]:
+    sizes = [message_bytes(point) for point in points]
+    gains: list[float] = []
+    best = 0.0
+    for _ in range(MOST_STEPS):
+        promises: dict[tuple[Step, ...], list[tuple[float, Vector, Shape]]] = {}
+        for shape in _candidates(solution.shape, sizes):
+            if len(points) - shape.figures >= LEAST_BETWEEN:
+                known = tuple(replace(step, latency=True, goodput=True) for step in shape.steps)
+                promise, x = problem.promise(shape, _extended(solution, shape))
+                promises.setdefault(known, []).append((promise, x, shape))
+        best_sizes = sorted(promises.values(), key=lambda trials: min(trial[0] for trial in trials))
+        finals = [
+            problem.solve(shape, x) for trials in best_sizes[:_FINALISTS] for _, x, shape in trials
+        ]
+        if not finals:
+            break
+        found = min(finals, key=Solution.criterion)
+        best = solution.criterion() - found.criterion()
+        if best <= STRONG:
+            break
+        solution = found
+        gains.append(best)
+    if gains:
+        told = ", ".join(f"{gain:.0f}" for gain in gains)
+        return solution, f"taken up, they lower the BIC by {told}"
+    if not best:
+        return solution, "not tried, there are too few sizes"
+    return solution, f"none, the BIC would {_falls(best)}, not by {STRONG:g} or more"
+
+
+def _falls(gain: float) -> str:
+    return f"fall by {gain:.1f}" if gain > 0 else f"rise by {-gain:.1f}"
+
+
+def _candidates(shape: Shape, sizes: Sequence[int]) -> Iterator[Shape]:
+    """The shape with one step more, between two sizes of messages."""
+    known = sorted(set(sizes))
+    taken = [step.from_bytes for step in shape.steps]
+    for below, above in itertools.pairwise(known):
+        middle = round((below * above) ** 0.5)
+        at = max(below + 1, middle)
+        limits = [0, *sorted([*taken, at]), known[-1] + 1]
+        groups = [
+            sum(low <= size < high for size in known) for low, high in itertools.pairwise(limits)
+        ]
+        if at in taken or min(groups) < LEAST_BETWEEN:
+            continue
+        for latency, goodput in ((True, True), (True, False), (False, True)):
+            step = Step(from_bytes=at, latency=latency, goodput=goodput)
+            steps = sorted([*shape.steps, step], key=lambda step: step.from_bytes)
+            yield replace(shape, steps=tuple(steps))
+
+
+def _extended(solution: Solution, shape: Shape) -> Vector:
+    """The figures of a solution, and for the new step those of the messages below it."""
+    known = dict(zip(solution.shape.names, solution.x, strict=True))
+    values: dict[Figure, float] = {}
+    found = []
+    for figure, size in shape.names:
+        values[figure] = known.get((figure, size), values.get(figure, 0.0))
+        found.append(values[figure])
+    return np.array(found)
+
+
+def _estimates(solution: Solution) -> Iterator[Estimate]:
+    from scipy.stats import t as student
+
+    shape, x, count = solution.shape, solution.x, len(solution.misses)
+    free = [
+        number
+        for number, (figure, _) in enumerate(shape.names)
+        if figure == "goodput" or shape.value(number, float(x[number])) > SHORTEST
+    ]
+    left = count - shape.figures
+    spread: dict[int, float] = {}
+    if left > 0 and free:
+        columns = solution.slopes[:, free]
+        inverse = np.linalg.pinv(columns.T @ columns)
+        squares = float(solution.misses @ solution.misses)
+        variance = max(squares, count * (EXACT / 10) ** 2) / left
+        reach = float(student.ppf((1 + CONFIDENCE) / 2, left))
+        deviations = np.sqrt(np.maximum(np.diag(inverse), 0) * variance)
+        spread = {
+            number: reach * float(deviation)
+            for number, deviation in zip(free, deviations, strict=True)
+        }
+    for number, (figure, from_bytes) in enumerate(shape.names):
+        at, around = float(x[number]), spread.get(number)
+        low = high = None
+        if around is not None and around < _UNKNOWN * (1 if figure == "goodput" else 1e9):
+            lower = at - around
+            low = shape.value(number, lower if figure == "goodput" else max(lower, 0.0))
+            high = shape.value(number, at + around)
+        yield Estimate(
+            figure=figure,
+            from_bytes=from_bytes,
+            value=shape.value(number, at),
+            low=low,
+            high=high,
+        )
+
+
+def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None]:
+    """The link's, by their fields: the intervals of what long messages see, as its figures are."""
+    last = {estimate.figure: estimate for estimate in estimates}  # by ascending size
+    line = float(link.bandwidth)
+    found: dict[str, Range | None] = {}
+    fields: dict[Figure, str] = {
+        "latency": "latency",
+        "goodput": "efficiency",
+        "overhead": "overhead",
+    }
+    for figure, field in fields.items():
+        known = last.get(figure)
+        if known is None or known.low is None or known.high is None:
+            continue
+        stated = getattr(link, field)
+        low, high = (
+            rounded_number(end / line, DIGITS)
+            if field == "efficiency"
+            else rounded_seconds(end, DIGITS)
+            for end in (known.low, known.high)
+        )
+        found[f"{field}_range"] = (min(stated, low), max(stated, high))
+    return found

@@ -1,0 +1,147 @@
+"""How long would a measured collective take in the simulator, over a link that is to be fitted?
+
+All ranks enter at once; the cluster is homogeneous. The link is the network where the ranks are on
+several machines, else what joins the devices of the one machine. Buffers are where the tool has
+them: nothing is copied through the host.
+
+What no request of a compressor needs is put down to what takes as long: a reduce-scatter to an
+all-gather, whose p - 1 steps of n / p bytes it makes backwards, and under Gloo to an all-reduce,
+which is what PyTorch runs in its place. One message takes the link's own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+
+from gcsim.analysis.calibration.measurements.collectives import Collective, Measurement
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    Cluster,
+    Collectives,
+    TransportName,
+)
+from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.collectives.rings.gloo_allreduce import segments
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.host import Host
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.sums import Sums
+
+TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
+_ALL_REDUCE = get_args(AllReduceAlgorithm)
+_ALL_GATHER = get_args(AllGatherAlgorithm)
+_NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
+
+
+def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
+    """Raise `InputError` unless `algorithm` can carry out all these collectives.
+
+    It is a transport, which chooses, or an algorithm by the name that a scenario gives it.
+    """
+    kinds = {_kind(collective, algorithm) for collective in collectives}
+    known: set[str] = set(TRANSPORTS)
+    for kind, names in (("all_reduce", _ALL_REDUCE), ("all_gather", _ALL_GATHER)):
+        if kind in kinds and algorithm not in TRANSPORTS and algorithm not in names:
+            hint = did_you_mean(algorithm, known | set(names) - {"auto"})
+            message = f"{algorithm!r} carries out no {kind}"
+            raise InputError(Problem(place="--algorithm", message=message, hint=hint))
+
+
+def _kind(collective: Collective, algorithm: str) -> str:
+    if collective == "reduce_scatter":
+        return "all_reduce" if algorithm in {"gloo", "gloo_ring"} else "all_gather"
+    return collective
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Predicts the times of some measurements over any link."""
+
+    measurements: Sequence[Measurement]
+    inside: Link
+    """Between the devices of a machine, where the network is what is fitted."""
+    sums: Sums = Sums()  # noqa: RUF009 (frozen)
+    """What additions cost; nothing where the link's goodput holds them."""
+    host: Host | None = None
+    _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._records.extend(_record(point) for point in self.measurements)
+
+    def seconds(self, link: Link) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Times `[n]`, seconds, of the `n` measurements over `link`."""
+        memos: dict[tuple[int, int, str], CollectiveMemo] = {}
+        times = np.empty(len(self.measurements))
+        for number, (point, record) in enumerate(
+            zip(self.measurements, self._records, strict=True)
+        ):
+            if record is None:
+                picoseconds = link.serialization(point.nbytes) + link.latency_for(point.nbytes)
+            else:
+                name = point.ranks, point.devices_per_node, point.algorithm
+                memo = memos.get(name)
+                if memo is None:
+                    memo = memos[name] = CollectiveMemo(self._cluster(point, link))
+                entry = np.zeros(point.ranks, dtype=np.int64)
+                picoseconds = int(memo(record, entry).max())
+            times[number] = picoseconds / PS_PER_SECOND
+        return times
+
+    def _cluster(self, point: Measurement, link: Link) -> Cluster:
+        alone = point.devices_per_node == point.ranks
+        return Cluster(
+            nodes=point.ranks // point.devices_per_node,
+            devices_per_node=point.devices_per_node,
+            device=_NONE,
+            network=link,
+            intra_node=link if alone else self.inside,
+            collectives=_collectives(point.algorithm),
+            sums=self.sums,
+            host=self.host,
+        )
+
+
+def _collectives(algorithm: str) -> Collectives:
+    if algorithm in TRANSPORTS:
+        return Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
+    return Collectives(
+        all_reduce=algorithm if algorithm in _ALL_REDUCE else "ring",  # type: ignore[arg-type]
+        all_gather=algorithm if algorithm in _ALL_GATHER else "ring",  # type: ignore[arg-type]
+        host_staging=False,
+    )
+
+
+def _record(point: Measurement) -> CollectiveRecord | None:
+    kind = _kind(point.collective, point.algorithm)
+    if kind == "send":
+        return None
+    if kind == "all_reduce":
+        return CollectiveRecord(
+            kind="all_reduce", sent=(point.nbytes,), element=point.element, dtype=point.dtype
+        )
+    if kind == "all_to_all":
+        return CollectiveRecord(kind="all_to_all", sent=(point.nbytes,))
+    return CollectiveRecord(kind="all_gather", sent=(-(-point.nbytes // point.ranks),))
+
+
+def message_bytes(point: Measurement) -> int:
+    """About the bytes of the messages that a collective consists of: what size factors go by.
+
+    A ring's chunk or block, and Gloo's segment; of algorithms that send several sizes the chunk.
+    """
+    if point.collective == "send":
+        return point.nbytes
+    if _kind(point.collective, point.algorithm) == "all_reduce":
+        if point.algorithm in {"gloo", "gloo_ring"}:
+            return segments(point.nbytes, point.ranks, point.element)[1]
+        if point.algorithm in {"binomial_tree", "recursive_doubling"}:
+            return point.nbytes
+    return -(-point.nbytes // point.ranks)

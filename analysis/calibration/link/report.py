@@ -1,0 +1,203 @@
+"""What does a person read of a fitted link, and what does a scenario?
+
+The report: every figure with its interval, how well each size is met, what to mistrust. The file: a
+table `links:` with one entry, which `cluster.network: FILE` names.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gcsim.analysis.calibration.link.fit import FAR_OFF, Estimate, LinkFit, Point
+from gcsim.analysis.calibration.link.solver import LARGE
+from gcsim.analysis.calibration.measurements.collectives import Reading
+from gcsim.analysis.report.numbers import duration, plural, significant, size
+from gcsim.scenarios.links.plain import number_text, plain_link
+from gcsim.scenarios.reading.document import write
+
+_WIDTH = 80
+_SHOWN = 40
+"""Sizes in the report's table; of more, those that are met worst."""
+_UNITS = (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
+
+
+def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
+    """The lines of the report."""
+    yield from _wrapped(f"{fit.link.name}: {_measured(fit)}")
+    yield ""
+    yield from _table(list(_figures(fit)))
+    yield ""
+    yield "intervals: 95 %, by the covariance of the fit (least squares of log times)"
+    yield from _wrapped(f"overhead a message: {fit.overhead}")
+    yield from _wrapped(f"other figures by size: {fit.steps}")
+    yield ""
+    yield from _table(list(_sizes(fit)), right=True)
+    worst = fit.worst
+    yield ""
+    yield from _wrapped(
+        f"errors of {plural(len(fit.points), 'size')}: median {fit.median_error:.1%}, worst "
+        f"{worst.error:+.1%} at {_size(worst)}"
+    )
+    for note in (note for reading in readings for note in reading.notes):
+        yield from _wrapped(f"note: {note}")
+
+
+def warnings(fit: LinkFit) -> Iterator[str]:
+    """What is wrong with the fit, one sentence each."""
+    far = fit.far_off
+    if far:
+        named = ", ".join(f"{_size(point)} by {point.error:+.0%}" for point in far[:6])
+        more = f" and {len(far) - 6} more" if len(far) > 6 else ""
+        hint = "another --algorithm may suit, or the host was busy while it measured"
+        yield (
+            f"{plural(len(far), 'size')} of {len(fit.points)} missed by more than "
+            f"{FAR_OFF:.0%}: {named}{more}; {hint}"
+        )
+    for estimate in fit.estimates:
+        if estimate.figure == "goodput" and estimate.low is None:
+            yield "these sizes do not tell the goodput; measure longer messages"
+    line = fit.link.bandwidth * fit.link.efficiency
+    if fit.line_rate is not None and float(line) > fit.line_rate * 1.001:
+        yield (
+            f"the goodput, {rate(float(line))}, is more than the line rate that was stated, "
+            f"{rate(fit.line_rate)}: it has an efficiency of 1"
+        )
+
+
+def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str) -> str:
+    """The YAML of a file with the link; comments say how it was found."""
+    link = fit.link
+    section = plain_link(link)
+    del section["name"]
+    section["bandwidth"] = rate(float(link.bandwidth), digits=12)
+    if link.efficiency == 1:
+        del section["efficiency"]
+    section["latency"] = _exact_time(section["latency"], float(link.latency))
+    files = ", ".join(reading.file for reading in readings)
+    tools = ", ".join(dict.fromkeys(reading.tool for reading in readings))
+    section["estimate"] = False
+    section["source"] = (
+        f"fitted to {files} ({tools}): {_measured(fit)}; median error {fit.median_error:.1%}, "
+        f"worst {fit.worst.error:+.1%}; {date}; {command}"
+    )
+    comments = [
+        *(": ".join((row[0], " ".join(filter(None, row[1:])))) for row in _figures(fit)),
+        "intervals: 95 %, by the covariance of the fit",
+        f"overhead a message: {fit.overhead}",
+        f"other figures by size: {fit.steps}",
+        f"errors: median {fit.median_error:.1%}, worst {fit.worst.error:+.1%} at "
+        f"{_size(fit.worst)}; beyond {LARGE:.0%} they count less than their squares",
+        f"from: {files} ({tools})",
+        f"date: {date}",
+        f"command: {command}",
+    ]
+    head = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
+    return head + write({"links": {link.name: section}})
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
+
+
+def rate(bytes_per_second: float, digits: int = 4) -> str:
+    """Bits per second, as links are sold; `units.parse` reads it."""
+    bits = bytes_per_second * 8
+    for unit, factor in _UNITS:
+        if bits >= factor:
+            return f"{bits / factor:.{digits}g} {unit}"
+    return f"{bits:.{digits}g} bit/s"
+
+
+def _exact_time(text: str, seconds: float) -> str:
+    """Microseconds, where that is the same value."""
+    micro = f"{seconds * 1e6:.12g}"
+    return f"{micro} us" if "e" not in micro else text
+
+
+def _measured(fit: LinkFit) -> str:
+    kinds = sorted({point.measurement.collective for point in fit.points})
+    counts = sorted({point.measurement.ranks for point in fit.points})
+    algorithms = sorted({point.measurement.algorithm for point in fit.points})
+    nodes = sorted({point.measurement.devices_per_node for point in fit.points})
+    each = "" if nodes == [1] else f", {', '.join(map(str, nodes))} a machine"
+    return (
+        f"{plural(fit.measured, 'measurement')} of {plural(len(fit.points), 'size')}, "
+        f"{', '.join(kinds)} on {', '.join(map(str, counts))} ranks{each}, "
+        f"carried out as {', '.join(algorithms)}"
+    )
+
+
+def _figures(fit: LinkFit) -> Iterator[tuple[str, ...]]:
+    """Label, value, interval, and of which messages."""
+    for estimate in fit.estimates:
+        starts = [other.from_bytes for other in fit.estimates if other.figure == estimate.figure]
+        later = [start for start in starts if start > estimate.from_bytes]
+        of = f"from {size(estimate.from_bytes)}" if estimate.from_bytes else ""
+        if later:
+            of = " ".join(filter(None, (of, f"below {size(min(later))}")))
+        value, interval = _value(estimate)
+        yield estimate.figure, value, interval, of
+    link = fit.link
+    if link.efficiency != 1 or (fit.line_rate and float(link.bandwidth) == fit.line_rate):
+        yield "efficiency", number_text(link.efficiency), f"of {rate(float(link.bandwidth))}", ""
+
+
+def _value(estimate: Estimate) -> tuple[str, str]:
+    def text(value: float) -> str:
+        return rate(value) if estimate.figure == "goodput" else _time(value)
+
+    low, high = estimate.low, estimate.high
+    if low is None or high is None:
+        unknown = "not determined by these sizes"
+        return text(estimate.value), "at its limit" if estimate.value < 1e-9 else unknown
+    return text(estimate.value), f"{text(low)} to {text(high)}"
+
+
+def _time(seconds: float) -> str:
+    return "0 us" if seconds < 1e-10 else duration(float(f"{seconds:.4g}"))
+
+
+def _sizes(fit: LinkFit) -> Iterator[tuple[str, ...]]:
+    points = list(fit.points)
+    several = len({point.measurement.ranks for point in points}) > 1
+    if len(points) > _SHOWN:
+        worst = sorted(points, key=lambda point: -abs(point.error))[:_SHOWN]
+        points = [point for point in points if point in worst]
+    yield "collective", "ranks", "bytes", "times", "measured", "fitted", "error"
+    for number, point in enumerate(points):
+        told = point.measurement
+        before = points[number - 1].measurement if number else None
+        same = before is not None and before.collective == told.collective
+        yield (
+            "" if same else told.collective,
+            str(told.ranks) if several or not same else "",
+            f"{told.nbytes:,}",
+            str(point.repeats),
+            _short(told.seconds),
+            _short(point.fitted),
+            f"{point.error:+.1%}" + ("" if abs(point.error) <= FAR_OFF else " !"),
+        )
+
+
+def _short(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{significant(seconds / factor, 4)} {unit}"
+    return f"{significant(seconds * 1e6, 4)} us"
+
+
+def _size(point: Point) -> str:
+    told = point.measurement
+    return f"{told.nbytes:,} B ({told.collective}, {told.ranks} ranks)"
+
+
+def _table(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterator[str]:
+    """Columns of equal width; the first at the left, the others at the right where `right`."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if right and column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("  " + "  ".join(cells)).rstrip()

@@ -1,0 +1,136 @@
+"""Which figures of a link, given which figures it has, fit the measurements best?
+
+Least squares over the logarithms of the times: what is minimised is the relative error, so that a
+message of 1 kB counts as much as one of 1 GB. Errors beyond some 10 % count less than their squares
+(loss "soft_l1", 2 c^2 (sqrt(1 + (r/c)^2) - 1) with c = 0.1), so that one size at which the host was
+busy does not move the link. What predicts the times is the simulator itself (`link/model.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gcsim.analysis.calibration.link.model import Model
+from gcsim.analysis.calibration.link.shape import Shape, Vector, start
+from gcsim.analysis.calibration.measurements.collectives import Measurement
+from gcsim.simulator.network.links import Link
+
+LARGE = 0.1
+"""Relative error from which on a size pulls less than by its square."""
+EXACT = 1e-3
+"""A relative error below which nothing is made better: clocks and the figures' digits."""
+_NUDGE = 1e-3
+_REACH, _LONGEST = 7.0, 1e3
+"""How far a fit may go from where it starts: a factor of e^7 in the goodput, and latencies of the
+first guess times 1000. Beyond, the simulator's clock has no room for the times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solution:
+    """Where the loss is least."""
+
+    shape: Shape
+    x: Vector
+    loss: float
+    """What was minimised."""
+    misses: Vector
+    """`[n]` and `slopes` `[n, k]`: weighted, so that squares of them stand for the loss."""
+    slopes: Vector
+
+    def criterion(self) -> float:
+        """See `criterion_of`."""
+        return criterion_of(self.loss, len(self.misses), self.shape)
+
+
+def criterion_of(loss: float, n: int, shape: Shape) -> float:
+    """Bayes's, of `n` sizes."""
+    return float(n * np.log(max(loss, n * EXACT**2) / n) + shape.figures * np.log(n))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Measured times, and what predicts them."""
+
+    model: Model
+    measured: Vector
+    """Logarithms of seconds."""
+
+    def misses(self, shape: Shape, x: Vector) -> Vector:
+        """Of the logarithms of the times, `[n]`."""
+        return np.asarray(np.log(self.model.seconds(shape.link(x))) - self.measured)
+
+    def slopes(self, shape: Shape, x: Vector) -> Vector:
+        """Forward differences `[n, k]`: a figure may be at its limit."""
+        here = self.misses(shape, x)
+        columns = []
+        for number, (figure, _) in enumerate(shape.names):
+            step = _NUDGE * (1.0 if figure == "goodput" else max(x[number], 0.05))
+            beside = x.copy()
+            beside[number] += step
+            columns.append((self.misses(shape, beside) - here) / step)
+        return np.stack(columns, axis=1)
+
+    def solve(self, shape: Shape, x: Vector) -> Solution:
+        """Where the loss is least, beginning at `x`."""
+        found = self._search(shape, x, 60)
+        misses = self.misses(shape, found.x)
+        weights = np.sqrt(1 / np.sqrt(1 + (misses / LARGE) ** 2))
+        return Solution(
+            shape=shape,
+            x=found.x,
+            loss=float(2 * found.cost),
+            misses=weights * misses,
+            slopes=weights[:, None] * self.slopes(shape, found.x),
+        )
+
+    def promise(self, shape: Shape, x: Vector) -> tuple[float, Vector]:
+        """The criterion after a few moves from `x`, and where those lead: which steps to try."""
+        found = self._search(shape, x, 4)
+        return criterion_of(float(2 * found.cost), len(self.measured), shape), found.x
+
+    def _search(self, shape: Shape, x: Vector, most: int) -> Any:
+        from scipy.optimize import least_squares
+
+        goodput = [figure == "goodput" for figure, _ in shape.names]
+        rate = float(x[1])
+        low = [rate - _REACH if is_rate else 0.0 for is_rate in goodput]
+        high = [rate + _REACH if is_rate else _LONGEST for is_rate in goodput]
+        return least_squares(
+            lambda at: self.misses(shape, at),
+            np.clip(x, low, high),
+            jac=lambda at: self.slopes(shape, at),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=LARGE,
+            max_nfev=most,
+            x_scale="jac",
+            ftol=1e-12,
+            xtol=1e-9,
+        )
+
+
+def latency_and_goodput(
+    problem: Problem, points: Sequence[Measurement], line_rate: float | None
+) -> Solution:
+    """Latency and goodput alone, from several guesses: what a library chooses makes valleys."""
+    shortest = min(range(len(points)), key=lambda number: points[number].nbytes)
+    longest = max(range(len(points)), key=lambda number: points[number].nbytes)
+    times = np.exp(problem.measured)
+    second = problem.model.seconds(_probe(latency=1.0, rate=1e15))[shortest]
+    latency = float(times[shortest] / second)
+    rate = 1e9
+    for _ in range(3):  # the sizes of what is sent do not depend on the rate, but the choice may
+        rate *= float(problem.model.seconds(_probe(0.0, rate))[longest] / times[longest])
+    shape = Shape(scale=max(latency, 1e-7), line_rate=line_rate)
+    guesses = [(a, b) for a in (1.0, 0.1) for b in (1.0, 2.0, 0.5)]
+    found = [problem.solve(shape, start(shape, a * latency, b * rate)) for a, b in guesses]
+    return min(found, key=lambda solution: solution.loss)
+
+
+def _probe(latency: float, rate: float) -> Link:
+    shape = Shape(scale=1.0)
+    return shape.link(start(shape, latency, rate))

@@ -1,0 +1,129 @@
+"""At which rate were received elements of a type added, where all-reduces of several were measured?
+
+A link is fitted to one type; its goodput holds that type's additions. What an all-reduce of another
+type takes longer over the same link is then its additions': each measurement says at which rate
+they would take as long as was measured (times fall as the rate rises: by bisection, to a part in a
+thousand), and the rate is the median of them. The range holds the middle half, or both of two.
+A measurement that the link alone explains to `LEAST` of its time says nothing of additions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from gcsim.analysis.calibration.link.model import Model
+from gcsim.analysis.calibration.measurements.collectives import Measurement
+from gcsim.analysis.report.numbers import plural
+from gcsim.simulator.host import Host
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.sums import Sums
+
+LEAST = 0.8
+_SLOWEST, _FASTEST = 1e5, 1e12
+"""Bytes a second that are tried."""
+_STEPS = 34
+_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumRate:
+    """Of one type."""
+
+    dtype: str
+    rate: float
+    """Bytes of what is added, a second."""
+    low: float
+    high: float
+    points: int
+    """Measurements that told."""
+
+    @property
+    def sums(self) -> Sums:
+        """For a cluster: the rate alone."""
+        return _sums(self.dtype, self.rate)
+
+
+def by_type(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
+    """What a link is fitted to, of one type where hosts add: float32, or else the commonest; and
+    the other types."""
+    added = [point for point in measurements if _added_on_host(point)]
+    counts = Counter(point.dtype for point in added)
+    main = "float32" if "float32" in counts else next(iter(counts), "")
+    kept = [p for p in measurements if p.dtype == main or not _added_on_host(p)]
+    return kept, [dtype for dtype in counts if dtype != main]
+
+
+def _added_on_host(point: Measurement) -> bool:
+    return point.collective in {"all_reduce", "reduce_scatter"} and "nccl" not in point.algorithm
+
+
+def sums_report(rates: Sequence[SumRate], dtypes: Sequence[str]) -> Iterator[str]:
+    """What a person reads, and what a scenario takes."""
+    told = {rate.dtype for rate in rates}
+    for rate in rates:
+        bounds = ", ".join(_bandwidth(end) for end in (rate.low, rate.high))
+        yield (
+            f"additions of {rate.dtype}: cluster.sums: {{{rate.dtype}: {_bandwidth(rate.rate)}, "
+            f"{rate.dtype}_range: [{bounds}]}} ({plural(rate.points, 'size')})"
+        )
+    for dtype in dtypes:
+        if dtype not in told:
+            yield f"additions of {dtype}: the link alone explains its times"
+
+
+def _bandwidth(rate: float) -> str:
+    return f"{rate / 1e6:.4g} MB/s"
+
+
+def fit_sums(
+    measurements: Sequence[Measurement],
+    link: Link,
+    *,
+    inside: Link,
+    dtype: str,
+    host: Host | None = None,
+) -> SumRate | None:
+    """The rate of a type over a link that was fitted to another; None where none can be told."""
+    own = [point for point in measurements if point.dtype == dtype]
+    found = sorted(
+        _rate(Model([point], inside, host=host), link)
+        for point in own
+        if _seconds(Model([point], inside, host=host), link) < LEAST * point.seconds
+    )
+    if not found:
+        return None
+    low, middle, high = (_digits(float(q)) for q in np.quantile(found, [0.25, 0.5, 0.75]))
+    return SumRate(dtype=dtype, rate=middle, low=low, high=high, points=len(found))
+
+
+def _seconds(model: Model, link: Link) -> float:
+    return float(model.seconds(link)[0])
+
+
+def _rate(model: Model, link: Link) -> float:
+    """At which the one measurement takes as long as it did."""
+    (point,) = model.measurements
+    slow, fast = np.log(_SLOWEST), np.log(_FASTEST)
+    for _ in range(_STEPS):
+        middle = (slow + fast) / 2
+        sums = _sums(point.dtype, float(np.exp(middle)))
+        if _seconds(replace(model, sums=sums), link) > point.seconds:
+            slow = middle
+        else:
+            fast = middle
+    return float(np.exp((slow + fast) / 2))
+
+
+def _sums(dtype: str, rate: float) -> Sums:
+    given: dict[str, Any] = {dtype: Fraction(rate)}
+    return Sums(**given)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,1 @@
+"""Which collectives were measured? Readers of CSV tables and of the benchmarks' own output."""

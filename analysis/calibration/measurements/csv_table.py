@@ -1,0 +1,166 @@
+"""Measured collectives as a CSV: what its lines mean, and what is wrong with them.
+
+    # backend: gloo                      '#' lines are for people; the keys below are read
+    # devices_per_node: 1
+    # line_rate: 10 Gbit/s
+    collective,ranks,bytes,seconds
+    all_reduce,4,1048576,0.0031
+
+Columns may come in any order; `devices_per_node` may be one, and `dtype`: the elements' type as
+torch names it (default float32). Sizes: see `measurements/collectives.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from gcsim import units
+from gcsim.analysis.calibration.measurements.collectives import (
+    Measurement,
+    Mistakes,
+    Reading,
+    Stated,
+    as_collective,
+    number,
+    unknown_collective,
+)
+from gcsim.errors import InputError, Problem, did_you_mean
+
+COLUMNS = ("collective", "ranks", "bytes", "seconds")
+_OPTIONAL = ("devices_per_node", "dtype")
+ELEMENTS = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
+    "uint8": 1,
+}  # fmt: skip
+"""Bytes an element of the types that Gloo reduces."""
+_LARGEST = 1 << 50
+"""Bytes."""
+_MOST_RANKS = 100_000
+
+
+def recognised(text: str) -> bool:
+    """Whether the first line that is no comment is such a header."""
+    header = next((line for line in text.splitlines() if _counts(line)), "")
+    words = {word.strip().lower() for word in header.split(",")}
+    return len(words & set(COLUMNS)) >= 3
+
+
+def parse(name: str, text: str, stated: Stated) -> Reading:
+    """Read a CSV. Raises `InputError` with every wrong line (the first few)."""
+    facts = _facts(text)
+    lines = [(count, line) for count, line in enumerate(text.splitlines(), 1) if _counts(line)]
+    if not lines:
+        raise InputError(Problem(place=name, message="is empty", hint=_hint()))
+    header = _header(name, *lines[0])
+    mistakes = Mistakes(name)
+    algorithm = stated.algorithm or facts.get("backend", "textbook")
+    devices = stated.devices_per_node or int(facts.get("devices_per_node", "1"))
+    found: list[Measurement] = []
+    for count, line in lines[1:]:
+        cells = [cell.strip() for cell in next(csv.reader(io.StringIO(line)))]
+        if len(cells) != len(header):
+            message = f"has {len(cells)} values, the header {len(header)}"
+            mistakes.add(count, message, "is the line cut off?")
+            continue
+        row = dict(zip(header, cells, strict=True))
+        row.setdefault("devices_per_node", str(devices))
+        row.setdefault("dtype", "float32")
+        point = _point(row, count, mistakes, algorithm)
+        if point is not None:
+            found.append(point)
+    mistakes.raise_any()
+    rate = facts.get("line_rate")
+    return Reading(
+        file=name,
+        tool=facts.get("tool", "CSV"),
+        measurements=tuple(found),
+        line_rate=None if rate is None else float(units.parse(rate, "bandwidth")),
+    )
+
+
+def _point(
+    row: dict[str, str], line: int, mistakes: Mistakes, algorithm: str
+) -> Measurement | None:
+    collective = as_collective(row["collective"])
+    if collective is None:
+        mistakes.add(line, *unknown_collective(row["collective"]))
+        return None
+    ranks = _whole(row["ranks"], 2, _MOST_RANKS)
+    nbytes = _whole(row["bytes"], 1, _LARGEST)
+    each = _whole(row["devices_per_node"], 1, _MOST_RANKS)
+    seconds = number(row["seconds"])
+    if row["dtype"] not in ELEMENTS:
+        hint = did_you_mean(row["dtype"], ELEMENTS)
+        mistakes.add(line, f"dtype: {row['dtype']!r:.30} is no type that is reduced", hint)
+        return None
+    if ranks is None:
+        mistakes.add(line, f"ranks: {row['ranks']!r:.30} is no number of ranks from 2")
+    elif each is None or ranks % each:
+        mistakes.add(line, f"{ranks} ranks do not fill nodes of {row['devices_per_node']:.30}")
+    if nbytes is None:
+        mistakes.add(line, f"bytes: {row['bytes']!r:.30} is no number of bytes from 1")
+    if seconds is None:
+        mistakes.add(line, f"seconds: {row['seconds']!r:.30} is not a number")
+    elif seconds <= 0:
+        mistakes.add(line, f"a time of {row['seconds']} s", "times are positive")
+    elif ranks and nbytes and each and ranks % each == 0:
+        return Measurement(
+            collective=collective,
+            ranks=ranks,
+            devices_per_node=each,
+            nbytes=nbytes,
+            seconds=seconds,
+            element=ELEMENTS[row["dtype"]],
+            dtype=row["dtype"],
+            algorithm=algorithm,
+            place=f"{mistakes.name}:{line}",
+        )
+    return None
+
+
+def _facts(text: str) -> dict[str, str]:
+    """`# key: value` lines."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, colon, value = line.lstrip("# ").partition(":")
+        if line.startswith("#") and colon and key.strip().isidentifier():
+            found.setdefault(key.strip().lower(), value.strip())
+    if not found.get("devices_per_node", "1").isdigit():
+        del found["devices_per_node"]
+    return found
+
+
+def _counts(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _header(name: str, line: int, text: str) -> list[str]:
+    words = [word.strip().lower() for word in text.split(",")]
+    place = f"{name}:{line}"
+    problems = [
+        Problem(place=place, message=f"column {word!r} is missing", hint=_hint())
+        for word in COLUMNS
+        if word not in words
+    ]
+    known = (*COLUMNS, *_OPTIONAL)
+    problems += [
+        Problem(place=place, message=f"unknown column {word!r:.40}", hint=did_you_mean(word, known))
+        for word in words
+        if word not in known
+    ]
+    if not problems and len(set(words)) < len(words):
+        problems.append(Problem(place=place, message="a column stands there twice"))
+    if problems:
+        raise InputError(problems)
+    return words
+
+
+def _whole(text: str, least: int, most: int) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        return None
+    return int(text) if least <= int(text) <= most else None
+
+
+def _hint() -> str:
+    return f"begin with the header {','.join(COLUMNS)}"

@@ -1,0 +1,291 @@
+"""What does nccl-tests print, and what is wrong with a log of it?
+
+Its tables have one line a size, under headings that begin with `size count type`; versions differ
+in whether `redop` and `root` stand between the type and the time. Times are microseconds, of the
+operation out of place; where a table has none, in place. A size is that of the largest buffer: of
+`all_gather` and `reduce_scatter` it is that of all ranks together, and `count` that of one rank.
+Lines of NCCL's own log between those of the table are passed over. How many ranks there are, and on
+how many machines, the lines `# Rank  0 ...` say; the program's name says which collective it is, or
+else the columns do.
+
+Source: NVIDIA/nccl-tests, src/common.cu, src/util.cu and doc/PERFORMANCE.md; logs of versions from
+2019 to 2.20 in its issues and in those of NVIDIA/nccl.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gcsim.analysis.calibration.measurements.collectives import (
+    Collective,
+    Measurement,
+    Mistakes,
+    Reading,
+    Stated,
+    as_collective,
+    number,
+    unknown_collective,
+)
+from gcsim.errors import InputError, Problem
+
+_OPTIONS = re.compile(r"#?\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes")
+_RANK = re.compile(
+    r"#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+"
+)
+_HEADINGS = re.compile(r"#?\s*size\s+count\s+type\s+.*\balgbw\b")
+_UNITS = re.compile(r"#?\s*\(B\)\s+\(elements\)\s")
+_PROGRAM = re.compile(
+    r"\b(all_?reduce|all_?gather|all_?to_?allv?|reduce_?scatter|broadcast|reduce|gather|scatter|"
+    r"sendrecv|hypercube)_perf(?:_\w+)?\b"
+)
+_VERSION = re.compile(r"#\s*nccl-tests version (\S+)")
+_LIBRARY = re.compile(r"NCCL version (\d[\w.+]*)")
+_ROW = re.compile(r"\d+(\s|$)")
+_TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
+_CONCLUDED = re.compile(r"#\s*Avg bus bandwidth")
+
+ELEMENTS = {
+    "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4, "int": 4,
+    "double": 8, "int64": 8, "uint64": 8,
+}  # fmt: skip
+"""Bytes an element, by the tool's name of the type."""
+_TORCH = {
+    "char": "int8",
+    "half": "float16",
+    "float": "float32",
+    "int": "int32",
+    "double": "float64",
+}
+"""Names that differ from torch's."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One start of the program: its ranks, its headings, its lines."""
+
+    line: int
+    program: str = ""
+    per_process: int = 1
+    ranks: list[tuple[int, str]] = field(default_factory=list)
+    """Number and machine of each rank, as listed."""
+    groups: set[str] = field(default_factory=set)
+    headings: list[str] = field(default_factory=list)
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+
+
+def recognised(text: str) -> bool:
+    """Whether the tool's options or the headings of its tables are there."""
+    return any(_OPTIONS.match(line) or _HEADINGS.match(line) for line in _lines(text))
+
+
+def parse(name: str, text: str, stated: Stated) -> Reading:
+    """Read a log of one or several runs. Raises `InputError` with every wrong line."""
+    mistakes = Mistakes(name)
+    runs, tool = _runs(text, mistakes)
+    if not any(run.rows for run in runs):
+        mistakes.raise_any()
+        raise InputError(Problem(place=name, message="has no line with a size and a time"))
+    points: list[Measurement] = []
+    skipped = 0
+    for run in runs:
+        if not run.rows:
+            continue
+        places = _Places.of(name, run, stated)
+        for line, tokens in run.rows:
+            row = _by_heading(tokens, run.headings)
+            if row is not None and row["size"] == "0":
+                skipped += 1
+                continue
+            try:
+                points.append(_point(row, run, places, stated, f"{name}:{line}"))
+            except _WrongLine as wrong:
+                mistakes.add(line, wrong.message, wrong.hint)
+    mistakes.raise_any()
+    notes = (f"{name}: {skipped} lines of size 0 are left out",) if skipped else ()
+    return Reading(file=name, tool=tool, measurements=tuple(points), notes=notes)
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Log:
+    """What the lines so far have said."""
+
+    runs: list[_Run] = field(default_factory=list)
+    program: str = ""
+    tests: str = ""
+    library: str = ""
+
+    def told(self, line: str) -> None:
+        """Take note of names and versions, wherever they stand in a line."""
+        if found := _VERSION.match(line):
+            self.tests = found[1]
+        if found := _LIBRARY.search(line):
+            self.library = found[1]
+        if programs := _PROGRAM.findall(line):
+            self.program = programs[-1]
+
+    def run_at(self, line: int) -> _Run:
+        """The run under way, or a new one."""
+        if not self.runs:
+            self.runs.append(_Run(line=line, program=self.program))
+        return self.runs[-1]
+
+    @property
+    def tool(self) -> str:
+        """Its name and version, and the library's."""
+        tool = "nccl-tests" + (f" {self.tests}" if self.tests else "")
+        return tool + (f", NCCL {self.library}" if self.library else "")
+
+
+def _lines(text: str) -> list[str]:
+    return [_TAG.sub("", line).strip() for line in text.splitlines()]
+
+
+def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
+    log = _Log()
+    for count, line in enumerate(_lines(text), 1):
+        log.told(line)
+        if options := _OPTIONS.match(line):
+            # processes that do not know of each other print the options once each
+            if not log.runs or log.runs[-1].rows or log.runs[-1].headings:
+                log.runs.append(_Run(line=count))
+            log.runs[-1].per_process = int(options[1]) * int(options[2])
+            log.runs[-1].program = log.program
+        elif _HEADINGS.match(line):
+            log.run_at(count).headings = line.lstrip("# ").split()
+        elif rank := _RANK.match(line):
+            log.run_at(count).ranks.append((int(rank[1]), rank[3]))
+            log.runs[-1].groups.add(rank[2] or "0")
+        elif _UNITS.match(line) and "(us)" not in line:
+            mistakes.add(count, "times are not in microseconds", "this version is not known")
+        elif log.runs and log.runs[-1].headings and _ROW.match(line):
+            log.runs[-1].rows.append((count, line.split()))
+        elif _CONCLUDED.match(line):
+            log.program = ""
+    return log.runs, log.tool
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """How many ranks there are, and how many of them a machine has."""
+
+    ranks: int
+    devices_per_node: int
+
+    @classmethod
+    def of(cls, name: str, run: _Run, stated: Stated) -> _Places:
+        """As the lines `# Rank ...` say; raises `InputError` where they do not."""
+        place = f"{name}:{run.line}"
+        numbers = [rank for rank, _ in run.ranks]
+        wrong: tuple[str, str] | None = None
+        if len(run.groups) > 1:
+            wrong = (
+                f"the ranks are split into {len(run.groups)} groups that run at the same time",
+                "measure without NCCL_TESTS_SPLIT",
+            )
+        elif len(set(numbers)) < len(numbers):
+            wrong = (
+                "two lines are those of one rank: the processes did not know of each other",
+                "build nccl-tests with MPI=1 to measure several machines",
+            )
+        elif not numbers or set(numbers) != set(range(max(numbers) + 1)):
+            if len(stated.ranks) == 1:
+                return cls(stated.ranks[0], stated.devices_per_node or run.per_process)
+            wrong = (
+                "how many ranks there were is not said: lines '# Rank ...' are missing",
+                "say it with --ranks",
+            )
+        elif len(numbers) == 1:
+            wrong = "one rank alone sends nothing", "measure two or more"
+        if wrong is not None:
+            raise InputError(Problem(place=place, message=wrong[0], hint=wrong[1]))
+        each = set(Counter(host for _, host in run.ranks).values())
+        devices = stated.devices_per_node or (each.pop() if len(each) == 1 else 0)
+        if not devices or len(numbers) % devices:
+            message = "the machines have different numbers of ranks"
+            raise InputError(Problem(place=place, message=message, hint="--devices-per-node N"))
+        return cls(len(numbers), devices)
+
+
+# --- measurements --------------------------------------------------------------------------------
+
+
+class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
+    """What is wrong with a line, and what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def _point(
+    row: dict[str, str] | None, run: _Run, places: _Places, stated: Stated, place: str
+) -> Measurement:
+    """The measurement of a line; raises `_WrongLine`."""
+    clean = "run the test again with NCCL_DEBUG=WARN, or remove the line"
+    if row is None:
+        raise _WrongLine("the line is cut off, or another one runs into it", clean)
+    time, nbytes, count = (number(row[key]) for key in ("time", "size", "count"))
+    if time is None or nbytes is None or count is None or nbytes != int(nbytes):
+        raise _WrongLine(f"{row['time']!r:.30} is not a time in microseconds", clean)
+    if time <= 0:
+        raise _WrongLine(f"a time of {row['time']} us", "times are positive")
+    element = ELEMENTS.get(row["type"])
+    if element is None:
+        raise _WrongLine(f"{row['type']!r:.30} is no type of nccl-tests", clean)
+    return Measurement(
+        collective=_collective(row, run, int(nbytes) == int(count) * element, stated),
+        ranks=places.ranks,
+        devices_per_node=places.devices_per_node,
+        nbytes=int(nbytes),
+        seconds=time / 1e6,
+        element=element,
+        dtype=_TORCH.get(row["type"], row["type"]),
+        algorithm=stated.algorithm or "nccl",
+        place=place,
+    )
+
+
+def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None:
+    """The values by heading, of two equal headings the first; None when some are missing.
+
+    Operations that reduce nothing leave `redop` empty in some versions.
+    """
+    keys = list(headings)
+    short = 3 < len(tokens) < len(keys)
+    if short and "redop" in keys and number(tokens[3]) is not None:
+        keys.remove("redop")
+    if len(tokens) < len(keys):
+        return None
+    found: dict[str, str] = {}
+    for key, value in zip(keys, tokens, strict=False):
+        found.setdefault(key, value)
+    times = [value for key, value in zip(keys, tokens, strict=False) if key == "time"]
+    if not times:
+        return None
+    found["time"] = next((value for value in times if value != "N/A"), "N/A")
+    return found
+
+
+def _collective(row: dict[str, str], run: _Run, whole: bool, stated: Stated) -> Collective:
+    """Which it is; `whole`: `count` is that of the whole size. Raises `_WrongLine`."""
+    if stated.collective is not None:
+        return stated.collective
+    if run.program:
+        known = as_collective(run.program)
+        if known is None:
+            raise _WrongLine(*unknown_collective(run.program))
+        return known
+    reduces = row.get("redop", "none") not in {"none", ""}
+    rooted = row.get("root", "-1") != "-1"
+    if reduces and not rooted:
+        return "all_reduce" if whole else "reduce_scatter"
+    message = "this is neither an all-reduce nor a reduce-scatter, and the program is not named"
+    if not reduces and not rooted and not whole:
+        message = "this may be an all-gather or an all-to-all: the log does not name the program"
+    raise _WrongLine(message, "say it with --collective")

@@ -1,0 +1,215 @@
+"""Where does an iteration go? Stacked bars at the largest size, fastest first.
+
+The left panel shows whole iterations on one linear scale from zero. Where slow methods dwarf the
+others, the right panel repeats the same bars cut off at a stated time, with the cut marked, so
+that the small parts of the fast ones can be read; no scale is bent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from gcsim.analysis.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    MANY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    mark_synthetic,
+    new_figure,
+    settings,
+)
+from gcsim.analysis.report.dispersion import averaged, spreads
+from gcsim.analysis.report.intervals import speedup_known, uncertain, within
+from gcsim.analysis.report.numbers import milliseconds, plural, significant, times
+from gcsim.analysis.report.selection import at_largest
+from gcsim.scenarios.result import Result, Row
+
+PARTS = (
+    ("input wait", "input_s", GREY, "\\\\\\\\"),
+    ("forward", "forward_s", BLUE, ""),
+    ("backward", "backward_s", SKY, ""),
+    ("encode", "encode_s", ORANGE, "////"),
+    ("waiting for network", "exposed_communication_s", VERMILION, ""),
+    ("decode", "decode_s", PURPLE, "...."),
+    ("optimizer", "optimizer_s", GREEN, "--"),
+)
+"""Name, field of the row in seconds, colour, hatching (legible without colour)."""
+NOW_AND_THEN = ("input_s", "optimizer_s")
+"""Drawn only where a row has them."""
+
+DOT = 0.008
+"""Share of the axis below which a line is not drawn."""
+
+KNOWN = "\n(upper line, and in brackets: the middle 80 % of what the cluster may be)"
+
+DWARFED = 1.8
+"""Slowest iteration over the second panel's scale from which that panel is drawn."""
+
+
+def breakdown_figure(result: Result) -> Figure:
+    """One bar a compressor; the axes' containers are the parts in the order of `parts_of`.
+
+    Where iterations differ the bars are means, and a thin line reaches from the 5th to the 95th
+    percentile of the iterations; another, above it, over the middle 80 % of the draws.
+    """
+    rows = at_largest(result)
+    parts = parts_of(rows)
+    cut = zoom_limit(rows)
+    with settings():
+        pitch = 0.36 if len(rows) <= MANY else 0.26
+        below = 0.62 if not uncertain(rows) else 0.8  # the label has a second line
+        figure = new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
+        width, height = figure.get_size_inches()
+        label_inches = 0.25 + 0.083 * max(len(row.label) for row in rows)
+        left = min(0.35, label_inches / width)
+        bottom, top = below / height, 1 - 0.82 / height
+        share = 1.0 if cut is None else 0.56
+        room = 0.985 - left
+        axes = figure.add_axes((left, bottom, room * share - 0.012, top - bottom))
+        _bars(axes, rows, limit=None, numbers=cut is None)
+        _totals(axes, rows)
+        axes.set_yticks(range(len(rows)), [row.label for row in rows])
+        what = "time of one iteration [ms]"
+        if spreads(rows):
+            what = f"{averaged(result)} [ms] (line: 5 to 95 %)"
+        axes.set_xlabel(f"{what}, and the speedup against dense{KNOWN if uncertain(rows) else ''}")
+        if cut is not None:
+            zoomed = figure.add_axes(
+                (left + room * share + 0.012, bottom, room * (1 - share) - 0.012, top - bottom)
+            )
+            _bars(zoomed, rows, limit=cut, numbers=True)
+            zoomed.set_yticks(range(len(rows)), [""] * len(rows))
+            zoomed.set_xlabel(f"the first {cut * 1e3:g} ms of the same bars [ms]")
+        figure.legend(
+            handles=[
+                Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=name)
+                for name, _, colour, hatch in parts
+            ],
+            ncols=len(parts), loc="upper left", bbox_to_anchor=(left - 0.012, 1 - 0.36 / height),
+            frameon=False, handlelength=1.4, columnspacing=1.6 if len(parts) < len(PARTS) else 1.2,
+        )  # fmt: skip
+        figure.text(
+            left, 1 - 0.22 / height, _title(result, rows), fontsize=12, fontweight="bold",
+            va="center",
+        )  # fmt: skip
+        mark_synthetic(figure, result)
+        return figure
+
+
+def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
+    """The entries of `PARTS` that the bars of these rows have."""
+    return [
+        part
+        for part in PARTS
+        if part[1] not in NOW_AND_THEN or any(getattr(row, part[1]) for row in rows)
+    ]
+
+
+def zoom_limit(rows: Sequence[Row]) -> float | None:
+    """Where the second panel's scale ends, in seconds; None when one panel shows everything.
+
+    The fastest third of the bars fits into it, up to a round number of milliseconds.
+    """
+    totals = sorted(row.iteration_s for row in rows)
+    needed = 1.08 * totals[(len(totals) - 1) // 3] * 1e3
+    power = 10.0 ** math.floor(math.log10(needed))
+    limit = next(step * power for step in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if step * power >= needed)
+    return limit / 1e3 if totals[-1] > DWARFED * limit / 1e3 else None
+
+
+def _title(result: Result, rows: Sequence[Row]) -> str:
+    first = rows[0]
+    return (
+        f"{result.scenario.get('name', 'scenario')}: where an iteration goes, "
+        f"{plural(first.nodes, 'node')}, {plural(first.workers, 'worker')}"
+    )
+
+
+def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool) -> None:
+    """The stacked bars in milliseconds, with marks at the cut when there is a `limit`."""
+    end = (limit or max(row.iteration_s for row in rows)) * 1e3
+    starts = [0.0] * len(rows)
+    for name, field, colour, hatch in parts_of(rows):
+        widths = [getattr(row, field) * 1e3 for row in rows]
+        axes.barh(
+            range(len(rows)), widths, left=starts, height=0.7, color=colour, hatch=hatch,
+            edgecolor="white", linewidth=0.5, label=name,
+        )  # fmt: skip
+        if numbers:
+            _numbers(axes, starts, widths, end)
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    _percentiles(axes, rows)
+    _known(axes, rows, end)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
+    if limit is not None:
+        axes.set_xlim(0, end)
+        for place, total in enumerate(starts):
+            if total > end:
+                _cut_mark(axes, place)
+
+
+def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
+    """Thin lines from the 5th to the 95th percentile, with ends, below the middle of the bars."""
+    for place, row in enumerate(rows):
+        if row.iteration_p5_s is not None and row.iteration_p95_s is not None:
+            axes.plot(
+                [row.iteration_p5_s * 1e3, row.iteration_p95_s * 1e3], [place + 0.22] * 2,
+                color="black", linewidth=1.0, marker="|", markersize=5, clip_on=True,
+            )  # fmt: skip
+
+
+def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
+    """Thin lines over the middle 80 % of the draws, with ends, above the middle of the bars; none
+    that would be a dot."""
+    for place, row in enumerate(rows):
+        low, high = (row.iteration_low_s or 0) * 1e3, (row.iteration_high_s or 0) * 1e3
+        if high - low > DOT * limit:
+            axes.plot(
+                [low, high], [place - 0.22] * 2, color="black", linewidth=1.0, marker="|",
+                markersize=5, clip_on=True,
+            )  # fmt: skip
+
+
+def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit: float) -> None:
+    """The milliseconds of each part that is wide enough to hold them."""
+    for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
+        shown = min(start + width, 0.96 * limit) - start
+        if shown > 0.072 * limit:
+            axes.text(
+                start + shown / 2, place, significant(width), ha="center", va="center", fontsize=8,
+                bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none"},
+            )  # fmt: skip
+
+
+def _cut_mark(axes: Axes, place: int) -> None:
+    """Two white strokes across a bar that goes on beyond the axis."""
+    for shift in (0.0, 0.014):
+        axes.plot(
+            [0.968 + shift, 0.98 + shift], [place + 0.42, place - 0.42],
+            transform=axes.get_yaxis_transform(), color="white", linewidth=2.2, clip_on=True,
+        )  # fmt: skip
+
+
+def _totals(axes: Axes, rows: Sequence[Row]) -> None:
+    """Total and speedup behind each bar."""
+    ends = [
+        max(row.iteration_s, row.iteration_p95_s or 0.0, row.iteration_high_s or 0.0) * 1e3
+        for row in rows
+    ]
+    axes.set_xlim(0, (1.6 if any(map(speedup_known, rows)) else 1.27) * max(ends))
+    for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
+        speedup += within(speedup_known(row).replace(" to ", "-"))
+        text = f" {milliseconds(row.iteration_s)}{speedup}"
+        axes.text(end, place, text, va="center", fontsize=9)

@@ -1,0 +1,225 @@
+"""Does it scale? Throughput relative to one device against the number of workers.
+
+Both axes are logarithmic with base 2, so that ideal scaling is the diagonal and a loss of half
+the machine looks the same at every size. The labels stand at the right, sorted by the final
+value, each joined to the end of its line: nothing covers the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import blended_transform_factory
+
+from gcsim.analysis.plots.style import (
+    GREY,
+    LineStyle,
+    line_styles,
+    mark_synthetic,
+    new_figure,
+    settings,
+)
+from gcsim.analysis.report.intervals import uncertain
+from gcsim.analysis.report.numbers import significant
+from gcsim.analysis.report.selection import dense_row
+from gcsim.scenarios.result import Result, Row
+
+IDEAL = "ideal"
+LABEL_INCHES = 0.23
+"""Between two labels; of many methods they are smaller."""
+SMALL_LABEL_INCHES = 0.135
+
+
+def speedup_figure(result: Result) -> Figure:
+    """One line a compressor, in the order of the rows, then the ideal line.
+
+    The height of a point is `scaling_efficiency * workers`: throughput over that of one device
+    without communication. A band is the middle 80 % of the draws of the speedup against dense (both
+    in the same world); without a dense row, of the throughput.
+    """
+    styles = line_styles(result)
+    with settings():
+        # axes of 5.9 x 5.2 inches; beside them as much as the longest label needs
+        small = any(style.muted for style in styles.values())
+        width = 0.75 + 5.9 + 1.3 + (0.065 if small else 0.083) * max(map(len, styles))
+        tall = max(5.18, SMALL_LABEL_INCHES * (len(styles) + 1)) if small else 5.18
+        below = 0.92 if uncertain(result.rows) else 0.74  # the label has a second line
+        height = tall + 0.48 + below
+        figure = new_figure(width, height)
+        axes = figure.add_axes((0.75 / width, below / height, 5.9 / width, tall / height))
+        for label, style in styles.items():
+            _line(axes, _of(result, label), label, style)
+            _band(axes, _of(result, label), style)
+        workers = sorted({row.workers for row in result.rows})
+        reach = workers if len(workers) > 1 else [workers[0] / 2**0.5, workers[0] * 2**0.5]
+        axes.plot(
+            reach, reach, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1,
+            label=IDEAL,
+        )  # fmt: skip
+        _axes(axes, result, workers)
+        _labels(axes, result, styles, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall)
+        mark_synthetic(figure, result)
+        return figure
+
+
+def relative_throughput(row: Row) -> float:
+    """Throughput over that of one device without communication."""
+    return row.scaling_efficiency * row.workers
+
+
+def _of(result: Result, label: str) -> list[Row]:
+    return sorted((row for row in result.rows if row.label == label), key=lambda row: row.workers)
+
+
+def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None:
+    axes.plot(
+        [row.workers for row in rows],
+        [relative_throughput(row) for row in rows],
+        label=label,
+        **_look(style),
+    )
+
+
+def _band(axes: Axes, rows: Sequence[Row], style: LineStyle) -> None:
+    """Between what the throughput may be; where there is a single size, a line with ends."""
+    if style.muted or not uncertain(rows):
+        return
+    workers = [row.workers for row in rows]
+    low, high = ([end[number] for end in map(_ends, rows)] for number in (0, 1))
+    if len(rows) == 1:
+        axes.vlines(workers, low, high, color=style.colour, linewidth=1.0, zorder=1.5)
+    else:
+        axes.fill_between(
+            workers, low, high, facecolor=to_rgba(style.colour, 0.12),
+            edgecolor=to_rgba(style.colour, 0.45), linewidth=0.5, zorder=0.8,
+        )  # fmt: skip
+
+
+def _ends(row: Row) -> tuple[float, float]:
+    """Between which heights a point is in 80 % of the draws."""
+    height = relative_throughput(row)
+    if row.speedup_vs_dense and row.speedup_low and row.speedup_high:
+        unit = height / row.speedup_vs_dense
+        return unit * row.speedup_low, unit * row.speedup_high
+    if row.speedup_vs_dense:
+        return height, height  # dense itself
+    unit = height * row.iteration_s
+    return (
+        unit / (row.iteration_high_s or row.iteration_s),
+        unit / (row.iteration_low_s or row.iteration_s),
+    )
+
+
+def _look(style: LineStyle) -> dict[str, Any]:
+    if style.muted:
+        return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
+    return {
+        "color": style.colour, "linestyle": style.dashes, "marker": style.marker,
+        "linewidth": 1.7, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
+    }  # fmt: skip
+
+
+def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    values = [height for row in result.rows for height in _ends(row)]
+    low = math.ceil(math.log2(min(*values, workers[0])))
+    high = math.floor(math.log2(max(*values, workers[-1])))
+    if len(workers) > 1:
+        axes.set_xlim(workers[0] / 2**0.25, workers[-1] * 2**0.12)
+    else:
+        axes.set_xlim(workers[0] / 2**0.5, workers[0] * 2**0.5)
+    low = min(low, high - 1)
+    axes.set_ylim(min(*values, 2.0**low) / 2**0.3, max(*values, workers[-1]) * 2**0.25)
+    nodes = {row.workers: row.nodes for row in result.rows}
+    axes.xaxis.set_major_locator(FixedLocator(list(workers)))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: _tick(round(value), nodes.get(round(value))))
+    )
+    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1)]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.grid(color="#E4E4E4", linewidth=0.7)
+    axes.set_xlabel("number of workers (of nodes)" + _note(result))
+    axes.set_ylabel("throughput relative to one device")
+    axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
+
+
+def _note(result: Result) -> str:
+    """What the bands are, below the axis."""
+    if not uncertain(result.rows):
+        return ""
+    what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
+    return f"\nband: the middle 80 % of what {what} may be, for all that is known"
+
+
+def _power(value: float) -> str:
+    """A power of two; small ones as fractions, which are short."""
+    return f"{value:g}" if value >= 0.25 else f"1/{round(1 / value)}"
+
+
+def _tick(workers: int, nodes: int | None) -> str:
+    return str(workers) if nodes is None else f"{workers}\n({nodes})"
+
+
+def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle], gap: float) -> None:
+    """Names and final values beside the axes, joined to the ends of their lines; `gap` is a share
+    of the axes' height."""
+    ends = {label: _of(result, label)[-1] for label in styles}
+    heights = {label: relative_throughput(row) for label, row in ends.items()}
+    heights[IDEAL] = max(row.workers for row in result.rows)
+    ordered = sorted(heights, key=lambda label: heights[label])
+    low, high = (math.log2(limit) for limit in axes.get_ylim())
+    wanted = [(math.log2(heights[label]) - low) / (high - low) for label in ordered]
+    placed = spread(wanted, gap=min(gap, 1 / len(ordered)), low=0.0, high=1.0)
+    right = axes.get_xlim()[1]
+    beside = blended_transform_factory(axes.transAxes, axes.transAxes)
+    for label, height, place in zip(ordered, wanted, placed, strict=True):
+        end = ends[label].workers if label in ends else heights[IDEAL]
+        start = math.log(end / axes.get_xlim()[0]) / math.log(right / axes.get_xlim()[0])
+        leader = Line2D(
+            [start, 1.015, 1.045, 1.055], [height, height, place, place], transform=beside,
+            color="#BBBBBB", linewidth=0.7, clip_on=False, zorder=0.5,
+        )  # fmt: skip
+        axes.add_artist(leader)
+        sample = Line2D([1.06, 1.085, 1.11], [place] * 3, transform=beside, clip_on=False)
+        muted = label in styles and styles[label].muted
+        if muted:
+            sample.set(**_look(styles[label]))
+        elif label in styles:
+            sample.set(**_look(styles[label]), markevery=[1])
+        else:
+            sample.set(color=GREY, linewidth=1.2, linestyle=(0, (2, 2)))
+        axes.add_artist(sample)
+        axes.text(
+            1.125, place, f"{significant(heights[label])}x  {label}", transform=beside,
+            va="center", fontsize=7.5 if any(s.muted for s in styles.values()) else 9.5,
+            color="#777777" if muted else "black",
+        )  # fmt: skip
+
+
+def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Places at least `gap` apart and as near (least squares) as can be to ascending `wanted`.
+
+    Subtracting `gap` per place turns it into isotonic regression: pool adjacent violators
+    (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
+    """
+    blocks: list[tuple[float, int]] = []
+    for number, value in enumerate(wanted):
+        mean, size = value - number * gap, 1
+        while blocks and blocks[-1][0] >= mean:
+            before, count = blocks.pop()
+            mean = (mean * size + before * count) / (size + count)
+            size += count
+        blocks.append((mean, size))
+    highest = high - (len(wanted) - 1) * gap
+    places = [max(low, min(mean, highest)) for mean, size in blocks for _ in range(size)]
+    return [place + number * gap for number, place in enumerate(places)]

@@ -1,0 +1,123 @@
+"""How do the figures look? Colours that colour-blind readers tell apart, and equal bytes each time.
+
+Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost
+on white. With more lines than colours, marker and line style tell them apart; black and solid
+is always the uncompressed exchange. Of more than sixteen methods only the fastest at the largest
+size stand out, the others are thin and grey. Nothing here touches `pyplot` or leaves a setting
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.sources import SYNTHETIC_NOTE, are_synthetic
+from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.result import Result
+
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
+VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
+BLACK, GREY, FAINT = "#000000", "#8A8A8A", "#BDBDBD"
+
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
+    "solid", (0.0, (5.0, 1.6)), (0.0, (1.2, 1.2)), (0.0, (6.0, 1.4, 1.2, 1.4)),
+)  # fmt: skip
+MARKERS = "osD^vPX<>hd8pH"
+
+_SETTINGS = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.titlesize": 12.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "svg.hashsalt": "gcsim",
+}
+DPI = 160
+MANY = 16
+"""Methods from which on most of them are muted."""
+FOREMOST = 8
+"""Methods that stand out then, beside the uncompressed exchange."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineStyle:
+    """What tells one compressor's line from the others'."""
+
+    colour: str
+    marker: str
+    dashes: str | tuple[float, tuple[float, ...]]
+    muted: bool = False
+
+
+def line_styles(result: Result) -> dict[str, LineStyle]:
+    """By label, in the scenario's order: the same scenario gives the same styles, unless there
+    are so many methods that only the fastest stand out."""
+    styles: dict[str, LineStyle] = {}
+    number = 0
+    shown = _foremost(result)
+    for row in result.rows:
+        if row.label in styles:
+            continue
+        if row.label not in shown and row.compressor != DENSE:
+            styles[row.label] = LineStyle(colour=FAINT, marker="", dashes="solid", muted=True)
+            continue
+        if row.compressor == DENSE and BLACK not in {s.colour for s in styles.values()}:
+            styles[row.label] = LineStyle(colour=BLACK, marker="o", dashes="solid")
+            continue
+        styles[row.label] = LineStyle(
+            colour=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[1 + number % (len(MARKERS) - 1)],
+            dashes=DASHES[number // len(COLOURS) % len(DASHES)],
+        )
+        number += 1
+    return styles
+
+
+def _foremost(result: Result) -> set[str]:
+    """Labels that stand out: all of a few, the fastest of many."""
+    labels = {row.label for row in result.rows}
+    if len(labels) <= MANY:
+        return labels
+    return {row.label for row in at_largest(result)[:FOREMOST]}
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """matplotlib's own defaults and ours, whatever the user's matplotlibrc says, for a while."""
+    with mpl.style.context(["default", _SETTINGS]):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure in inches that draws to memory only. To be used inside `settings`."""
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def mark_synthetic(figure: Figure, result: Result) -> None:
+    """Say in the upper right corner, where no axis has a label, that the gradients were drawn."""
+    if are_synthetic(result):
+        top = 1 - 0.06 / float(figure.get_size_inches()[1])
+        figure.text(
+            0.995, top, SYNTHETIC_NOTE, ha="right", va="top", fontsize=8, style="italic"
+        )  # fmt: skip
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG without version or date: equal figures are equal bytes."""
+    with settings():
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})

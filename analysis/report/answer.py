@@ -1,0 +1,244 @@
+"""Does compression pay here? The answer in sentences: what is safe, what to try, how sure it is.
+
+What is named is chosen by the rules of `gcsim.analysis.report.selection`. A gradient error is a
+property of single updates, not an accuracy: the sentences say what was measured and claim no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from gcsim.analysis.report.dispersion import number
+from gcsim.analysis.report.intervals import iteration_known, speedup_known, within
+from gcsim.analysis.report.numbers import milliseconds, plural, significant
+from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
+from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.trust import DENSE, NO_MEMORY, is_safe
+from gcsim.analysis.report.widths import MOST, main_sources
+from gcsim.analysis.report.wording import listed, name_of, spread
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.uncertainty.close_pairs import TIE
+
+NAMED = 4
+"""Methods that are named of those that may be faster than the one to try."""
+LARGE_ERROR = 0.5
+"""NMSE above which a sentence says what an NMSE of 1 means."""
+
+NO_QUESTION = "no accuracy question"
+NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
+SYNTHETIC_ANSWER = (
+    "The gradients are synthetic: what is sent and the gradient error are those of distributions "
+    "fitted to other recordings."
+)
+
+
+def answer(result: Result) -> list[str]:
+    """The answer at the largest size, what is safe and what to try, where the width of the
+    interval comes from, and how it changes with the size."""
+    found = largest_verdict(result)
+    first = found.rows[0]
+    where = f"On {plural(first.nodes, 'node')} ({plural(first.workers, 'worker')})"
+    if len(found.rows) == 1:
+        takes = f"{where} {first.label} takes {milliseconds(first.iteration_s)} an iteration"
+        sentences = [
+            f"{takes}{within(iteration_known(first))}: nothing to compare it with.",
+            *_ring_or_tree([first]),
+            *spread(result, [first]),
+            *_left_out(found),
+        ]
+    else:
+        sentences = [
+            f"{where} {_pays(found)}",
+            *_safe(found),
+            *_to_try(found),
+            *_rivals(result, found),
+            *_left_out(found),
+            *_width(result, found),
+            *_ring_or_tree(_named(found)),
+            *spread(result, _named(found)),
+            *_by_size(result),
+        ]
+    return sentences + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+
+
+def _named(found: Verdict) -> list[Row]:
+    """The rows that the sentences are about, each once."""
+    rows: list[Row] = []
+    for row in (found.safe, found.to_try, found.dense):
+        if row is not None and not any(row is other for other in rows):
+            rows.append(row)
+    return rows
+
+
+def _pays(found: Verdict) -> str:
+    dense, best = found.dense, found.to_try
+    if dense is None:
+        return f"methods are compared with each other. {NO_SPEEDUP}"
+    against = f"{name_of(dense)} takes {milliseconds(dense.iteration_s)} an iteration"
+    if best is None:
+        return f"nothing can be said of compression: {against}, no method here can train."
+    if found.pays == "yes":
+        return f"compression pays: {against}, {best.label} {milliseconds(best.iteration_s)}."
+    if found.pays == "no":
+        return (
+            f"compression does not pay: nothing is more than {TIE:.0%} faster than "
+            f"{name_of(dense)} ({milliseconds(dense.iteration_s)} an iteration); the nearest, "
+            f"{_speedup(best)}."
+        )
+    chance = f"{found.probability:.0%} for {best.label}"
+    if found.pays == "likely":
+        return f"compression is likely to pay, but that is not sure ({chance}): {against}."
+    return f"it is not known whether compression pays ({chance}): {against}."
+
+
+def _speedup(row: Row) -> str:
+    """ "half precision, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
+    if row.speedup_vs_dense is None:
+        return f"{row.label}, {milliseconds(row.iteration_s)}{within(iteration_known(row))}"
+    return f"{row.label}, {significant(row.speedup_vs_dense)} times{within(speedup_known(row))}"
+
+
+def _safe(found: Verdict) -> list[str]:
+    row = found.safe
+    if row is not None:
+        kind = "Safe, and the fastest" if row is found.to_try else "Safe"
+        return [f"{kind}: {_speedup(row)}, {NO_QUESTION}."]
+    if found.pays != "yes":
+        return []
+    tried = [row for row in found.rows if is_safe(row) and row.compressor != DENSE]
+    if not tried:
+        return ["Safe: none of these methods; half precision (`fp16`) would be one."]
+    return [
+        "Of the methods without an accuracy question none is surely faster than dense training; "
+        f"the fastest of them: {_speedup(tried[0])}."
+    ]
+
+
+def _to_try(found: Verdict) -> list[str]:
+    row = found.to_try
+    if row is None or row is found.safe or found.pays == "no":
+        return []
+    if is_safe(row):
+        return [f"Fastest to try: {_speedup(row)}, {NO_QUESTION}."]
+    return [f"Fastest to try: {_speedup(row)}; train before you trust it. {_cost(row)}"]
+
+
+def _cost(row: Row) -> str:
+    drift = "" if row.memory == NO_MEMORY else " from empty memory, which later steps move"
+    over = f"over {plural(row.steps_run, 'step')}{drift}"
+    if row.nmse is None:
+        return (
+            f"Its update against the dense one: cosine similarity {row.cosine_similarity:.3f} "
+            f"{over}; its scale is the learning rate's."
+        )
+    scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
+    return (
+        f"Its update against the dense one: NMSE {significant(row.nmse)}{scale}, cosine similarity "
+        f"{row.cosine_similarity:.3f}, {over}."
+    )
+
+
+def _rivals(result: Result, found: Verdict) -> list[str]:
+    """What may be faster than the method to try, and what would tell."""
+    if found.to_try is None or found.pays == "no":
+        return []
+    sentences = []
+    if found.rivals:
+        shown = [_speedup(row) for row in found.rivals[:NAMED]]
+        left = len(found.rivals) - len(shown)
+        others = [plural(left, "other")] if left else []
+        sentences.append(f"As fast, for all that is known: {'; '.join([*shown, *others])}.")
+    if found.by_luck:
+        sentences.append(
+            f"With {number(result)} luck decides between some of them: set training.iterations "
+            "higher."
+        )
+    return sentences
+
+
+def _left_out(found: Verdict) -> list[str]:
+    """Methods that are faster than what is named, and cannot be trained with."""
+    limit = None if found.to_try is None else found.to_try.iteration_s
+    return [
+        f"Not counted: {_speedup(row)}: {why}."
+        for row, why in found.left_out
+        if limit is None or row.iteration_s < limit
+    ]
+
+
+def _width(result: Result, found: Verdict) -> list[str]:
+    """What the width of the interval comes from, of the row that has the widest."""
+    rows = [row for row in (found.safe, found.to_try) if row is not None and _known(row)]
+    if not rows:
+        return []
+    row = max(rows, key=_relative_width)
+    sources = main_sources(result, row, found.dense)
+    if not sources:
+        return []
+    measures: list[str] = []
+    for one in sources:
+        if one.input.measure not in measures:
+            measures.append(one.input.measure)
+    names = [f"{one.input.name} ({one.share:.0%})" for one in sources]
+    most = "most" if sum(one.share for one in sources) >= MOST else "the largest part"
+    return [
+        f"The interval of {row.label} ({_known(row)}) holds 80 % of what may come out; {most} of "
+        f"its width: {listed(names)}. To narrow it: {listed(measures)}."
+    ]
+
+
+def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
+    """Both times, where NCCL's tuner is near its border and the choice matters."""
+    both = [
+        f"{name_of(row)} {milliseconds(row.iteration_ring_s)} or "
+        f"{milliseconds(row.iteration_tree_s)}"
+        for row in rows
+        if row.iteration_ring_s is not None
+        and row.iteration_tree_s is not None
+        and abs(row.iteration_ring_s - row.iteration_tree_s) > TIE * row.iteration_s
+    ]
+    return [f"NCCL may take ring or tree here: {', '.join(both)}."] if both else []
+
+
+def _known(row: Row) -> str:
+    return iteration_known(row) if row.speedup_vs_dense is None else speedup_known(row)
+
+
+def _relative_width(row: Row) -> float:
+    if row.speedup_low and row.speedup_high:
+        return row.speedup_high / row.speedup_low
+    return (row.iteration_high_s or 1.0) / (row.iteration_low_s or 1.0)
+
+
+def _by_size(result: Result) -> list[str]:
+    """What to try at which sizes; nothing to say of a single size."""
+    found = verdicts(result)
+    if len(found) == 1:
+        return []
+    runs = [list(group) for _, group in groupby(found, key=_winner)]
+    if len(runs) == 1:
+        return [f"The same holds at every size, from {plural(found[0].rows[0].nodes, 'node')} on."]
+    parts = []
+    for place, group in enumerate(runs):
+        span = _span(group, last=place == len(runs) - 1)
+        parts.append(f"{_winner(group[0])} {span}")
+    return ["Fastest to try by size: " + ", ".join(parts) + "."]
+
+
+def _span(group: Sequence[Verdict], *, last: bool) -> str:
+    """ "on 1 node", "on 2 to 8 nodes", "from 16 nodes on"."""
+    first, end = group[0].rows[0].nodes, group[-1].rows[0].nodes
+    if last and first != end:
+        return f"from {plural(first, 'node')} on"
+    return f"on {plural(end, 'node')}" if first == end else f"on {first} to {end} nodes"
+
+
+def _winner(found: Verdict) -> str:
+    """The method to try; dense where nothing pays."""
+    if found.dense is not None and (found.pays in (None, "no") or found.to_try is None):
+        return name_of(found.dense)
+    if found.to_try is None:
+        return "nothing"
+    sure = found.pays in (None, "yes")
+    return found.to_try.label + ("" if sure else f" ({found.probability:.0%} to pay)")

@@ -1,0 +1,360 @@
+"""The answer first: every compressor at the largest size, in a table that fits the terminal.
+
+A wide terminal gets one table. Where that does not fit, the same columns are stacked as two
+tables: the answer (how fast, how sure, at what error), then where the time goes and what is sent.
+Where not even those fit, probabilities are left to `results.json`, and there are as many tables as
+are needed: no number and no label is ever cut. Emphasis is a mark and a typeface, never a colour
+alone.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.report.dispersion import averaged, spreads
+from gcsim.analysis.report.intervals import uncertain
+from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significant
+from gcsim.analysis.report.selection import Verdict, largest_verdict
+from gcsim.analysis.report.sources import are_synthetic, micro_batches
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.uncertainty.close_pairs import TIE
+
+BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
+"""Before the labels of those that may be the fastest, of the safe one, of those not counted."""
+PERIODIC = " *"
+"""After the label of a method whose iterations are not all alike."""
+HEADING = "compressor"
+"""Of the labels."""
+NARROW_LABEL = 24
+"""Terminal cells at which labels are still pleasant to read when they must wrap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its heading (the last line holds the unit) and the value of each row."""
+
+    heading: str
+    value: Callable[[Row], float | None]
+    decimals: Callable[[Sequence[Row]], int] | None = None
+    """Decimals for the whole column; None for significant digits of each value."""
+    above: Callable[[Row], float | None] | None = None
+    """The upper end of an interval, of which `value` is the lower one."""
+    zero: str = "0"
+    """How zero is written."""
+
+    def cells(self, rows: Sequence[Row]) -> list[str]:
+        """What stands in the column, in the order of `rows`."""
+        decimals = None if self.decimals is None else self.decimals(rows)
+        cells = [_cell(self.value(row), decimals) for row in rows]
+        cells = [self.zero if cell == "0" else cell for cell in cells]
+        if self.above is None:
+            return cells
+        ends = [_cell(self.above(row), decimals) for row in rows]
+        return [
+            "-" if low == high else f"{low}-{high}" for low, high in zip(cells, ends, strict=True)
+        ]
+
+    def width(self, rows: Sequence[Row]) -> int:
+        """Terminal cells that the column needs so that nothing is cut."""
+        return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else share * 100
+
+
+def _cell(value: float | None, decimals: int | None) -> str:
+    if value is None:
+        return "-"
+    return significant(value) if decimals is None else fixed(value, decimals)
+
+
+def _column(heading: str, value: Callable[[Row], float | None]) -> Column:
+    """A column whose smallest value shows two significant digits."""
+
+    def decimals(rows: Sequence[Row]) -> int:
+        return decimals_for((value(row) or 0.0 for row in rows), digits=2)
+
+    return Column(heading=heading, value=value, decimals=decimals)
+
+
+def _time(heading: str, value: Callable[[Row], float | None]) -> Column:
+    """A column of milliseconds: all of them with the same decimals, so that a row adds up."""
+
+    def shown(row: Row) -> float | None:
+        seconds = value(row)
+        return None if seconds is None else seconds * 1e3
+
+    def decimals(rows: Sequence[Row]) -> int:
+        return decimals_for((row.iteration_s * 1e3 for row in rows), digits=3)
+
+    return Column(heading=f"{heading}\n[ms]", value=shown, decimals=decimals)
+
+
+SPEEDUP = Column(
+    heading="speedup\n[x]", value=lambda row: row.speedup_vs_dense, decimals=lambda rows: 2
+)
+SPEEDUP_RANGE = Column(
+    heading="range\n[x]",
+    value=lambda row: row.speedup_low,
+    above=lambda row: row.speedup_high,
+    decimals=lambda rows: 2,
+)
+PAYS = Column(
+    heading="faster\nthan dense\n[%]",
+    value=lambda row: None if row.speedup_vs_dense == 1 else _percent(row.probability_pays),
+    decimals=lambda rows: 0,
+)
+FASTEST = Column(
+    heading="fastest\nof all\n[%]", value=lambda row: _percent(row.probability_fastest),
+    decimals=lambda rows: 0,
+)  # fmt: skip
+ITERATION = _time("iteration", lambda row: row.iteration_s)
+ITERATION_RANGE = replace(
+    _time("range", lambda row: row.iteration_low_s),
+    above=lambda row: None if row.iteration_high_s is None else row.iteration_high_s * 1e3,
+)
+ERROR = _time("+-", lambda row: row.iteration_error_s)
+SPREAD = (
+    _time("p5", lambda row: row.iteration_p5_s),
+    _time("p95", lambda row: row.iteration_p95_s),
+)
+SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6), zero="nothing")
+NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
+COSINE = Column(heading="cosine", value=lambda row: row.cosine_similarity, decimals=lambda rows: 3)
+INPUT = _time("input\nwait", lambda row: row.input_s)
+PARTS = (
+    _time("compute", lambda row: row.forward_s + row.backward_s),
+    _time("encode", lambda row: row.encode_s),
+    _time("network\nwait", lambda row: row.exposed_communication_s),
+    _time("decode", lambda row: row.decode_s),
+)
+OPTIMIZER = _time("optimizer", lambda row: row.optimizer_s)
+COST = (
+    _column("ratio\n[x]", lambda row: row.compression_ratio),
+    _column("samples\n[1/s]", lambda row: row.throughput_samples_per_s),
+    _column("scaling\n[%]", lambda row: row.scaling_efficiency * 100),
+)
+WITH_FAULTS = _column("with faults\n[1/s]", lambda row: row.throughput_with_faults_samples_per_s)
+
+LEGEND = (
+    "sent: bytes that a worker hands to its collectives in an iteration. "
+    "ratio: dense float32 gradient over sent. scaling: throughput over that of as many single "
+    "devices. NMSE: |update - dense|^2 / |dense|^2 over the few steps that were run, with the "
+    "recorded workers, from empty memories (with error feedback later steps differ more); an "
+    "update of zero has 1. cosine: between the two."
+)
+FAULTY = "with faults: throughput over the whole run of training.faults, deaths included."
+SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
+
+
+DRAWN = (
+    "Gradients are synthetic: bytes of sparse methods, ratios, NMSE and the times that depend on "
+    "them are those of fitted distributions."
+)
+
+
+def answer_columns(rows: Sequence[Row], *, chances: bool = True) -> tuple[Column, ...]:
+    """How fast, how sure, at what error; what no row has is left out, and without `chances` the
+    probabilities."""
+    error = (ERROR,) if any(row.iteration_error_s is not None for row in rows) else ()
+    of_speedup = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
+    of_time = (ITERATION_RANGE,) if uncertain(rows) and not of_speedup else ()
+    pays = (PAYS,) if any(row.probability_pays is not None for row in rows) else ()
+    fastest = (FASTEST,) if any(row.probability_fastest is not None for row in rows) else ()
+    open_ = (*pays, *fastest) if chances else ()
+    spread = SPREAD if spreads(rows) else ()
+    total = (SPEEDUP, *of_speedup, *open_, ITERATION, *of_time, *error, *spread)
+    return (*total, SENT, NMSE, COSINE)
+
+
+def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Where an iteration goes and what comes of it; what no row has is left out."""
+    before = (INPUT,) if any(row.input_s for row in rows) else ()
+    after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
+    faulty = any(row.throughput_with_faults_samples_per_s is not None for row in rows)
+    cost = (*COST[:2], *((WITH_FAULTS,) if faulty else ()), *COST[2:])
+    return (*before, *PARTS, *after, *cost)
+
+
+def answer_table(result: Result, width: int) -> Group:
+    """Title, table (or stacked tables) for `width` terminal cells, footnotes."""
+    found = largest_verdict(result)
+    first = found.rows[0]
+    drawn = "synthetic gradients, " if are_synthetic(result) else ""
+    parts: list[RenderableType] = [
+        Text(
+            f"{result.scenario.get('name', 'scenario')}: {plural(first.nodes, 'node')}, "
+            f"{plural(first.workers, 'worker')}, {drawn}fastest first",
+            style="bold",
+        )
+    ]
+    layout = _arrange(found.rows, width)
+    for number, columns in enumerate(layout.tables):
+        parts += ["", _table(found, columns, layout, via=number == 0)]
+    parts += ["", *(Text(note) for note in footnotes(result, found))]
+    return Group(*parts)
+
+
+def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
+    """What the marks mean, then what the columns mean; `found` is the verdict, where it is at
+    hand."""
+    found = found or largest_verdict(result)
+    rows = found.rows
+    notes = _marks(found)
+    periodic = [row for row in rows if row.period > 1]
+    if periodic:
+        which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
+        notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
+    if uncertain(rows):
+        notes.append(_range(rows))
+    if spreads(rows):
+        errors = any(row.iteration_error_s is not None for row in rows)
+        known = "+-: standard error of the mean iteration. " if errors else ""
+        notes.append(
+            f"times are {averaged(result)}, which differ. {known}p5, p95: 5 % of the "
+            "iterations are shorter, and 5 % longer."
+        )
+    scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
+    faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
+    drawn = [DRAWN] if are_synthetic(result) else []
+    return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
+
+
+def _marks(found: Verdict) -> list[str]:
+    """What stands before labels."""
+    notes = []
+    if len(found.foremost) == 1:
+        notes.append(f"{BEST}fastest (of those within {TIE:.0%}, the one with the smallest error)")
+    elif found.foremost:
+        notes.append(f"{BEST}may be the fastest: no other is surely more than {TIE:.0%} faster")
+    if found.safe is not None and not _among(found.safe, found.foremost):
+        notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
+    return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]
+
+
+def _range(rows: Sequence[Row]) -> str:
+    count = max(len(row.iteration_draws_s) for row in rows)
+    return (
+        "range: the middle 80 % of what comes out when the figures that are not known exactly are "
+        f"drawn within their ranges, {count} times (-: less than the digits shown)."
+    )
+
+
+def _among(row: Row, rows: Sequence[Row]) -> bool:
+    return any(row is other for other in rows)
+
+
+def _legend(result: Result, rows: Sequence[Row]) -> str:
+    before = "input wait + " if any(row.input_s for row in rows) else ""
+    after = " + optimizer" if any(row.optimizer_s for row in rows) else ""
+    batches = micro_batches(result)
+    many = "" if batches == 1 else f"An iteration has {batches} micro-batches. "
+    return (
+        f"iteration = {before}compute (forward + backward) + encode + network wait (the device has "
+        f"nothing to do until a collective ends) + decode{after}. {many}{LEGEND}"
+    )
+
+
+def render(result: Result, width: int) -> str:
+    """The table as plain text, without typeface: for logs, files and tests."""
+    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(answer_table(result, width))
+    return capture.get()
+
+
+def _label(row: Row, width: int, mark: str = BEST, via: str = "") -> str:
+    """A row's label with its marks, on as many lines as `width` cells need, and below it what
+    carries the method."""
+    indent = " " * len(mark)
+    text = row.label + (PERIODIC if row.period > 1 else "")
+    lines = [textwrap.fill(text, width, initial_indent=mark, subsequent_indent=indent)]
+    if via:
+        inner = indent * 2
+        lines.append(
+            textwrap.fill(f"via {via}", width, initial_indent=inner, subsequent_indent=inner)
+        )
+    return "\n".join(lines)
+
+
+def _mark(row: Row, found: Verdict) -> str:
+    if _among(row, found.foremost):
+        return BEST
+    if row is found.safe:
+        return SAFE
+    left_out = any(row is other for other, _ in found.left_out)
+    return LEFT_OUT if left_out else " " * len(BEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Which tables to stack: their columns, the gap between columns, the label's width."""
+
+    tables: Sequence[Sequence[Column]]
+    gap: int
+    label: int
+
+
+def _arrange(rows: Sequence[Row], width: int) -> _Layout:
+    labels = [cell_len(_label(row, 10**6)) for row in rows]
+    widest = max(cell_len(HEADING), *labels)
+
+    def room(columns: Sequence[Column], gap: int) -> int:
+        return width - sum(gap + column.width(rows) for column in columns)
+
+    full, short = answer_columns(rows), answer_columns(rows, chances=False)
+    others = other_columns(rows)
+    one: Sequence[Sequence[Column]] = ((*full, *others),)
+    plans = [(one, widest), ((full, others), widest), ((short, others), widest)]
+    for plan, label in (*plans, ((short, others), NARROW_LABEL)):
+        for gap in (3, 2, 1):
+            narrowest = min(room(columns, gap) for columns in plan)
+            if narrowest >= min(label, widest):
+                return _Layout(tables=plan, gap=gap, label=min(widest, narrowest))
+    label = max(cell_len(HEADING), min(NARROW_LABEL, width // 2))
+    tables: list[list[Column]] = [[]]
+    for column in (*short, *others):
+        if tables[-1] and room([*tables[-1], column], 1) < label:
+            tables.append([])
+        tables[-1].append(column)
+    return _Layout(tables=tables, gap=1, label=label)
+
+
+def _table(found: Verdict, columns: Sequence[Column], layout: _Layout, *, via: bool) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, layout.gap - 1),  # the box adds one cell between columns
+        header_style="",
+    )
+    rows = found.rows
+    tallest = max(column.heading.count("\n") for column in columns)
+    table.add_column("\n" * tallest + HEADING, overflow="fold", width=layout.label)
+    for column in columns:
+        above = "\n" * (tallest - column.heading.count("\n"))
+        table.add_column(
+            Text(above + column.heading),
+            justify="right",
+            no_wrap=True,
+            min_width=column.width(rows),
+        )
+    cells = zip(*(column.cells(rows) for column in columns), strict=True)
+    for row, numbers in zip(rows, cells, strict=True):
+        mark = _mark(row, found)
+        shown = row.via if via and not row.label.endswith(row.via) else ""
+        label = _label(row, layout.label, mark, shown)
+        table.add_row(
+            Text(label), *map(Text, numbers), style="bold" if mark in (BEST, SAFE) else ""
+        )
+    return table

@@ -1,0 +1,89 @@
+"""May an update be trusted, as far as single updates tell?
+
+Three kinds of methods. *Safe*: every step stands alone (no memory) and the update is practically
+the dense one, NMSE <= 2e-5; half precision has about 1e-7 and bfloat16 about 3e-6, and networks
+train with either (P. Micikevicius et al., "Mixed precision training", ICLR 2018; D. Kalamkar et
+al., "A study of bfloat16 for deep learning training", arXiv:1905.12322), while eight even bits of a
+Gaussian have 8e-5. *To try*: the update differs, and
+only training tells what that costs. *Left out*: as far as was seen, nothing to train with. What was
+seen are a few steps from empty memories: a method with memory delivers later what it holds back, so
+that for it only an update that has next to nothing of the gradient counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gcsim.analysis.report.numbers import significant
+from gcsim.scenarios.result import Result, Row
+
+DENSE = "none"
+"""Registered name of the uncompressed exchange."""
+NO_MEMORY = "none"
+"""What `Row.memory` says of a method whose steps stand alone."""
+SAFE_NMSE = 2e-5
+NO_BETTER = 1.0
+"""NMSE of an update of zero."""
+ASTRAY = 0.2
+"""Cosine similarity below which an update without memory has next to nothing of the gradient: at
+best, scaled as suits it, it leaves 1 - 0.2^2 = 96 % of the squared gradient."""
+ASTRAY_WITH_MEMORY = 0.02
+"""The same where the rest is held back."""
+SUM_COSINE, SUM_SLACK = 0.7, 0.1
+"""An update is called a sum when it points along the dense one like this, and its scale is that
+near to the number of workers."""
+
+
+def is_safe(row: Row) -> bool:
+    """Whether the update is practically the dense one at every step."""
+    if row.compressor == DENSE:
+        return True
+    return row.memory == NO_MEMORY and row.nmse is not None and row.nmse <= SAFE_NMSE
+
+
+def scale_of(row: Row) -> float | None:
+    """How many times the dense update the update is, along it (least squares); None where the two
+    errors do not tell.
+
+    With r the ratio of the lengths and c the cosine: NMSE = r^2 - 2 c r + 1, and the scale is c r.
+    Where the NMSE is 1 or more, and c > 0, only one r is positive.
+    """
+    cosine = row.cosine_similarity
+    if row.nmse is None or row.nmse < 0.99 or cosine <= 0:  # 1, but for rounding
+        return None
+    return cosine * (cosine + math.sqrt(max(0.0, cosine**2 + row.nmse - 1)))
+
+
+def fault_of(row: Row, recorded_workers: int | None) -> str:
+    """Why nothing can be trained with the method, as far as was seen; empty: nothing is known
+    against it. `recorded_workers` is the number of workers whose gradients were compressed."""
+    if row.compressor == DENSE:
+        return ""
+    if not row.wire_bytes_per_worker and row.workers > 1:
+        return f"it sent nothing in {row.steps_run} steps"
+    scale = scale_of(row)
+    if (
+        scale is not None
+        and recorded_workers is not None
+        and recorded_workers > 1
+        and row.cosine_similarity >= SUM_COSINE
+        and abs(scale / recorded_workers - 1) <= SUM_SLACK
+    ):
+        return (
+            f"its update is {significant(scale)} times the dense one: the sum over the "
+            f"{recorded_workers} workers that were run, not their mean"
+        )
+    alone = row.memory == NO_MEMORY
+    cosine = f"cosine similarity {row.cosine_similarity:.3f}"
+    if row.cosine_similarity < (ASTRAY if alone else ASTRAY_WITH_MEMORY):
+        return f"its update has next to nothing of the gradient ({cosine})"
+    if alone and row.nmse is not None and row.nmse >= NO_BETTER:
+        return f"an update of zero would be as near (NMSE {significant(row.nmse)}, {cosine})"
+    return ""
+
+
+def recorded_workers(result: Result) -> int | None:
+    """Workers whose gradients were compressed; None where the result does not say."""
+    facts = result.provenance.get("gradients")
+    count = facts.get("workers") if isinstance(facts, dict) else None
+    return count if isinstance(count, int) else None

@@ -1,0 +1,1 @@
+"""What happened when in a sample iteration? A trace for Perfetto."""

@@ -1,0 +1,67 @@
+"""Which suites are there? The table: adding one is one file and one line here.
+
+A name outside this table of the form `package.module:SUITE` is imported from the user's code. A
+suite's module is imported when the suite is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from gcsim.analysis.validation.suite import Suite
+from gcsim.errors import InputError, Problem, did_you_mean
+
+SUITES: dict[str, str] = {
+    "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
+    "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
+    "ddl-benchmarks": "gcsim.analysis.validation.suites.ddl_benchmarks.suite:SUITE",
+    "grace": "gcsim.analysis.validation.suites.grace.suite:SUITE",
+    "other-clusters": "gcsim.analysis.validation.suites.other_clusters.suite:SUITE",
+    "tc-cluster": "gcsim.analysis.validation.suites.cluster_runs.tc_cluster:SUITE",
+    "nccl-clusters": "gcsim.analysis.validation.suites.cluster_runs.nccl_clusters:SUITE",
+    "raysgd": "gcsim.analysis.validation.suites.cluster_runs.raysgd:SUITE",
+    "bagua": "gcsim.analysis.validation.suites.cluster_runs.bagua:SUITE",
+    "global-qsgd": "gcsim.analysis.validation.suites.cluster_runs.global_qsgd:SUITE",
+    "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
+}
+"""By name: the module and the value in it, in the order of the report."""
+
+
+def chosen(names: Sequence[str] = ()) -> list[Suite]:
+    """The suites of these names, or all of the table.
+
+    Raises `InputError` for a name that no suite has or two have, and a module of the user's that
+    does not import or holds no `Suite` under that name.
+    """
+    found = [_suite(name) for name in dict.fromkeys(names or SUITES)]
+    twice = {suite.name for suite in found if [one.name for one in found].count(suite.name) > 1}
+    if twice:
+        raise _wrong(f"two suites are called {min(twice)!r}", "give yours another name")
+    return found
+
+
+def _suite(name: str) -> Suite:
+    if name in SUITES:
+        module, _, attribute = SUITES[name].partition(":")
+        own: Suite = getattr(import_module(module), attribute)
+        return own
+    if ":" not in name:
+        hint = f"{did_you_mean(name, SUITES)} Your own is package.module:SUITE"
+        raise _wrong(f"no suite is called {name!r}", hint)
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # the user's module may raise anything
+        message = f"cannot import suite {name!r}: {type(error).__name__}: {error}"
+        raise _wrong(message, "write package.module:SUITE, importable from here") from error
+    if not isinstance(found, Suite):
+        raise _wrong(
+            f"{name!r} is a {type(found).__name__}, not a suite",
+            "make it with gcsim.analysis.validation.suite.Suite",
+        )
+    return found
+
+
+def _wrong(message: str, hint: str) -> InputError:
+    return InputError(Problem(place="SUITE", message=message, hint=hint))

@@ -1,0 +1,302 @@
+"""What does the page of a validation say? All suites with their errors, fits, bounds and sources.
+
+python -m gcsim.analysis.validation.report.page docs    # docs/validation.md,
+docs/images/validation/
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.validation.coverage import LEAST, MOST, coverages
+from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.report.series import WAYS, by_value, lines, span
+from gcsim.analysis.validation.report.table import (
+    COVERAGE,
+    COVERAGE_LEGEND,
+    bound_text,
+    coverage_cells,
+    decisions_text,
+    fit_text,
+    ordering_text,
+    percent,
+    signed,
+    value,
+)
+from gcsim.analysis.validation.statistics import Errors, by_series
+from gcsim.analysis.validation.suite import Excluded, Factor, Point, Statement
+
+COMMAND = "make validation"
+_SAME_WORK = 40
+"""Characters at the beginning of two citations of one publication or file."""
+
+
+def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
+    """Lines of Markdown; `images` is the folder of the figures, relative to the page."""
+    yield "# Validation: predicted against measured"
+    yield ""
+    yield (
+        f"Written by `gcsim validate` (`{COMMAND}`). Every measurement is of a real run, with its "
+        "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
+        "a stated subset, at most a third of a series, which is never judged; the column *no fit* "
+        "is the prediction with the catalogue's values alone. An error is (predicted - measured) / "
+        "measured; medians and 90th percentiles are of its absolute value; the bias is its median, "
+        "above 0 where too large a value is predicted. *in 80 %* is the share of measurements "
+        "inside the 80 % interval of the prediction without fit, which the ranges of the "
+        "catalogue's figures give; empty where nothing was drawn from ranges."
+    )
+    yield ""
+    yield from _overview(reports)
+    yield from _intervals(reports)
+    if any(point.unit != "x" for report in reports for point in report.findings.points):
+        yield f"![How large the errors are]({images}errors.png)"
+        yield ""
+        yield (
+            "Share of the points that are off by no more than that, with the fitted factors: each "
+            "suite in a colour, all in black; dashed: all with the catalogue alone."
+        )
+        yield ""
+        yield f"![Predicted against measured]({images}scatter.png)"
+        yield ""
+        yield "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
+        yield ""
+    for report in reports:
+        yield from _suite(report, images)
+
+
+def _overview(reports: Sequence[Report]) -> Iterator[str]:
+    rows = []
+    for report in reports:
+        right = report.decisions
+        kept = sum(bound.kept for bound in report.bounds)
+        statements = report.findings.statements
+        rows.append(
+            (
+                f"[{report.suite.name}](#{report.suite.name})",
+                *_cells(report.overall),
+                f"{right.right} of {right.decided}" if right and right.decided else "",
+                f"{kept} of {len(report.bounds)}",
+                f"{len(statements)} checked" if statements else "",
+            )
+        )
+    yield from _table(
+        (*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows
+    )
+    yield ""
+
+
+def _intervals(reports: Sequence[Report]) -> Iterator[str]:
+    by_suite, by_kind, whole = coverages(reports)
+    if whole is None:
+        return
+    yield f"**Intervals.** {COVERAGE_LEGEND} {LEAST:.0%} to {MOST:.0%} in all are asked."
+    yield ""
+    rows = [(one.name, *coverage_cells(one)) for one in (*by_suite, *by_kind)]
+    rows.append(("**in all**", *coverage_cells(whole)))
+    yield from _table(("", *(title.replace("\n", " ") for title in COVERAGE)), rows)
+    yield ""
+
+
+def _suite(report: Report, images: str) -> Iterator[str]:
+    suite, findings = report.suite, report.findings
+    yield f"## {suite.name}"
+    yield ""
+    yield f"**{suite.title}.** {suite.about}"
+    yield ""
+    if suite.fitted_on:
+        yield f"*Fitted on:* {suite.fitted_on}"
+        yield ""
+    if report.lines:
+        rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
+        if len(rows) > 1:
+            rows.append(("**in all**", *_cells(report.overall)))
+        yield from _table(_heading("series"), rows)
+        yield ""
+    yield from _spread(findings.points)
+    yield from _statements(findings.statements)
+    for one in findings.orderings:
+        yield f"- Order of {ordering_text(one)}."
+    for kept in report.bounds:
+        yield f"- {bound_text(kept)}"
+    if any(point.fitted for point in findings.points):
+        yield f"- {fit_text(findings).capitalize()}."
+    if report.decisions is not None:
+        yield f"- Decisions: {decisions_text(report.decisions)}."
+    if report.overall is not None:
+        worst = "; ".join(
+            f"{point.name}: {signed(point.error)} % ({value(point, point.predicted)} for "
+            f"{value(point, point.measured)})"
+            for point in report.overall.worst
+        )
+        yield f"- Worst: {worst}."
+    yield ""
+    if suite.missing:
+        yield f"*What explains the rest:* {suite.missing}"
+        yield ""
+    yield from _excluded(findings.excluded)
+    yield from _factors(findings.factors)
+    if any(point.panel and point.x is not None for point in findings.points):
+        yield f"![{suite.title}: curves]({images}{suite.name}.png)"
+        yield ""
+    yield from _sources(report)
+
+
+def _spread(points: Sequence[Point]) -> Iterator[str]:
+    """The bias of each line by ranks and by size, where there are several."""
+    rows = []
+    for name, own in lines(by_series(points)).items():
+        cells = []
+        for way in WAYS:
+            groups = by_value(own, way)
+            biases = (
+                f"{span(way, group)}: {signed(statistics.median(p.error for p in group))}"
+                f" ({len(group)})"
+                for group in groups.values()
+            )
+            cells.append("; ".join(biases) if len(groups) > 1 else "")
+        if any(cells):
+            rows.append((name, *cells))
+    if rows:
+        yield "<details><summary>Bias by ranks and by size, % (points)</summary>"
+        yield ""
+        yield from _table(("series", "by ranks", "by size"), rows)
+        yield ""
+        yield "</details>"
+        yield ""
+
+
+def _statements(statements: Sequence[Statement]) -> Iterator[str]:
+    if not statements:
+        return
+    yield from _table(
+        ("statement", "stated", "right", "", "verdict", "source"),
+        [
+            (
+                one.name,
+                significant(one.stated),
+                significant(one.computed),
+                one.unit,
+                "agrees" if one.agrees else "**wrong**" if one.wrong else "**differs**",
+                one.source,
+            )
+            for one in statements
+        ],
+    )
+    yield ""
+    for one in statements:
+        if one.note:
+            yield f"- {one.name}: {one.note}"
+    yield ""
+
+
+def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
+    if not excluded:
+        return
+    yield "Not compared, by rules that do not look at predictions:"
+    yield ""
+    for left_out in excluded:
+        yield f"- {left_out.count} {left_out.what}: {left_out.rule}"
+    yield ""
+
+
+def _heading(first: str) -> tuple[str, ...]:
+    return (
+        first, "points", "median [%]", "90th [%]", "bias [%]", "no fit: median [%]",
+        "no fit: 90th [%]", "in 80 % [%]",
+    )  # fmt: skip
+
+
+def _cells(errors: Errors | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("",) * 7
+    bare = (errors.unfitted_median, errors.unfitted_p90)
+    return (
+        str(errors.points),
+        percent(errors.median),
+        percent(errors.p90),
+        signed(errors.bias),
+        *("" if one is None else percent(one) for one in bare),
+        "" if errors.coverage is None else f"{100 * errors.coverage:.0f}",
+    )
+
+
+def _factors(factors: Sequence[Factor]) -> Iterator[str]:
+    if not factors:
+        return
+    yield "<details><summary>What was fitted</summary>"
+    yield ""
+    yield from _table(
+        ("used for", "factor", "fitted", "catalogue", "unit", "points"),
+        [
+            (
+                factor.series,
+                factor.name,
+                significant(factor.value),
+                "" if factor.catalogue is None else significant(factor.catalogue),
+                factor.unit,
+                "given" if factor.given else str(factor.points),
+            )
+            for factor in factors
+        ],
+    )
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _sources(report: Report) -> Iterator[str]:
+    works: dict[str, list[str]] = {}
+    for point in report.findings.points:
+        works.setdefault(point.source[:_SAME_WORK], []).append(point.source)
+    if not works:
+        return
+    yield "<details><summary>Sources (of each point: points.csv)</summary>"
+    yield ""
+    for cited in works.values():
+        yield f"- {_in_common(cited)} ({plural(len(cited), 'point')})"
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _in_common(sources: Sequence[str]) -> str:
+    """What citations of one work share, cut behind its last part."""
+    first, last = min(sources), max(sources)
+    same = [one == other for one, other in zip(first, last, strict=False)]
+    common = first[: same.index(False)] if False in same else first[: len(same)]
+    if set(sources) == {common}:
+        return common
+    end = max(common.rfind(separator) for separator in (", ", "; ", ": "))
+    return f"{common[:end] if end > 0 else common}, …"
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heading) + " |"
+    yield "|---|" + "---:|" * (len(heading) - 1)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def main() -> None:
+    """Write the page and its figures into a folder of documents."""
+    from gcsim.analysis.validation.report.write import figures, write_together
+
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {__doc__}")
+    docs = Path(sys.argv[1])
+    reports = [run_suite(suite) for suite in chosen()]
+    text = "\n".join(page(reports, "images/validation/")) + "\n"
+    folder = docs / "images" / "validation"
+    write_together(
+        {docs / "validation.md": text}
+        | {folder / name: make for name, make in figures(reports).items()}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""How do the errors look on a terminal? A table for each suite, its bounds, and all suites in all.
+
+Made for 80 columns: what is wider has a line of its own. A broken bound is marked by a word, not
+by a colour alone.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.validation.coverage import Coverage, coverages
+from gcsim.analysis.validation.decisions import Decisions
+from gcsim.analysis.validation.judge import Kept, Report
+from gcsim.analysis.validation.statistics import Errors
+from gcsim.analysis.validation.suite import Findings, Ordering, Point, Statement
+
+LEGEND = (
+    "error: (predicted - measured) / measured, of the points that served no fit. median, 90th: of "
+    "its absolute value. bias: median with its sign, + predicts too large a value. no fit: median "
+    "with the catalogue's values alone. in 80%: measurements inside the interval that the ranges "
+    "of the catalogue's figures give, which should hold 80 % of them."
+)
+_HEADINGS = ("points", "median\n[%]", "90th\n[%]", "bias\n[%]", "no fit\n[%]", "in 80%\n[%]")
+
+
+def percent(share: float) -> str:
+    """Without the sign %, which stands in the heading: "0.3", "7.2", "123"."""
+    value = abs(share) * 100
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def signed(share: float) -> str:
+    """With its sign: "+1.2", "-0.4"."""
+    return ("-" if share < 0 else "+") + percent(share)
+
+
+def value(point: Point, number: float) -> str:
+    """In a unit for people: "12.3 ms", "812 samples/s"."""
+    if point.unit == "s":
+        for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+            if number >= size or unit == "us":
+                return f"{significant(number / size)} {unit}"
+    if point.unit == "bytes":
+        for unit, size in (("MB", 1e6), ("kB", 1e3), ("B", 1.0)):
+            if number >= size or unit == "B":
+                return f"{significant(number / size)} {unit}"
+    return f"{significant(number)} {point.unit}"
+
+
+def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
+    """One suite: errors by series, decisions, worst points, statements, bounds."""
+    suite = report.suite
+    yield Text(f"{suite.name}: {suite.title}", style="bold")
+    yield Text("")
+    if report.lines:
+        rows = list(report.lines.items())
+        if report.overall is not None and len(rows) > 1:
+            rows.append(("in all", report.overall))
+        yield _errors("series", [(name, errors, ()) for name, errors in rows], ())
+        yield Text("")
+    if report.findings.statements:
+        yield _statements(report.findings.statements)
+        yield Text("")
+        for one in report.findings.statements:
+            if one.note:
+                yield _wrapped(f"{one.name}: {one.note}", width)
+        yield Text("")
+    if report.overall is not None:
+        worst = "; ".join(_named(point) for point in report.overall.worst)
+        yield _wrapped(f"worst: {worst}", width)
+    if report.decisions is not None:
+        yield _wrapped(f"decisions: {decisions_text(report.decisions)}", width)
+    if any(point.fitted for point in report.findings.points):
+        yield _wrapped(fit_text(report.findings), width)
+    for one_order in report.findings.orderings:
+        yield _wrapped(f"order of {ordering_text(one_order)}", width)
+    for left_out in report.findings.excluded:
+        yield _wrapped(f"not compared: {left_out.count} {left_out.what}: {left_out.rule}", width)
+    for kept in report.bounds:
+        yield _wrapped(bound_text(kept), width, style="" if kept.kept else "bold red")
+    yield Text("")
+
+
+def summary_lines(reports: Sequence[Report], width: int) -> Iterator[RenderableType]:
+    """All suites, a line each, and what the columns mean."""
+    rows = []
+    for report in reports:
+        right = report.decisions
+        choice = f"{right.right}/{right.decided}" if right and right.decided else "-"
+        kept = sum(bound.kept for bound in report.bounds)
+        rows.append((report.suite.name, report.overall, (choice, f"{kept}/{len(report.bounds)}")))
+    yield _errors("suite", rows, ("choices\nright", "bounds\nkept"))
+    yield Text("")
+    by_suite, by_kind, whole = coverages(reports)
+    if whole is not None:
+        yield _coverages([*by_suite, *by_kind, whole])
+        yield Text("")
+    yield _wrapped(LEGEND if whole is None else f"{LEGEND} {COVERAGE_LEGEND}", width)
+
+
+def bound_text(kept: Kept) -> str:
+    """A bound and what was reached, in a line."""
+    word = "kept  " if kept.kept else "BROKEN"
+    if kept.bound.statistic == "statements":
+        right = round(kept.reached * kept.points)
+        return f"{word} {kept.bound.name}: {right} of {kept.points}"
+    if kept.bound.statistic == "decisions":
+        return (
+            f"{word} {kept.bound.name}: {percent(kept.reached)} % of "
+            f"{plural(kept.points, 'choice')} right, at least {kept.bound.limit:.0%} asked"
+        )
+    if kept.bound.statistic in {"ordering", "coverage"}:
+        what = "pair" if kept.bound.statistic == "ordering" else "interval"
+        says = "right" if what == "pair" else "holding the measurement"
+        return (
+            f"{word} {kept.bound.name}: {percent(kept.reached)} % of {plural(kept.points, what)} "
+            f"{says}, at least {kept.bound.limit:.0%} asked"
+        )
+    bare = "" if kept.unfitted is None else f" ({percent(kept.unfitted)} % without fit)"
+    missed = kept.bound.target is not None and kept.reached > kept.bound.target
+    target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
+    return (
+        f"{word} {kept.bound.name}: median {percent(kept.reached)} % of "
+        f"{plural(kept.points, 'point')}{bare}, at most {kept.bound.limit * 100:g} % asked{target}"
+    )
+
+
+def fit_text(findings: Findings) -> str:
+    """How much freedom the fit had, in a sentence."""
+    served = sum(point.fitted for point in findings.points)
+    given = sum(factor.given for factor in findings.factors)
+    text = f"fitted: {plural(len(findings.factors) - given, 'factor')}"
+    if given:
+        text += f", and {plural(given, 'figure')} given"
+    return f"{text}, on {plural(served, 'point')}"
+
+
+def ordering_text(one: Ordering) -> str:
+    """What is expected, what came out, and the pairs that disagree, in a sentence."""
+    expected = " > ".join(" = ".join(group) for group in one.expected)
+    found = sorted(one.values.items(), key=lambda item: -item[1])
+    values = ", ".join(f"{name} {significant(value)}" for name, value in found)
+    text = f"{one.name}: {expected} ({one.source}); here {values}"
+    if one.wrong:
+        pairs = ", ".join(f"{better} over {worse}" for better, worse in one.wrong)
+        text += f"; not so: {pairs}"
+    return text
+
+
+def decisions_text(found: Decisions) -> str:
+    """How many choices are right, in a sentence."""
+    parts = []
+    if found.decided:
+        text = f"{found.right} of {found.decided} right (faster than dense, yes or no)"
+        if found.ties:
+            text += f", {plural(found.ties, 'tie')} left out"
+        if found.unfitted_decided:
+            text += f"; without fit {found.unfitted_right} of {found.unfitted_decided}"
+        always = "yes" if 2 * found.faster > found.decided else "no"
+        text += f"; always saying {always}: {found.commoner}"
+        if found.wrong:
+            text += "; wrong: " + ", ".join(point.name for point in found.wrong[:4])
+            text += f" and {len(found.wrong) - 4} more" if len(found.wrong) > 4 else ""
+        parts.append(text)
+    if found.fastest:
+        parts.append(
+            f"the fastest method is right in {found.fastest_right} of "
+            f"{plural(found.fastest, 'setting')}; the predicted one is "
+            f"{percent(found.regret)} % slower than the fastest on average"
+        )
+    return "; ".join(parts)
+
+
+def _errors(
+    heading: str,
+    rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]],
+    more: tuple[str, ...],
+) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    table.add_column(f"\n{heading}", overflow="fold")
+    for title in (*_HEADINGS, *more):
+        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    for name, errors, rest in rows:
+        cells = ("-",) * len(_HEADINGS) if errors is None else _cells(errors)
+        table.add_row(Text(name), *cells, *rest)
+    return table
+
+
+def _cells(errors: Errors) -> tuple[str, ...]:
+    bare = errors.unfitted_median
+    return (
+        str(errors.points),
+        percent(errors.median),
+        percent(errors.p90),
+        signed(errors.bias),
+        "-" if bare is None else percent(bare),
+        "-" if errors.coverage is None else f"{100 * errors.coverage:.0f}",
+    )
+
+
+COVERAGE = ("points", "held\n[%]", "faster", "slower", "width\n[x]")
+COVERAGE_LEGEND = (
+    "80 % intervals without fit, by suite, then by the kind of input that makes most of their "
+    "width: measurements inside; outside because faster or slower; width: the high end over the "
+    "low one, median."
+)
+
+
+def coverage_cells(one: Coverage) -> tuple[str, ...]:
+    """Of a line of the intervals' table."""
+    shares = f"{100 * one.share:.0f}", str(one.faster), str(one.slower), f"{one.width:.2f}"
+    return (str(one.points), *shares)
+
+
+def _coverages(rows: Sequence[Coverage]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    table.add_column("\n80 % intervals", overflow="fold")
+    for title in COVERAGE:
+        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    for one in rows:
+        table.add_row(Text(one.name), *coverage_cells(one))
+    return table
+
+
+def _statements(statements: Sequence[Statement]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    table.add_column("statement", overflow="fold")
+    for title in ("stated", "right", "unit"):
+        table.add_column(title, justify="left" if title == "unit" else "right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for one in statements:
+        verdict = "agrees" if one.agrees else "WRONG" if one.wrong else "DIFFERS"
+        table.add_row(
+            Text(one.name), significant(one.stated), significant(one.computed), one.unit, verdict
+        )
+    return table
+
+
+def _named(point: Point) -> str:
+    return (
+        f"{point.name} {signed(point.error)} % ({value(point, point.predicted)} for "
+        f"{value(point, point.measured)})"
+    )
+
+
+def _wrapped(text: str, width: int, style: str = "") -> Text:
+    lines = textwrap.wrap(text, max(40, width - 1), subsequent_indent="  ", break_on_hyphens=False)
+    return Text("\n".join(lines), style=style)

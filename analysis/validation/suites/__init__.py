@@ -1,0 +1,1 @@
+"""The suites, a folder a source of measurements; `registry.py` names them."""

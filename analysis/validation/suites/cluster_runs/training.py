@@ -1,0 +1,114 @@
+"""How is a training step of raysgd, bagua and global-qsgd predicted? Buckets, records, steps.
+
+Gradients are exchanged in buckets of PyTorch's DDP, in the order in which they become ready, behind
+the backward pass. What a method sends of n elements is a list of collectives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
+from gcsim.analysis.validation.suites.ddl_benchmarks import models as ddl_benchmarks_models
+from gcsim.analysis.validation.suites.other_clusters import runs as other_clusters_runs
+from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.training import Training
+from gcsim.traces.buckets import CAP_BYTES, FIRST_BYTES, bucket_layouts
+from gcsim.traces.profile import Exchange, ModelFacts
+
+Records = Callable[[int], tuple[CollectiveRecord, ...]]
+"""What is exchanged of a bucket of so many elements."""
+Exchanges = Callable[[int], Exchange]
+"""The same, with what is computed around it."""
+
+
+def reduced(width: int = 4) -> Records:
+    """An all-reduce of elements of `width` bytes."""
+    return lambda elements: (
+        CollectiveRecord(kind="all_reduce", sent=(width * elements,), element=width),
+    )
+
+
+def scattered(bits: int, nodes: int) -> Records:
+    """Compressed to so many bits an element: stripes all to all, then their sums gathered."""
+
+    def records(elements: int) -> tuple[CollectiveRecord, ...]:
+        nbytes = math.ceil(elements * bits / 8)
+        return (
+            CollectiveRecord(kind="all_to_all", sent=(nbytes,)),
+            CollectiveRecord(kind="all_gather", sent=(-(-nbytes // nodes),)),
+        )
+
+    return records
+
+
+@cache
+def model(name: str, batch: int) -> tuple[ModelFacts, tuple[int, ...]]:
+    """Facts, and elements of the parameter tensors in forward order."""
+    if name == "bert_large":
+        found = ddl_benchmarks_models.model(name, batch)
+        return found.facts, tuple(size for _, size in reversed(found.tensors))
+    return other_clusters_runs.facts(name, batch), tuple(other_clusters_runs.tensor_sizes(name))
+
+
+def bare(records: Records) -> Exchanges:
+    """What a worker computes around them is not counted."""
+    return lambda elements: bare_exchange(*records(elements))
+
+
+def seconds(
+    name: str,
+    batch: int,
+    exchanges: Exchanges,
+    cluster: Cluster,
+    step: float,
+    *,
+    first: int = FIRST_BYTES,
+    cap: int = CAP_BYTES,
+    training: Training = KNOWN,
+) -> float:
+    """Of an iteration: see `job`."""
+    asked = job(name, batch, exchanges, cluster, step, first=first, cap=cap, training=training)
+    return asked.seconds
+
+
+def job(
+    name: str,
+    batch: int,
+    exchanges: Exchanges,
+    cluster: Cluster,
+    step: float,
+    *,
+    first: int = FIRST_BYTES,
+    cap: int = CAP_BYTES,
+    training: Training = KNOWN,
+) -> Job:
+    """An iteration on the cluster, where a device alone takes `step` seconds; buckets of `first`
+    and then `cap` bytes."""
+    facts, sizes = model(name, batch)
+    parameters = [(str(n), (size,)) for n, size in enumerate(sizes)]
+    buckets = bucket_layouts(parameters, first=first, cap=cap)
+    of_buckets = [exchanges(bucket.numel) for bucket in buckets]
+    profile = one_step("none", facts, buckets, of_buckets)
+    return Job(profile=profile, cluster=cluster, step=step, training=training)
+
+
+@cache
+def catalogue_step(name: str, batch: int, device: str, tokens: int | None = None) -> float | None:
+    """An iteration of one device by the catalogue, on sequences of so many tokens; None where it
+    knows nothing of the model."""
+    facts = model(name, batch)[0]
+    if tokens is not None:
+        facts = replace(facts, tokens=tokens)
+    try:
+        return float(step_time(facts, catalog.device(device)).seconds)
+    except InputError:
+        return None

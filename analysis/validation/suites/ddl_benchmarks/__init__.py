@@ -1,0 +1,1 @@
+"""The suite of seven ways to schedule dense exchanges."""

@@ -1,0 +1,314 @@
+"""What does the simulator say of a row of ddl-benchmarks? Clusters, traffic, and seconds.
+
+Horovod's schedulers: flat NCCL collectives over all devices, node by node, one after another.
+Merging copies gradients into a buffer, averaging divides the result: both on the compute stream.
+
+BytePS, several nodes: the devices of a node scatter their sum among themselves, copy a share each
+to host memory, a node pushes to as many dedicated servers as there are nodes and pulls, and back.
+A node is one worker of a parameter server here; what happens inside it is priced by the simulator's
+own all-gather (a reduce-scatter takes as long) and copies on the links of a node, on a stream
+beside the backward pass. The server has summed when the last push is there. One message is
+exchanged at a time, so that a card never pushes and pulls at once; latencies of BytePS's messages,
+of which all that are ready are under way, hide each other (latency 0). With as many servers as
+nodes, all cards are then equally busy whatever their number: two nodes are simulated. On one node
+there is no server: BytePS's messages are NCCL all-reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cache, lru_cache
+
+import numpy as np
+
+from gcsim.analysis.validation.interval import Drawing, StepIntervals, passes_of
+from gcsim.analysis.validation.step_profiles import one_step
+from gcsim.analysis.validation.suites.ddl_benchmarks.models import (
+    Model,
+    Optimizer,
+    Passes,
+    model,
+    own_optimizer,
+    passes,
+    streaming,
+)
+from gcsim.analysis.validation.suites.ddl_benchmarks.rows import SERVED, Network, Row
+from gcsim.analysis.validation.suites.ddl_benchmarks.schedulers import Group, groups
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.staging import copy_time
+from gcsim.simulator.devices.device import Curve, Device
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.predict import predict
+from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.training import Interference, Training
+from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
+
+DEVICES = 4
+"""A node."""
+LINKS: dict[Network, str] = {"10GbE": "10gbe", "100GbE": "100gbe", "100Gb IB": "100gb_infiniband"}
+"""Names in the catalogue."""
+INSIDE = "pcie3_x16"
+_SERVED_NODES = 2
+_TO_NODE, _FROM_NODE = "node.reduce", "node.broadcast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """What is fitted; nothing set: the catalogue's values alone."""
+
+    alone: Mapping[str, float] = field(default_factory=dict)
+    """By model: measured seconds of an iteration on one device."""
+    bus: float | None = None
+    """Bytes a second between two devices of a node."""
+    between: float | None = None
+    """The same in a ring that leaves the node: three hops share the host, and not four."""
+    beside: float | None = None
+    """As `bus`, while the devices compute; `between` then falls as much."""
+    rate: Mapping[Network, float] = field(default_factory=dict)
+    """Bytes a second that NCCL gets from a card."""
+    served: Mapping[Network, float] = field(default_factory=dict)
+    """Bytes a second that BytePS gets from a card, push after pull; NCCL's where unset."""
+
+
+Key = tuple[str, str, str, int]
+
+
+def key(row: Row) -> Key:
+    """Rows of one key are one prediction: on one node the network is idle, and BytePS's scheduler
+    on the servers changes nothing that is modelled; through servers two nodes stand for all."""
+    scheduler = "WFBP-PS" if row.scheduler == "ByteScheduler-PS" else row.scheduler
+    workers = row.workers
+    if row.scheduler in SERVED and row.nodes > 1:
+        workers = _SERVED_NODES * DEVICES
+    return row.model, scheduler, row.network if row.nodes > 1 else "", workers
+
+
+def device() -> Device:
+    """The cluster's, of the catalogue."""
+    return catalog.device("v100_pcie")
+
+
+def piece(row: Row) -> float:
+    """Bytes of gradient in a message, the mean of an iteration's."""
+    of = model(row.model, row.batch)
+    times = _passes(row.model, row.batch, own_optimizer(row.model), None)
+    sizes = [size for _, size in of.tensors]
+    found = groups(row.scheduler, row.network, row.workers, sizes, times.ready)
+    return 4 * sum(sizes) / sum(len(group.messages) for group in found)
+
+
+def seconds(row: Row, factors: Factors) -> float:
+    """Predicted time of an iteration."""
+    if row.workers == 1:
+        times = _times(row, factors)
+        return (times.forward + times.backward + times.optimizer) / PS_PER_SECOND
+    asked, averager = job(row, factors), None
+    on = asked.cluster
+    if not (row.scheduler in SERVED and row.nodes > 1):
+        averager = _averager(row.nodes, on.network, on.intra_node, asked.training.interference)
+    return predict(
+        asked.traffic,
+        on,
+        asked.compute,
+        training=asked.training,
+        spans=False,
+        averager=averager,
+    ).iteration
+
+
+def unfitted_drawings(rows: Sequence[Row], exact: Mapping[Key, float]) -> dict[Key, Drawing]:
+    """Iterations without a fit, which take `exact` seconds as stated, in all drawn worlds; rows of
+    one cluster share what its collectives take."""
+    found: dict[Key, Drawing] = {}
+    jobs = {key(row): (row, job(row, Factors())) for row in rows if row.workers > 1}
+    alike: dict[object, list[Key]] = {}
+    for name, (row, _) in jobs.items():
+        served = row.scheduler in SERVED and row.nodes > 1
+        alike.setdefault(name if served else (row.network, row.nodes), []).append(name)
+    for names in alike.values():
+        first = jobs[names[0]][1]
+        drawn = StepIntervals(
+            first.cluster, first.training, [jobs[name][1].traffic for name in names]
+        )
+        for name in names:
+            row, asked = jobs[name]
+            passes = passes_of(asked.compute, model(row.model, row.batch).facts, device())
+            found[name] = drawn.draw(asked.traffic, passes, exact[name], asked.training)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is simulated for a row."""
+
+    traffic: TrafficProfile
+    cluster: Cluster
+    compute: ComputeTimes
+    training: Training
+
+
+def _times(row: Row, factors: Factors) -> Passes:
+    optimizer: Optimizer = "sgd" if row.scheduler in SERVED else own_optimizer(row.model)
+    return _passes(row.model, row.batch, optimizer, factors.alone.get(row.model))
+
+
+def job(row: Row, factors: Factors) -> Job:
+    """Of a row of several workers."""
+    of, times = model(row.model, row.batch), _times(row, factors)
+    found = groups(
+        row.scheduler,
+        row.network,
+        row.workers,
+        [size for _, size in of.tensors],
+        times.ready,
+    )
+    served = row.scheduler in SERVED and row.nodes > 1
+    training = Training(
+        overlap="ddp",
+        interference=_interference(factors),
+        noise=catalog_loops.workers() if not factors.alone else None,
+        encode_on="side" if served else "compute",
+        optimizer=Fraction(times.optimizer, PS_PER_SECOND),
+    )
+    return Job(
+        traffic=_traffic(row, of, found, inside=served),
+        cluster=_served_cluster(row, factors, found) if served else _flat_cluster(row, factors),
+        compute=_compute(times, found),
+        training=training,
+    )
+
+
+@cache
+def _passes(name: str, batch: int, optimizer: Optimizer, alone: float | None) -> Passes:
+    return passes(model(name, batch), device(), optimizer, alone)
+
+
+def _bus(factors: Factors, nodes: int = 1) -> Link:
+    link = catalog.link(INSIDE, "nccl")
+    rate = factors.between if nodes > 1 and factors.between else factors.bus
+    return link if rate is None else link.exactly(efficiency=round(rate) / link.bandwidth)
+
+
+def _interference(factors: Factors) -> Interference:
+    """NCCL's: of the bus as fitted, of nothing else; without any fit as the catalogue has it."""
+    if factors.bus is None:
+        return catalog_loops.interference("nccl")
+    if factors.beside is None:
+        return Interference()
+    return Interference(bus=max(Fraction(0), Fraction(factors.bus / factors.beside) - 1))
+
+
+def _network(row: Row, factors: Factors) -> Link:
+    link = catalog.link(LINKS[row.network], "nccl")
+    if row.network in factors.rate:
+        link = link.exactly(efficiency=round(factors.rate[row.network]) / link.bandwidth)
+    return link
+
+
+def _flat_cluster(row: Row, factors: Factors) -> Cluster:
+    return _flat(row.nodes, _network(row, factors), _bus(factors, row.nodes))
+
+
+def _flat(nodes: int, network: Link, bus: Link) -> Cluster:
+    return Cluster(
+        nodes=nodes,
+        devices_per_node=DEVICES,
+        device=device(),
+        network=network,
+        intra_node=bus,
+        collectives=Collectives(transport="nccl"),
+    )
+
+
+@lru_cache(maxsize=32)
+def _averager(nodes: int, network: Link, bus: Link, interference: Interference) -> Averager:
+    """Of all models and schedulers there: what a collective takes is worked out once."""
+    return Averager(_flat(nodes, network, bus), Training(interference=interference), 0)
+
+
+def _served_cluster(row: Row, factors: Factors, found: list[Group]) -> Cluster:
+    link = _network(row, factors).exactly(latency=Fraction(0))
+    if row.network in factors.served:
+        link = link.exactly(efficiency=round(factors.served[row.network]) / link.bandwidth)
+    inside = _inside(row, factors, {size for group in found for size in group.messages})
+    own = device()
+    return Cluster(
+        nodes=_SERVED_NODES,
+        devices_per_node=1,
+        device=replace(own, primitives={**own.primitives, _TO_NODE: inside, _FROM_NODE: inside}),
+        network=link,
+        intra_node=_bus(factors),
+        collectives=Collectives(
+            all_reduce="parameter_server", servers=_SERVED_NODES, server_hosts="dedicated"
+        ),
+    )
+
+
+def _inside(row: Row, factors: Factors, sizes: set[int]) -> Curve:
+    """Seconds of a node's reduce-scatter and copies to the host, or of the way back, by bytes."""
+    node = _flat_cluster(replace(row, nodes=1), factors)
+    points: list[tuple[int, float]] = []
+    longest = 0  # NCCL's choice of a protocol leaves some sizes slower than larger ones
+    for size in sorted(sizes):
+        share = -(-size // DEVICES)
+        gathered = carry_out(
+            CollectiveRecord(kind="all_gather", sent=(share,)), np.zeros(DEVICES, np.int64), node
+        )
+        longest = max(longest, int(gathered.max()) + copy_time(share, node.intra_node))
+        points.append((size, longest / PS_PER_SECOND))
+    return tuple(points)
+
+
+def _traffic(row: Row, of: Model, found: list[Group], *, inside: bool) -> TrafficProfile:
+    """An exchange a message."""
+    exchanges = [
+        _exchange(nbytes, _copied(group) if place == 0 else None, inside)
+        for group in found
+        for place, nbytes in enumerate(group.messages)
+    ]
+    return one_step(row.scheduler, of.facts, (), exchanges)
+
+
+def _copied(group: Group) -> KernelCost | None:
+    """Gradients into the buffer that is exchanged in their place."""
+    return streaming(group.tensors, 8 * group.elements) if group.merged else None
+
+
+@cache
+def _exchange(nbytes: int, copies: KernelCost | None, inside: bool) -> Exchange:
+    """Of one message: what is computed before, the sum, and what is computed after."""
+    before: Costs = () if copies is None else (copies,)
+    after: Costs = (streaming(1, 2 * nbytes),)
+    if inside:
+        before = (*before, replace(streaming(1, nbytes), name=_TO_NODE))
+        after = (replace(streaming(1, nbytes), name=_FROM_NODE),)
+    return Exchange(
+        computes=(
+            Compute(stage="encode", fixed=before),
+            Compute(stage="decode", fixed=after),
+        ),
+        collectives=(CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=4),),
+    )
+
+
+def _compute(times: Passes, found: list[Group]) -> ComputeTimes:
+    """The first message of a group is ready with its last tensor, the others at once."""
+    parts, before = [], 0
+    for group in found:
+        parts += [group.ready - before, *[0] * (len(group.messages) - 1)]
+        before = group.ready
+    return ComputeTimes(
+        forward=times.forward,
+        backward=times.backward,
+        parts=tuple(parts),
+        provenance="ddl-benchmarks",
+    )

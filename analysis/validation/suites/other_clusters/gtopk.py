@@ -1,0 +1,176 @@
+"""Does the simulator predict top-k and gTop-k on a slow network, and when they beat dense training?
+
+Shi et al. (ICDCS 2019): four models on up to 32 machines with one P102-100 each, 1-Gbit/s Ethernet,
+PyTorch 0.4; dense, top-k and gTop-k with a thousandth of the gradient. Nothing is overlapped: the
+gradient is one vector, exchanged over MPI from host memory after the backward pass.
+
+Taken as the user's own measurements: the rate of one GPU, the authors' fit of the network (latency
+and bandwidth of one message), and how long they say their selection takes. The card has four lanes
+of PCIe 1, 1 GB/s. What the sparse methods' code does on the host in Python (dense arrays are made,
+cleared, scaled, and copied to the device) costs some time for each element of the dense gradient:
+fitted, one figure a method, by the rows of four workers (median over the models).
+
+Dense training is compared on 4 and 8 workers only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.validation.interval import ends
+from gcsim.analysis.validation.suite import DENSE, Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suites.other_clusters.gtopk_steps import (
+    GPU,
+    Costs,
+    bare_interval,
+    network,
+    seconds,
+    sent_bytes,
+)
+from gcsim.analysis.validation.suites.other_clusters.prediction import catalogue_seconds
+from gcsim.analysis.validation.suites.other_clusters.runs import Run, facts, runs
+from gcsim.scenarios import catalog
+
+FITTED_WORKERS = 4
+USABLE_DENSE = (4, 8)
+CHOICE_WORKERS = 8
+"""Where dense is measured and nothing is fitted."""
+MODELS = {
+    "vgg16_bn_cifar10": "VGG-16 CIFAR",
+    "resnet20_cifar10": "ResNet-20 CIFAR",
+    "alexnet": "AlexNet",
+    "resnet50": "ResNet-50",
+}
+METHODS = {DENSE: "dense", "topk": "top-k", "gtopk": "gTop-k"}
+SERIES = tuple(f"1 GbE, P102-100, {title}" for title in METHODS.values())
+
+
+def findings() -> Findings:
+    """Three methods, four models."""
+    chosen = [run for run in runs("gtopk") if run.batch]
+    usable = [run for run in chosen if run.method != DENSE or run.gpus in (1, *USABLE_DENSE)]
+    steps = {run.model: run.seconds for run in usable if run.gpus == 1}
+    selection = _selection()
+    host = {method: _host(method, usable, steps, selection) for method in ("topk", "gtopk")}
+    return Findings(
+        points=tuple(_points(usable, steps, selection, host)),
+        factors=tuple(_factors(usable, selection, host)),
+        excluded=(
+            Excluded(
+                what="dense rows of gTop-k's cluster on 16 and 32 workers",
+                count=len(chosen) - len(usable),
+                rule="their exchanges take 3.8 and 12.8 times as long as an ideal ring at the line "
+                "rate (median of the models), on 4 and 8 workers 1.4 and 1.5 times: the network "
+                "collapses",
+            ),
+            Excluded(
+                what="rows of gTop-k's LSTM",
+                count=len(runs("gtopk")) - len(chosen),
+                rule="the batch is not stated",
+            ),
+        ),
+    )
+
+
+def _factors(usable: list[Run], selection: float, host: dict[str, float]) -> Iterator[Factor]:
+    for run in usable:
+        if run.gpus == 1:
+            name = f"step of {MODELS[run.model]} on one GPU"
+            known = catalogue_seconds(GPU, run.model, run.batch)
+            yield _given(DENSE, name, run.seconds, "s", 1, known)
+    own, stated = network(), catalog.link("1gbe")
+    latency = "latency, the authors' fit"
+    yield _given(DENSE, latency, float(own.latency), "s", 1, float(stated.latency))
+    goodput = "goodput, the authors' fit"
+    yield _given(DENSE, goodput, float(own.rate), "bytes/s", 1, float(stated.rate))
+    for method, cost in host.items():
+        name = "selection an element, the authors' word"
+        yield _given(method, name, selection, "s", len(MODELS))
+        name = "host's work for an element of the gradient"
+        served = sum(_fits(run, method) for run in usable)
+        yield replace(_given(method, name, cost, "s", served), given=False)
+
+
+def _given(  # noqa: PLR0917 - a row of a table
+    method: str, name: str, value: float, unit: str, points: int, catalogue: float | None = None
+) -> Factor:
+    return Factor(
+        series=_series(method),
+        name=name,
+        value=value,
+        unit=unit,
+        points=points,
+        catalogue=catalogue,
+        given=True,
+    )
+
+
+def _selection() -> float:
+    """Seconds an element, as the authors' breakdown has it: median over the models."""
+    return statistics.median(
+        run.seconds / facts(run.model, run.batch).parameters
+        for run in runs("gtopk_parts")
+        if run.metric == "compression_time_per_iter"
+    )
+
+
+def _fits(run: Run, method: str) -> bool:
+    return run.method == method and run.gpus == FITTED_WORKERS
+
+
+def _host(method: str, usable: list[Run], steps: dict[str, float], selection: float) -> float:
+    """What is missing without it, an element."""
+    free = Costs(selection=selection, host=0.0)
+    return max(
+        0.0,
+        statistics.median(
+            (run.seconds - seconds(run, steps[run.model], network(), free))
+            / facts(run.model, run.batch).parameters
+            for run in usable
+            if _fits(run, method)
+        ),
+    )
+
+
+def _points(
+    usable: list[Run], steps: dict[str, float], selection: float, host: dict[str, float]
+) -> Iterator[Point]:
+    for run in usable:
+        costs = Costs(selection=selection, host=host.get(run.method, 0.0))
+        known = catalogue_seconds(GPU, run.model, run.batch)
+        bare = None if known is None else seconds(run, known, catalog.link("1gbe"), None)
+        within = None
+        if known is not None and run.gpus > 1:
+            within = bare_interval(
+                run,
+                known,
+                catalog.link("1gbe"),
+                lambda time, run=run: run.gpus * run.published(time)[0],  # type: ignore[misc]
+            )
+        predicted = seconds(run, steps[run.model], network(), costs)
+        yield Point(
+            name=f"{MODELS[run.model]}, {METHODS[run.method]}, {plural(run.gpus, 'worker')}",
+            series=_series(run.method),
+            unit="samples/s",
+            # published is one worker's rate
+            measured=run.gpus * run.value,
+            predicted=run.gpus * run.published(predicted)[0],
+            unfitted=None if bare is None else run.gpus * run.published(bare)[0],
+            fitted=run.gpus == 1 or (run.method != DENSE and _fits(run, run.method)),
+            source=run.source,
+            workers=run.gpus,
+            nbytes=sent_bytes(run),
+            setting=f"gTop-k {run.model}" if run.gpus == CHOICE_WORKERS else "",
+            method=run.method if run.gpus == CHOICE_WORKERS else "",
+            panel=f"{MODELS[run.model]}, 1 GbE",
+            curve=METHODS[run.method],
+            x=run.gpus,
+            **ends(within),
+        )
+
+
+def _series(method: str) -> str:
+    return SERIES[list(METHODS).index(method)]

@@ -1,0 +1,125 @@
+"""Does the simulator predict TensorFlow's benchmarks page? One host with P100 or K80.
+
+TensorFlow's page of May 2017: five image models on a DGX-1 (eight P100) and on hosts of Google and
+Amazon (eight K80 each), with synthetic and with real data. What each model used is the page's word:
+parameter servers in the host, or (DGX-1, AlexNet and VGG-16) replicas with NCCL.
+
+Fitted, of synthetic data: each model's step on one GPU. A K80 is two processors on one board, and
+slower when both work: that factor, by Inception V3 and ResNet-50 (batch 64) on two GPUs, whose
+gradients are the smallest for their work (median). Real data are predicted as synthetic ones: what
+loading, copies and preprocessing cost is not modelled (with AlexNet it is no constant rate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.validation.interval import ends
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suites.other_clusters.prediction import catalogue_seconds
+from gcsim.analysis.validation.suites.other_clusters.runs import Run, gradient_bytes, runs
+from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS, MODELS, Host
+
+SHOWN = (("alexnet", 512), ("inception_v3", 64), ("resnet50", 64), ("vgg16", 32))
+"""What the figure has."""
+
+
+def findings() -> Findings:
+    """All three hosts, and both kinds of data."""
+    points: list[Point] = []
+    factors: list[Factor] = []
+    alone = 0
+    for host in map(replace, HOSTS):  # without what an earlier call has remembered
+        points += [*_synthetic(host), *_real(host)]
+        factors += _factors(host)
+        alone += sum(run.gpus == 1 for run in host.runs("real"))
+    return Findings(
+        points=tuple(points),
+        factors=tuple(factors),
+        excluded=(
+            Excluded(
+                what="rows of one GPU with real data",
+                count=alone,
+                rule="nothing is exchanged; the step is that of the row with synthetic data",
+            ),
+            Excluded(
+                what="rows of tensorflow#5683",
+                count=len(runs("tf5683")),
+                rule="the thread does not state a batch, so that neither the step nor the "
+                "gradients a second are known",
+            ),
+        ),
+    )
+
+
+def _synthetic(host: Host) -> Iterator[Point]:
+    fitted = {run.id for run in host.shared_power_runs}
+    for run in host.runs("synthetic"):
+        step = host.steps[run.model, run.batch]
+        yield _point(
+            run,
+            host,
+            host.nccl_series if run.model in host.nccl else host.series,
+            host.seconds(run, step, host.shared_power),
+            fitted=run.gpus == 1 or run.id in fitted,
+        )
+
+
+def _real(host: Host) -> Iterator[Point]:
+    for run in host.runs("real"):
+        if run.gpus == 1:
+            continue
+        step = host.steps[run.model, run.batch]
+        yield _point(
+            run,
+            host,
+            host.real_series,
+            host.seconds(run, step, host.shared_power),
+            fitted=False,
+        )
+
+
+def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool) -> Point:
+    known = catalogue_seconds(host.device, run.model, run.batch)
+    bare = None if known is None else host.job(run, known, 1.0).unfitted(host.device)
+    data = run.method.partition(" ")[2]
+    shown = data == "synthetic" and (run.model, run.batch) in SHOWN
+    return Point(
+        name=f"{MODELS[run.model]} b{run.batch}, {plural(run.gpus, 'GPU')}, {host.title}, {data}",
+        series=series,
+        unit="samples/s",
+        measured=run.value,
+        predicted=run.published(predicted)[0],
+        unfitted=None if bare is None else run.published(bare.seconds)[0],
+        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
+        fitted=fitted,
+        source=run.source,
+        workers=run.gpus,
+        nbytes=gradient_bytes(run.model),
+        panel=f"{MODELS[run.model]} b{run.batch}, one host" if shown else "",
+        curve=host.title if shown else "",
+        x=run.gpus if shown else None,
+    )
+
+
+def _factors(host: Host) -> Iterator[Factor]:
+    for (model, batch), step in host.steps.items():
+        yield Factor(
+            series=f"{host.series}; {host.real_series}",
+            name=f"step of {MODELS[model]} b{batch} on one GPU",
+            value=step,
+            unit="s",
+            points=1,
+            given=True,
+            catalogue=catalogue_seconds(host.device, model, batch),
+        )
+    if host.two_dies:
+        yield Factor(
+            series=f"{host.series}; {host.real_series}",
+            name="step with both processors of a board",
+            value=host.shared_power,
+            unit="times that of one",
+            points=len(host.shared_power_runs),
+        )

@@ -1,0 +1,106 @@
+"""Which method is fastest on the cluster of the CVPR 2021 paper, and by how much?
+
+L. Song et al., "Communication efficient SGD via gradient sampling with Bayes prior", CVPR 2021,
+section 4: gradient sampling is 2.5 times as fast as dense training on AlexNet, CSER about as fast
+or faster; QSparse-local-SGD, DGC and 1-bit error-feedback SGD lose much with the number of workers,
+the last all of it. `scenarios/alexnet_32node.yaml` predicts it, ranges and all. What the methods
+send is kept in `data/alexnet_traffic.json.gz`, since running them takes minutes:
+
+    python -m gcsim.analysis.validation.suites.papers.order      # makes it again
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from gcsim.analysis.validation.interval import Interval, ends
+from gcsim.analysis.validation.suite import Ordering, Point
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.run import simulated_run, traffic_profiles
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.scenario import Scenario
+from gcsim.traces.profile import TrafficProfile
+
+CSER, GSB, QL, DGC, DENSE, EB = METHODS = (
+    "cser", "gradient_sampling_bayes", "qsparse_local_sgd", "dgc", "none", "ef_block_sgdm",
+)  # fmt: skip
+MEASURED = 2.5
+"""Times dense training, of gradient sampling."""
+SERIES = "2.5x, alexnet_32node with ranges"
+SOURCE = "Song et al., CVPR 2021, doi 10.1109/CVPR46437.2021.01189, sec. 4"
+_NODES = 32
+_FILE = "alexnet_traffic.json.gz"
+_PROFILES = TypeAdapter(list[TrafficProfile])
+
+
+@cache
+def rows() -> dict[str, Row]:
+    """By method, on all nodes."""
+    scenario = _scenario()
+    packed = (files("gcsim.analysis.validation") / "data" / _FILE).read_bytes()
+    profiles = _PROFILES.validate_json(gzip.decompress(packed))
+    keys = [""] * len(profiles)  # they come from no cache
+    found = simulated_run(scenario, keys, profiles, progress=SilentProgress())
+    return {row.compressor: row for row in found.rows if row.compressor in METHODS}
+
+
+def ordering() -> Ordering:
+    """The paper's figure 6 and section 4.4, by speedups over dense."""
+    return Ordering(
+        name="AlexNet on 64 P100",
+        source=SOURCE,
+        expected=((CSER, GSB), (QL,), (DGC,), (DENSE,), (EB,)),
+        values={kind: rows()[kind].speedup_vs_dense or 0.0 for kind in METHODS},
+    )
+
+
+def point() -> Point:
+    """The one speedup that the paper states."""
+    row = rows()[GSB]
+    predicted = row.speedup_vs_dense or 0.0
+    within = None
+    if row.speedup_low is not None and row.speedup_high is not None:
+        within = Interval(low=row.speedup_low, high=row.speedup_high, kind="latency under Gloo")
+    return Point(
+        name="2.5x on AlexNet: the scenario alexnet_32node",
+        series=SERIES,
+        unit="x",
+        measured=MEASURED,
+        predicted=predicted,
+        unfitted=predicted,
+        source=SOURCE,
+        workers=row.workers,
+        **ends(within),
+    )
+
+
+def traffic() -> list[TrafficProfile]:
+    """What the methods send: stage 1, from the cache or now."""
+    scenario = _scenario()
+    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    return traffic_profiles(scenario, keys, use_cache=True, progress=SilentProgress())
+
+
+def write(profiles: Sequence[TrafficProfile], path: Path) -> None:
+    """As the suite reads them."""
+    packed = gzip.compress(_PROFILES.dump_json(list(profiles)), mtime=0)
+    path.write_bytes(packed)
+
+
+def _scenario() -> Scenario:
+    scenario = load_scenario("alexnet_32node", {"cluster.nodes": f"[{_NODES}]"})
+    chosen = [choice for choice in scenario.compressors if choice.kind in METHODS]
+    return replace(scenario, compressors=tuple(chosen))
+
+
+if __name__ == "__main__":
+    write(traffic(), Path(__file__).parents[2] / "data" / _FILE)

@@ -1,0 +1,61 @@
+"""How long does a transfer, or a ring, take between ideal links? By gcsim, and in closed form.
+
+The papers reason with bare rates: no framing, no latency. Each pair of functions here has the one
+that goes through gcsim's units, link and collectives, and the one that is school arithmetic on
+rationals; both give whole picoseconds where the rate has a whole number of them a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.network.links import Link
+from gcsim.traces.models.registry import shipped_model
+from gcsim.units import parse
+
+FLOAT32 = 4
+"""Bytes of an element."""
+
+
+def parameters_of(model: str) -> int:
+    """Trained scalar parameters of a shipped model. Raises `InputError` for an unknown one."""
+    return shipped_model(model).parameters or 0
+
+
+def ideal_link(rate: str) -> Link:
+    """A link of this rate ("10 Gbit/s"), without framing and latency."""
+    return Link(name=f"{rate}, ideal", bandwidth=parse(rate, "bandwidth"), latency=Fraction(0))
+
+
+def hop(nbytes: int, link: Link) -> Fraction:
+    """Seconds of one message, by the link's own clock."""
+    return Fraction(link.serialization(nbytes) + link.latency_ps, PS_PER_SECOND)
+
+
+def ring(elements: int, workers: int, link: Link) -> Fraction:
+    """Seconds of a simulated ring all-reduce of float32 elements that all enter together."""
+    exits = ring_allreduce(
+        np.zeros(workers, dtype=np.int64), FLOAT32 * elements, (link,) * workers, element=FLOAT32
+    )
+    return Fraction(int(exits.max()), PS_PER_SECOND)
+
+
+def ring_in_closed_form(elements: int, workers: int, bits_per_second: Fraction) -> Fraction:
+    """The same by hand: the largest of the p chunks passes 2 (p - 1) hops, one after the other."""
+    chunk = -(-elements // workers)
+    return 2 * (workers - 1) * chunk * 32 / Fraction(bits_per_second)
+
+
+def gather(sizes: Sequence[int], link: Link, piece: int) -> Fraction:
+    """Seconds of a simulated pipelined ring all-gatherv of these bytes, entered together."""
+    ranks = len(sizes)
+    exits = pipelined_ring_allgatherv(
+        np.zeros(ranks, dtype=np.int64), sizes, (link,) * ranks, piece
+    )
+    return Fraction(int(exits.max()), PS_PER_SECOND)

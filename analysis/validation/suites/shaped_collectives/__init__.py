@@ -1,0 +1,1 @@
+"""The suite of Gloo's collectives on shaped links."""

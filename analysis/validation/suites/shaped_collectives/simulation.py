@@ -1,0 +1,186 @@
+"""What does the simulator carry out for a collective that was measured on shaped links?
+
+What Gloo does for a call of PyTorch 2.13:
+
+| measured         | carried out                                                              |
+|------------------|--------------------------------------------------------------------------|
+| allreduce        | Gloo's ring all-reduce                                                   |
+| reduce_scatter   | the same: PyTorch reduces the whole vector everywhere, and keeps a part  |
+| allgather        | Gloo's ring all-gather of equal blocks                                   |
+| allgather_padded | the same, of blocks as long as the longest                               |
+| ring_allgatherv  | sends and receives in a ring, of whole blocks or of pieces on arrival    |
+| broadcast        | Gloo's tree, all copies of a rank at once                                |
+| gather, scatter  | straight to rank 0 or from it                                            |
+| ps_push, ps_pull | the same, between p - 1 workers and a server                             |
+| ps_pushpull      | a parameter server on node 0, which has no worker                        |
+| send_0_to_1      | one message; the other ranks only call                                   |
+| barrier          | empty messages, to rank r + 1, r + 2, r + 4, ...: Bruck's rounds         |
+
+In a ring every card sends as much as it receives, and what it receives is acknowledged through the
+queue that what it sends has to pass; elsewhere a card hardly does both at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from gcsim.analysis.validation.suites.shaped_collectives.runs import Setting
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.collectives.dispatch import CollectiveMemo, traffic_of
+from gcsim.simulator.collectives.servers.gloo_rooted import (
+    Message,
+    broadcast_messages,
+    carry_messages,
+    gather_messages,
+    messages_traffic,
+    scatter_messages,
+)
+from gcsim.simulator.collectives.servers.parameter_server import parameter_server
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.host import Host, Traffic
+from gcsim.simulator.network.links import Link
+
+_DEVICE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
+RINGS = frozenset(
+    {"allreduce", "reduce_scatter", "allgather", "allgather_padded", "ring_allgatherv"}
+)
+"""Every card sends and receives all the time."""
+_ELEMENT = 4
+"""Bytes: the vectors are float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a setting is carried out on, but for its rate."""
+
+    link: Link
+    """Of all cards; with another rate."""
+    acknowledgements: Mapping[int, Fraction] = field(default_factory=dict)
+    """By Mbit/s: bytes on the wire that acknowledge a byte on the wire."""
+    host: Host | None = None
+
+    def acknowledged(self, mbit: int) -> Fraction:
+        """The share at a rate: on the line between rates at which it was counted, beyond them that
+        of the nearest one; 0 where none was."""
+        known = sorted(self.acknowledgements.items())
+        if not known or mbit <= known[0][0]:
+            return known[0][1] if known else Fraction(0)
+        for (low, first), (high, last) in pairwise(known):
+            if mbit <= high:
+                return first + (last - first) * Fraction(mbit - low, high - low)
+        return known[-1][1]
+
+
+def cluster_of(setting: Setting, conditions: Conditions) -> Cluster:
+    """Its ranks, one a node."""
+    link = conditions.link
+    if setting.collective in RINGS:
+        more = conditions.acknowledged(setting.rate_mbit)
+        link = link.exactly(efficiency=link.efficiency / (1 + more)) if more else link
+    network = _card(link, setting.rate_mbit)
+    slow = {setting.ranks - 1: _card(link, setting.slow_mbit)} if setting.slow_mbit else {}
+    collectives = Collectives(transport="gloo", servers=1, host_staging=False)
+    if setting.collective == "ring_allgatherv":
+        collectives = Collectives(
+            all_gather="pipelined_ring" if setting.block else "ring",
+            pipeline_block=setting.block or 1,
+        )
+    elif setting.collective == "barrier":
+        collectives = Collectives(all_gather="bruck")
+    return Cluster(
+        nodes=setting.ranks,
+        devices_per_node=1,
+        device=_DEVICE,
+        network=network,
+        intra_node=network,
+        collectives=collectives,
+        cards=slow,
+        host=conditions.host,
+    )
+
+
+@cache
+def _card(link: Link, mbit: int) -> Link:
+    return replace(link, name=f"{mbit} Mbit/s", bandwidth=Fraction(mbit * 10**6, 8))
+
+
+def predicted(setting: Setting, cluster: Cluster) -> float:
+    """Seconds from a start that all ranks have in common to the end of the last one."""
+    entry = np.zeros(setting.ranks, dtype=np.int64)
+    host, messages = cluster.host, _messages(setting)
+    if setting.collective == "ps_pushpull":
+        pushed = _parts(setting)
+        exits = parameter_server(entry, pushed, pushed[-1], cluster, absent=frozenset({0}))
+        if host is not None:
+            exits = host.exits(entry, exits, host.work(traffic(setting, cluster)))
+    elif messages is not None:
+        exits = carry_messages(entry, messages, cluster)
+    else:
+        exits = CollectiveMemo(cluster)(_record(setting), entry)
+    copying = host.copying(copied(setting), setting.ranks) if host is not None else 0
+    return (int(exits.max()) + copying) / PS_PER_SECOND
+
+
+def traffic(setting: Setting, cluster: Cluster) -> Traffic:
+    """What its processes handle, without what PyTorch copies around the collective."""
+    if setting.collective == "ps_pushpull":
+        pushed = _parts(setting)
+        messages = [*gather_messages(pushed), *scatter_messages(pushed)]
+        return messages_traffic(messages, cluster)
+    rooted = _messages(setting)
+    if rooted is not None:
+        return messages_traffic(rooted, cluster)
+    return traffic_of(_record(setting), cluster)
+
+
+def copied(setting: Setting) -> int:
+    """Bytes that PyTorch copies on every rank, beside the copies of Gloo's all-gather."""
+    return setting.nbytes if setting.collective == "reduce_scatter" else 0
+
+
+def _parts(setting: Setting) -> list[int]:
+    """Of the workers' bytes; rank 0 is the server."""
+    others = setting.ranks - 1
+    return [0] + [setting.nbytes // others] * others
+
+
+def _messages(setting: Setting) -> list[Message] | None:
+    """Of the collectives that have a root."""
+    find = _ROOTED.get(setting.collective)
+    return None if find is None else find(setting)
+
+
+_ROOTED: dict[str, Callable[[Setting], list[Message]]] = {
+    "broadcast": lambda setting: broadcast_messages(setting.nbytes, setting.ranks),
+    "gather": lambda setting: gather_messages(setting.sizes()),
+    "scatter": lambda setting: scatter_messages(setting.sizes()),
+    "ps_push": lambda setting: gather_messages(_parts(setting)),
+    "ps_pull": lambda setting: scatter_messages(_parts(setting)),
+    "send_0_to_1": lambda setting: [Message(sender=0, receiver=1, nbytes=setting.nbytes)],
+}
+
+
+def _record(setting: Setting) -> CollectiveRecord:
+    """Of the others."""
+    ranks = setting.ranks
+    match setting.collective:
+        case "allreduce" | "reduce_scatter":
+            whole = (setting.nbytes,) * ranks
+            return CollectiveRecord(kind="all_reduce", sent=whole, element=_ELEMENT)
+        case "allgather" | "ring_allgatherv":
+            return CollectiveRecord(kind="all_gather", sent=tuple(setting.sizes()))
+        case "allgather_padded":
+            longest = (max(setting.sizes()),) * ranks
+            return CollectiveRecord(kind="all_gather", sent=longest)
+        case "barrier":
+            return CollectiveRecord(kind="all_gather", sent=(0,) * ranks)
+    raise InternalError(f"no collective is called {setting.collective!r}")

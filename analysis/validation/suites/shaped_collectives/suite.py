@@ -1,0 +1,211 @@
+"""Collectives of Gloo on links shaped by tc: all ranks on one machine with two cores."""
+
+from __future__ import annotations
+
+from gcsim.analysis.validation.interval import ends, intervals
+from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
+from gcsim.analysis.validation.suites.shaped_collectives.fit import (
+    CORES,
+    fitted,
+    is_fitted,
+    unfitted,
+    unfitted_link,
+)
+from gcsim.analysis.validation.suites.shaped_collectives.runs import UNSHAPED, Setting, settings
+from gcsim.analysis.validation.suites.shaped_collectives.simulation import (
+    cluster_of,
+    predicted,
+)
+from gcsim.simulator.host import Host
+
+LARGE = 990_000
+"""Bytes: 1 MB, cut to whole elements a rank."""
+_SOURCE = (
+    "data/shaped_collectives.csv: PyTorch 2.13, Gloo, network name spaces and tc tbf; measured for "
+    "this project, {repeats} repeats"
+)
+_KINDS = {
+    "allreduce": "all-reduce",
+    "reduce_scatter": "all-reduce",
+    "allgather": "all-gather",
+    "allgather_padded": "all-gather",
+    "ring_allgatherv": "ring gatherv",
+    "broadcast": "broadcast",
+    "gather": "gather, scatter",
+    "scatter": "gather, scatter",
+    "ps_push": "server",
+    "ps_pull": "server",
+    "ps_pushpull": "server",
+    "send_0_to_1": "point to point",
+    "barrier": "barrier",
+}
+_SMALL, _BIG = "100 Mbit/s, < 1 MB", "100 Mbit/s, >= 1 MB"
+_SLOW, _HOST = "all, one slow card", "1 Gbit/s"
+_RINGS = {"all-reduce", "all-gather"}
+_SHOWN = {"allreduce", "allgather", "broadcast", "ps_pushpull", "send_0_to_1"}
+"""Collectives with curves, at the rates that all of them were measured at."""
+_ALL = tuple(dict.fromkeys(_KINDS.values()))
+
+
+_EXCLUDED = (
+    Excluded(
+        what="repeats of the first pass",
+        count=2450,
+        rule="their setting was repeated in the second pass, on a machine that did nothing else",
+    ),
+    Excluded(
+        what="repeats of side experiments",
+        count=953,
+        rule="they are about the shaper's burst, offload, congestion control, queue or call loops",
+    ),
+)
+
+
+def _series(setting: Setting) -> str:
+    kind = _KINDS[setting.collective]
+    if setting.slow_mbit:
+        return _SLOW
+    if setting.rate_mbit == UNSHAPED:
+        return "all, no shaper"
+    if setting.rate_mbit > 1000:
+        return f"{kind if kind in _RINGS else 'others'}, 2.5 and 10 Gbit/s"
+    if setting.rate_mbit == 1000:
+        return f"{kind}, {_HOST}"
+    return f"{kind}, {_BIG if setting.nbytes >= LARGE else _SMALL}"
+
+
+def _panel(setting: Setting) -> str:
+    shown = setting.collective in _SHOWN and setting.rate_mbit <= 1000
+    if not shown or setting.slow_mbit:
+        return ""
+    return f"{_KINDS[setting.collective]}, {setting.rate_mbit} Mbit/s"
+
+
+def _find() -> Findings:
+    measured = settings()
+    link, found, known = unfitted_link(), fitted(), unfitted()
+    prices_known = known.host or Host()
+    points = []
+    for setting in measured:
+        cluster = cluster_of(setting, found.conditions)
+        bare = cluster_of(setting, known)
+        (within,) = intervals(
+            bare,
+            lambda one, setting=setting: [predicted(setting, one)],  # type: ignore[misc]
+        )
+        points.append(
+            Point(
+                name=setting.name,
+                series=_series(setting),
+                unit="s",
+                measured=setting.seconds,
+                predicted=predicted(setting, cluster),
+                unfitted=predicted(setting, bare),
+                fitted=is_fitted(setting),
+                source=_SOURCE.format(repeats=setting.repeats),
+                workers=setting.ranks,
+                nbytes=setting.nbytes,
+                panel=_panel(setting),
+                curve=f"{setting.ranks} ranks",
+                x=float(setting.nbytes),
+                **ends(within),
+            )
+        )
+    host = found.host
+    prices = (
+        ("processor time a message", host.per_message, prices_known.per_message, "s"),
+        ("processor time a byte", host.per_byte, prices_known.per_byte, "s/B"),
+        ("processor time a rank and call", host.per_call, prices_known.per_call, "s"),
+        (
+            "processor time a copied byte",
+            host.per_copied_byte,
+            prices_known.per_copied_byte,
+            "s/B",
+        ),
+    )
+    return Findings(
+        points=tuple(points),
+        excluded=_EXCLUDED,
+        factors=(
+            Factor(
+                series="all",
+                name="goodput over line rate",
+                value=float(found.conditions.link.efficiency),
+                unit="",
+                points=found.goodput_points,
+                catalogue=float(link.efficiency),
+            ),
+            *(
+                Factor(
+                    series="rings",
+                    name=f"acknowledgements a byte, {rate} Mbit/s",
+                    value=float(share),
+                    unit="",
+                    points=found.acknowledgement_points[rate],
+                    catalogue=0.0,
+                )
+                for rate, share in found.conditions.acknowledgements.items()
+            ),
+            *(
+                Factor(
+                    series="all",
+                    name=name,
+                    value=float(value),
+                    unit=unit,
+                    points=found.host_points,
+                    catalogue=float(catalogued),
+                )
+                for name, value, catalogued, unit in prices
+            ),
+        ),
+    )
+
+
+SUITE = Suite(
+    name="shaped-collectives",
+    title="Gloo's collectives on shaped links",
+    about=(
+        "Collectives and messages of PyTorch 2.13 over Gloo between 2 to 16 ranks, each in a "
+        "network name space of its own, over links that Linux's token bucket shapes to 100 Mbit/s "
+        f"up to 10 Gbit/s, or not at all. One machine with {CORES} cores carries all ranks: what "
+        "is short or fast is bound by its processors. Medians of 3 to 9 repeats."
+    ),
+    fitted_on=(
+        "all-reduce, all-gather and messages from rank 0 to 1, of 10 kB and of 4 MB, at all rates"
+    ),
+    missing=(
+        "The price of a message is constant: with 16 ranks on two cores a wake-up serves several "
+        "messages, and all-reduces of less than 1 MB are predicted up to half too slow; with 4 "
+        "ranks, whose threads sleep between messages, up to half too fast. An all-gather between "
+        "two ranks takes two or three halves of a block, as they happen to enter; three are "
+        "predicted, and half of the padded ones took two. TCP's flows are not fair at first: "
+        "broadcasts of 4 MB and more are up to 29 % faster than fair shares make them. The first "
+        "few kilobytes after a pause pass the token bucket at once. What was measured in the "
+        "first pass only ran beside other work on the same cores. Which costs the host has was "
+        "decided by halves: of the fifteen forms that have some of the four, the points of 2 and "
+        "8 ranks and those of 4 and 16 choose the same one, so that each half is judged by the "
+        "choice of the other."
+    ),
+    bounds=(
+        Bound(
+            name="1 MB and more at 100 Mbit/s, one card slower or none",
+            series=(
+                *(f"{kind}, {_BIG}" for kind in _ALL if kind != "barrier"),
+                _SLOW,
+            ),
+            limit=0.03,
+        ),
+        Bound(
+            name="less than 1 MB at 100 Mbit/s",
+            series=tuple(f"{kind}, {_SMALL}" for kind in _ALL),
+            limit=0.20,
+        ),
+        Bound(
+            name="all sizes at 1 Gbit/s",
+            series=tuple(f"{kind}, {_HOST}" for kind in _ALL),
+            limit=0.15,
+        ),
+    ),
+    find=_find,
+    figure_x="bytes",
+)

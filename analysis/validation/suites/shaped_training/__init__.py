@@ -1,0 +1,1 @@
+"""The suite of training steps on shaped links."""

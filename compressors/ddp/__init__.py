@@ -1,0 +1,1 @@
+"""A compressor as communication hook of PyTorch's DistributedDataParallel."""

@@ -1,0 +1,265 @@
+"""How is a compressor deployed? As a communication hook of PyTorch's `DistributedDataParallel`.
+
+    model = DistributedDataParallel(net)
+    gcsim.ddp_hook("topk", ratio=0.01).register(model)      # on every rank, before training
+
+The fourth driver of a compressor's `exchange`, beside lockstep, the meter and the checker: what
+was simulated is what runs. Given the same gradients, the updates equal those of `lockstep` with
+`in_gloo_ring_order` bit for bit.
+
+- **Order.** One thread a rank exchanges the buckets, one after the other in the order in which DDP
+  hands them over (the same on all ranks), while the backward pass goes on. It has a process group
+  of its own, so that no other collective comes in between. (PyTorch's PowerSGD hook issues
+  collectives from callbacks, whose order may differ between ranks: on Gloo with several buckets
+  it may hang.)
+- **Steps** are counted by exchanged iterations: passes under `no_sync` accumulate and do not count.
+  The first iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms
+  its buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor
+  of its own, as in stage 1 of a simulation.
+- **Update.** What `exchange` returns takes the place of the mean gradient; DDP divides nothing.
+  Parameters that this rank did not use count as zeros, as in DDP.
+- **Memory.** Compressors work in host memory and exchange over Gloo. Gradients on another device
+  are copied to the host and updates back; this path has never run on a GPU.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.ddp.model import (
+    Fetch,
+    agree,
+    group_for,
+    refuse_other_dtypes,
+    refuse_what_ddp_cannot_carry,
+)
+from gcsim.compressors.dense import Dense
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.participation import participate
+from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    Future = torch.futures.Future[Any]
+
+_NOTHING = CompressorParameters()
+
+
+def ddp_hook(
+    compressor: str | type[Compressor] | Mapping[str, Any],
+    /,
+    *,
+    seed: int = 0,
+    process_group: Any = None,
+    check_finite: bool = True,
+    **parameters: Any,
+) -> DdpHook:
+    """A compressor as DDP communication hook; `register` it on the model on every rank.
+
+    Parameters
+    ----------
+    compressor : a registered name, `package.module:Class`, a class, or a scenario's entry
+        (`{"kind": "topk", "ratio": 0.01}`)
+    seed : of the compressor's random numbers; equal on all ranks
+    process_group : a Gloo group of the model's ranks that nobody else uses meanwhile; by default
+        one is made
+    check_finite : refuse gradients that hold NaN or infinity; one pass over each
+    parameters : the compressor's
+
+    Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
+    carry: one whose replicas differ, or that needs second moments of the samples' gradients.
+    """
+    given = dict(parameters)
+    if isinstance(compressor, Mapping):
+        entry = {key: value for key, value in compressor.items() if key != "label"}
+        if not isinstance(kind := entry.pop("kind", None), str):
+            raise InputError(Problem(message="no compressor is named", place="kind"))
+        compressor, given = kind, {**entry, **given}
+    if isinstance(compressor, str):
+        kind, cls = compressor, compressor_class(compressor)
+    else:
+        kind, cls = compressor.__name__, compressor
+        if not issubclass(cls, Compressor):
+            raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
+    chosen = checked_parameters(kind, cls, given)
+    refuse_what_ddp_cannot_carry(kind, cls, chosen)
+    return DdpHook(
+        kind, cls, chosen, seed=seed, process_group=process_group, check_finite=check_finite
+    )
+
+
+class DdpHook:
+    """One rank's compressors of one model, and the thread that exchanges the buckets."""
+
+    def __init__(
+        self,
+        kind: str,
+        compressor: type[Compressor],
+        parameters: CompressorParameters,
+        *,
+        seed: int,
+        process_group: Any,
+        check_finite: bool,
+    ) -> None:
+        self.kind = kind
+        self.parameters = parameters
+        self.step = 0
+        """Of the compressor, in the iteration exchanged last; negative before it takes part."""
+        self.layouts: dict[int, BucketLayout] = {}
+        """By number of the bucket, as DDP handed it over last."""
+        self._compressor = compressor
+        self._seed = seed
+        self._group = process_group
+        self._check_finite = check_finite
+        self._collectives: Collectives
+        self._members: dict[int, tuple[BucketLayout, Compressor]] = {}
+        """By number of the bucket; used by the thread alone."""
+        self._slices: dict[int, tuple[str, int]] = {}
+        """By identity of a parameter: its name, and its number among the trained ones."""
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+
+    def register(self, model: Any) -> DdpHook:
+        """Make `model` (a `DistributedDataParallel`) exchange its gradients this way; the hook.
+
+        To be called on every rank, before training. Raises `InputError`, on all ranks, when
+        compressor, parameters, seed or model differ between them, or the model cannot be served: it
+        is none of DDP's, has a hook already, or parameters beyond float32, float16 and bfloat16.
+        """
+        from torch.nn.parallel import DistributedDataParallel
+
+        if not isinstance(model, DistributedDataParallel):
+            raise InputError(
+                Problem(
+                    message=f"{type(model).__name__} is no DistributedDataParallel",
+                    place="model",
+                    hint="wrap the network in one, and register the hook on that",
+                )
+            )
+        if self._slices or getattr(model, "_comm_hooks", None):
+            message = "the hook serves a model already" if self._slices else "it has a hook already"
+            raise InputError(Problem(message=message, place="model", hint="one hook for one model"))
+        trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
+        self._collectives = Collectives(group_for(model, self._group))
+        agree(
+            self._collectives.group,
+            {
+                "compressor": self.kind,
+                "parameters": self.parameters.model_dump(mode="json"),
+                "seed": self._seed,
+                "model": [(name, tuple(p.shape), str(p.dtype)) for name, p in trained],
+            },
+        )
+        refuse_other_dtypes(trained)
+        self.step = -3 if model.static_graph else -2
+        self._slices = {id(p): (name, number) for number, (name, p) in enumerate(trained)}
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            return state.exchange(bucket)  # without annotations: DDP reads them, as objects
+
+        hook.__name__ = hook.__qualname__ = f"gcsim.ddp_hook {self.kind}"
+        model.register_comm_hook(self, hook)
+        thread = threading.Thread(target=_work, args=(self._jobs,), name="gcsim-ddp", daemon=True)
+        thread.start()
+        weakref.finalize(self, _end, thread, self._jobs)
+        return self
+
+    def exchange(self, bucket: Any) -> Future:
+        """What DDP calls for a `GradBucket`: the future update, in its buffer's dtype and shape.
+
+        A failure appears where DDP waits for the update, in `backward()`, as a `RuntimeError` that
+        quotes it. All later exchanges fail with it.
+        """
+        buffer: Tensor = bucket.buffer()
+        layout = self._layout(bucket)
+        if layout.index == 0:
+            self.step += 1
+        self.layouts[layout.index] = layout
+        step, fetch = self.step, Fetch(buffer)
+        promise: Future = torch.futures.Future(devices=fetch.devices)
+
+        def job() -> None:
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                with torch.no_grad(), fetch.stream():
+                    update = self._update(Bucket(layout=layout, gradient=fetch.gradient()), step)
+                    promise.set_result(update.to(buffer))
+            except BaseException as error:  # else DDP would wait for ever
+                self._failure = error
+                promise.set_result(error)
+
+        self._jobs.put(job)
+        return promise.then(_update_or_failure)
+
+    def _layout(self, bucket: Any) -> BucketLayout:
+        slices, offset = [], 0
+        for parameter in bucket.parameters():
+            name, number = self._slices[id(parameter)]
+            shape = tuple(parameter.shape)
+            slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
+            offset += parameter.numel()
+        return BucketLayout(index=bucket.index(), slices=tuple(slices))
+
+    def _update(self, bucket: Bucket, step: int) -> Tensor:
+        """Runs on the thread."""
+        member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
+        exchange = participate(member, bucket, step, finite=self._check_finite, unmodified=False)
+        reply: Any = None
+        while True:
+            try:
+                request = exchange.send(reply)
+            except StopIteration as stop:
+                update: Tensor = stop.value
+                return update
+            try:
+                reply = self._collectives.carry_out(request)
+            except RefusedRequestError as error:
+                exchange.throw(error)
+
+    def _member(self, layout: BucketLayout) -> Compressor:
+        known, member = self._members.get(layout.index, (None, None))
+        if member is None or known != layout:
+            if known is not None:
+                warnings.warn(
+                    f"DDP has changed bucket {layout.index}: what {self.kind} held back is lost",
+                    stacklevel=1,
+                )
+            member = new_member(self._compressor, self._worker(), self.parameters)
+            self._members[layout.index] = layout, member
+        return member
+
+    def _worker(self) -> Worker:
+        group = self._collectives
+        return Worker(rank=group.rank, count=group.count, seed=self._seed)
+
+
+def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    """What the thread does, until it is given None."""
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # it holds the hook, which is to be freed with the model
+
+
+def _end(thread: threading.Thread, jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    """When the hook is freed, or Python exits: a thread that comes back from torch after that
+    would abort the process. One that waits for a rank that is gone stays where it is."""
+    jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join(timeout=5)
+
+
+def _update_or_failure(done: Future) -> Any:
+    found = done.value()
+    if isinstance(found, BaseException):
+        raise found
+    return found

@@ -1,0 +1,458 @@
+"""The command line: `gcsim run`, `sweep`, `validate`, `check`, `list`, `record`.
+
+stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
+Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from gcsim.cli.calibrate import commands as cli_calibrate
+from gcsim.cli.list import Kind
+from gcsim.cli.outcome import (
+    INTERRUPTED,
+    WRONG_INPUT,
+    Reporting,
+    interrupted,
+    is_usage_error,
+    reported,
+    say,
+)
+
+if TYPE_CHECKING:
+    from gcsim.simulator.network.links import Link
+
+app = typer.Typer(
+    name="gcsim",
+    help="Would gradient compression make my training faster, by how much, and at what cost?",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(cli_calibrate.app)
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A YAML file, or a shipped scenario's name.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable.",
+    ),
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="In the place of the file's.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+class Dtype(StrEnum):
+    """How a trace stores its gradients."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from gcsim import __version__
+
+        print(f"gcsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="GCSIM_DEBUG", help="Show a bug's traceback.")
+    ] = False,
+) -> None:
+    Reporting.debug = debug
+    if context.invoked_subcommand is None:
+        with contextlib.redirect_stdout(sys.stderr):
+            print(context.get_help(), end="")  # typer prints by itself and returns nothing
+        raise typer.Exit(WRONG_INPUT)
+
+
+@app.command()
+@reported
+def run(
+    scenario: ScenarioArgument,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME."),
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="results.json on stdout.")] = False,
+    quiet: QuietOption = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
+    ] = False,
+) -> None:
+    """Run the compressors on real gradients and simulate the cluster at every size."""
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import (
+        emit_exactly,
+        note_next,
+        note_provenance,
+        note_written,
+        show_answer,
+    )
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.run import run as simulate
+
+    loaded = load_scenario(scenario, sets or (), seed)
+    folder = output or Path("runs") / loaded.name
+    check_writable(folder)
+    with watching(quiet) as progress:
+        result = simulate(loaded, cache=not no_cache, progress=progress)
+    from gcsim.analysis.write import write  # brings matplotlib
+
+    paths = write(result, folder)
+    if as_json:
+        emit_exactly(result.to_json())
+    else:
+        show_answer(result)
+    sys.stdout.flush()
+    if not quiet:
+        note_provenance(result)
+        note_written(paths)
+        change, suffix = _another_network(loaded.cluster.network)
+        network = [*_again(sets, seed), "--set", change]
+        elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
+        cached = "" if no_cache else " (compressors are not run again)"
+        note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
+
+
+@app.command()
+@reported
+def sweep(
+    scenario: ScenarioArgument,
+    *,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid",
+            metavar="KEY=V1,V2,...",
+            help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep."),
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="results.json on stdout.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a scenario at every combination of values. The same command goes on after a stop."""
+    from gcsim.cli import sweep as cli_sweep
+
+    cli_sweep.sweep(
+        scenario,
+        grid,
+        sets=sets or (),
+        seed=seed,
+        jobs=jobs,
+        dask=dask,
+        output=output,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def _another_network(link: Link) -> tuple[str, str]:
+    """A change of the network that loads whatever the network is, and the end of a folder's name.
+
+    Media and access links become Ethernet: another bandwidth alone would contradict a trace, and
+    no Wi-Fi or cellular link has it.
+    """
+    if link.shared or link.up is not None or link.timed:
+        return "cluster.network=10gbe", "10gbe"
+    other = 10 if link.bandwidth > 15e9 / 8 else 25
+    return f"cluster.network.bandwidth={other} Gbit/s", f"{other}gbit"
+
+
+def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
+    """The options that make the same scenario once more."""
+    repeated = [word for assignment in sets or () for word in ("--set", assignment)]
+    return repeated + ([] if seed is None else ["--seed", str(seed)])
+
+
+@app.command()
+@reported
+def check(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO|MODULE:CLASS",
+            help="A YAML file, a shipped scenario's name, or a compressor of your own.",
+        ),
+    ],
+    *,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Check a scenario, and the trace it replays: every problem at once, nothing is run.
+
+    Says what was understood: nodes, links, and the algorithms that the transport chooses. A
+    compressor of your own (my_module:Mine, parameters by --set) is run on small gradients and held
+    to what it says of itself; exit code 2 where it fails.
+    """
+    from gcsim.cli.check_compressor import names_a_compressor, report_on, text_of
+
+    if names_a_compressor(scenario):
+        report = report_on(scenario, sets or ())
+        if report.findings or not quiet:
+            print(text_of(report))
+        if report.findings:
+            raise typer.Exit(WRONG_INPUT)
+        return
+    from gcsim.cli.check import understood
+    from gcsim.cli.terminal import emit, summary
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.running.gradients import check_trace
+
+    loaded = load_scenario(scenario, sets or (), seed)
+    check_trace(loaded)
+    if not quiet:
+        emit(summary(loaded), understood(loaded))
+
+
+@app.command(name="list")
+@reported
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(help="One entry, in full.")] = None,
+    as_json: JsonOption = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
+    ] = False,
+) -> None:
+    """List what a scenario can name: models, tasks, traces, devices, links, compressors, …"""
+    from gcsim.cli.list import details, entries, scenario_text
+    from gcsim.cli.terminal import emit_exactly, show_details, show_entries
+
+    if layers:
+        from gcsim.cli.fit import layers_text
+
+        emit_exactly(layers_text(kind, name))
+    elif as_json:
+        emit_exactly(_json(entries(kind) if name is None else details(kind, name)))
+    elif name is None:
+        show_entries(kind, entries(kind))
+    elif kind is Kind.scenarios:
+        emit_exactly(scenario_text(name))
+    else:
+        show_details(kind, details(kind, name))
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@app.command()
+@reported
+def record(
+    scenario: ScenarioArgument,
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the trace.")
+    ],
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="Default: the scenario's.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Default: the scenario's.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="Stored precision.")] = Dtype.float32,
+    max_size: Annotated[
+        str | None, typer.Option("--max-size", metavar="SIZE", help='e.g. "2 GiB"')
+    ] = None,
+    second_moments: Annotated[
+        bool, typer.Option("--second-moments", help="For the variance-based compressor.")
+    ] = False,
+    times: Annotated[
+        bool, typer.Option("--times", help="Time the passes too: compute: {recorded: true}.")
+    ] = False,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train the scenario's model here and store its gradients as a trace."""
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import note, note_next, recorded_lines
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.running.gradients import record as store
+
+    max_bytes = None if max_size is None else _bytes(max_size)
+    loaded = load_scenario(scenario, sets or (), seed)
+    check_writable(output)
+    with watching(quiet) as progress:
+        folder = store(
+            loaded,
+            output,
+            iterations=iterations,
+            workers=workers,
+            dtype=dtype.value,
+            max_bytes=max_bytes,
+            second_moments=second_moments,
+            times=times,
+            progress=progress,
+        )
+    if not quiet:
+        asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
+        note(*recorded_lines(folder, asked, max_size or ""))
+        replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
+        note_next(
+            ["gcsim", "run", scenario, *_again(sets, seed), "--set", replay], "replay the trace"
+        )
+
+
+@app.command()
+@reported
+def fit(
+    traces: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="Folders that gcsim record made.")
+    ],
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The fit, as JSON.")
+    ],
+    quiet: QuietOption = False,
+) -> None:
+    """Fit distributions to recorded gradients, for gradients: {source: synthetic, fit: FILE}."""
+    from gcsim.cli.fit import fit_traces, fitted_lines
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import note
+
+    with watching(quiet) as progress:
+        fits = fit_traces(traces, output, progress)
+    if not quiet:
+        note(*fitted_lines(fits, output))
+
+
+@app.command()
+@reported
+def validate(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SUITE...",
+            help="shaped-collectives, shaped-training, ddl-benchmarks, grace, other-clusters, "
+            "papers, or your own, my_module:SUITE. Default: all.",
+        ),
+    ] = None,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Default: runs/validation, or with the suites' names.",
+        ),
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Measure here and now, in network namespaces (needs root)."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --live: a minute, not five.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Predict what was measured on real clusters: errors, right choices, bounds (exit code 1)."""
+    from gcsim.cli.validate import validate as run_suites
+
+    run_suites(suites or [], live=live, quick=quick, output=output, as_json=as_json, quiet=quiet)
+
+
+def _bytes(size: str) -> int:
+    from gcsim.errors import InputError, Problem
+    from gcsim.units import parse_bytes
+
+    try:
+        return parse_bytes(size)
+    except InputError as error:
+        first = error.problems[0]
+        raise InputError(
+            Problem(place="--max-size", message=first.message, hint=first.hint)
+        ) from error
+
+
+def _quoted(path: Path) -> str:
+    """A path as a YAML scalar."""
+    import json
+
+    return json.dumps(str(path), ensure_ascii=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules, which
+        sys.path.insert(0, str(Path.cwd()))  # `python -m gcsim` finds here and `gcsim` would not
+    code = _main(arguments)
+    if code == INTERRUPTED and arguments is None:
+        # Python would otherwise end itself by SIGINT when the interrupt came at a bad moment.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    command = typer.main.get_command(app)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = command.main(args=given, prog_name="gcsim", standalone_mode=False)
+    except typer.Abort:
+        return interrupted()
+    except KeyboardInterrupt:
+        return interrupted()
+    except Exception as error:
+        if not is_usage_error(error):
+            raise
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "gcsim"
+        message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+        say(f"error: {message.rstrip('.')}; see {path} --help")
+        return WRONG_INPUT
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,1 @@
+"""`gcsim calibrate`: what is measured becomes an entry that a scenario can name."""

@@ -1,0 +1,141 @@
+"""`gcsim calibrate device`: from this machine to a device that a scenario can name.
+
+Everything heavy is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gcsim.cli.outcome import reported
+
+if TYPE_CHECKING:
+    from gcsim.simulator.devices.device import Device
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_BATCH = 32
+
+
+class Where(StrEnum):
+    """What is measured."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@reported
+def calibrate_device_command(
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The YAML file to write.")
+    ],
+    device: Annotated[Where, typer.Option("--device", help="auto: a GPU where there is one.")] = (
+        Where.auto
+    ),
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Default: the file's name.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Of a CPU. Default: torch's number.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="Time training steps of it, too. Repeatable."),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", min=2, help="Samples of such a step; also a quarter of it.")
+    ] = _BATCH,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short tensors and few repeats: a first look.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")] = False,
+) -> None:
+    """Measure this machine's kernels (about a minute) as a device for cluster.device."""
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import note, note_next
+    from gcsim.errors import InputError, Problem
+    from gcsim.traces.models.registry import shipped_model
+
+    if output.is_dir():
+        raise InputError(
+            Problem(message="is a folder", place=str(output), hint="name a file: my_gpu.yaml")
+        )
+    called = output.stem if name is None else name
+    if not _NAME.fullmatch(called):
+        raise InputError(
+            Problem(
+                message=f"{called!r} cannot be a device's name",
+                place="--name",
+                hint="letters, digits, '_', '-' and '.'",
+            )
+        )
+    check_writable(output.parent)
+    models = [(shipped_model(one).name, batch) for one in model or ()]
+    from gcsim.scenarios.calibration.device import calibrate_device  # brings torch
+    from gcsim.scenarios.catalog.device_file import write_device
+
+    command = shlex.join(["gcsim", *sys.argv[1:]])
+    with watching(quiet) as progress:
+        calibration = calibrate_device(
+            progress,
+            name=called,
+            device=device.value,
+            threads=threads,
+            quick=quick,
+            models=models,
+            command=command,
+        )
+    measured, sums = calibration.device, _sums(calibration.sums)
+    code = calibration.setting or "torch has no Gloo here"
+    write_device(measured, output, f"{_HEAD}sums        {sums}\nframework   {code}\n")
+    if not quiet:
+        note(
+            *_lines(measured),
+            f"  additions of Gloo: {sums}",
+            f"  DDP around an exchange: {code}",
+            f"written: {output}",
+        )
+        change = f"cluster.device={output}"
+        note_next(["gcsim", "run", "alexnet_32node", "--set", change], "use it")
+
+
+_HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
+kernels     by class: what is metered without a measurement of its own
+primitives  by kernel: bytes of one launch and its time; lines between the points
+"""
+
+
+def _sums(rates: Mapping[str, float]) -> str:
+    """What a scenario takes."""
+    if not rates:
+        return "torch has no Gloo here"
+    told = ", ".join(f"{dtype}: {rate / 1e6:.3g} MB/s" for dtype, rate in rates.items())
+    return f"cluster.sums: {{{told}}}"
+
+
+def _lines(device: Device) -> list[str]:
+    rates = device.kernels
+    shown = [
+        f"{kind} {rate.launch * 1e6:.3g} us + {rate.bandwidth / 1e9:.3g} GB/s"
+        for kind, rate in rates.items()
+        if rate.bandwidth is not None
+    ]
+    return [
+        device.title,
+        *(f"  {line}" for line in shown),
+        f"  {len(device.primitives)} kernels measured by name",
+        *(
+            f"  {model}: {rate.fixed * 1e3:.4g} ms + {rate.per_sample * 1e3:.4g} ms a sample"
+            for model, rate in device.training.items()
+        ),
+    ]

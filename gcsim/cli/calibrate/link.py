@@ -1,0 +1,185 @@
+"""`gcsim calibrate link`: from measured collectives to a link that a scenario can name.
+
+Everything heavy is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gcsim.cli.outcome import reported, say
+
+if TYPE_CHECKING:
+    from gcsim.analysis.calibration.measurements.collectives import Collective, Reading
+
+DEFAULT_NAME = "calibrated"
+
+
+class FileFormat(StrEnum):
+    """What wrote a file."""
+
+    auto = "auto"
+    nccl_tests = "nccl-tests"
+    gloo = "gloo"
+    csv = "csv"
+
+
+@reported
+def calibrate_link_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="What nccl-tests or Gloo's benchmark printed; CSV."),
+    ],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.yaml", help="For `network: FILE.yaml`."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The link's. Default: as the output file.")
+    ] = None,
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="Default: by what stands in the file.")
+    ] = FileFormat.auto,
+    algorithm: Annotated[
+        str | None,
+        typer.Option("--algorithm", help="A transport or an algorithm. Default: the tool's."),
+    ] = None,
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option("--ranks", min=2, help="Fit only these. Repeatable: one link for all."),
+    ] = None,
+    devices_per_node: Annotated[
+        int | None, typer.Option("--devices-per-node", min=1, help="Ranks a machine.")
+    ] = None,
+    intra_node: Annotated[
+        str, typer.Option("--intra-node", help="Between devices of a machine, with several.")
+    ] = "pcie3_x16",
+    collective: Annotated[
+        str | None, typer.Option("--collective", help="Which a log without a name measured.")
+    ] = None,
+    line_rate: Annotated[
+        str | None, typer.Option("--line-rate", metavar="RATE", help='e.g. "10 Gbit/s"')
+    ] = None,
+) -> None:
+    """Fit a link to measured collectives: latency, goodput, and how both depend on the size.
+
+    Over the link that comes out, the simulator takes as long as was measured.
+    """
+    from gcsim.analysis.calibration.measurements.collectives import Stated, read
+
+    readings = read(
+        files,
+        file_format.value,
+        Stated(
+            ranks=tuple(ranks or ()),
+            devices_per_node=devices_per_node,
+            collective=_collective(collective),
+            algorithm=algorithm,
+        ),
+    )
+    fit_and_tell(
+        readings,
+        output=output,
+        name=name,
+        intra_node=intra_node,
+        line_rate=line_rate,
+        command=shlex.join(["gcsim", *sys.argv[1:]]),
+    )
+
+
+def fit_and_tell(
+    readings: Sequence[Reading],
+    *,
+    output: Path | None,
+    name: str | None,
+    intra_node: str,
+    line_rate: str | None,
+    command: str,
+) -> None:
+    """Fit, print the report, and write the link's file.
+
+    Raises `InputError` for an unknown link or algorithm, and when the file cannot be written.
+    """
+    from datetime import UTC, datetime
+
+    from gcsim.analysis.calibration.link.fit import fit
+    from gcsim.analysis.calibration.link.report import entry, report, warnings
+    from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
+    from gcsim.errors import InputError, Problem
+    from gcsim.files import write_text
+    from gcsim.scenarios import catalog
+    from gcsim.scenarios.reading.named_files import names_a_file
+
+    if output is not None and not names_a_file(str(output)):
+        message = "a scenario tells a link's file by its ending"
+        raise InputError(Problem(place=str(output), message=message, hint="name it FILE.yaml"))
+    known = [reading.line_rate for reading in readings if reading.line_rate is not None]
+    measured = [point for reading in readings for point in reading.measurements]
+    points, others = by_type(measured)
+    found = fit(
+        points,
+        inside=catalog.link(intra_node),
+        line_rate=_rate(line_rate) if line_rate is not None else min(known, default=None),
+        name=name or (output.stem if output else DEFAULT_NAME),
+    )
+    rates = [
+        rate
+        for dtype in others
+        if (rate := fit_sums(measured, found.link, inside=catalog.link(intra_node), dtype=dtype))
+    ]
+    for line in report(found, readings):
+        print(line)
+    for line in sums_report(rates, others):
+        print(line)
+    sys.stdout.flush()
+    for warning in warnings(found):
+        say(f"warning: {warning}")
+    if output is not None:
+        today = datetime.now(UTC).date().isoformat()
+        comments = "".join(f"# {line}\n" for line in sums_report(rates, others))
+        text = entry(found, readings, date=today, command=command)
+        write_text(output, comments + text)
+        say(
+            f"wrote {output}; in a scenario: network: {output}, with the collectives that were "
+            "measured (cluster.collectives.transport)"
+        )
+
+
+def _collective(word: str | None) -> Collective | None:
+    from gcsim.analysis.calibration.measurements.collectives import (
+        as_collective,
+        unknown_collective,
+    )
+    from gcsim.errors import InputError, Problem
+
+    if word is None:
+        return None
+    known = as_collective(word)
+    if known is None:
+        message, hint = unknown_collective(word)
+        raise InputError(Problem(place="--collective", message=message, hint=hint))
+    return known
+
+
+def _rate(text: str) -> float:
+    from gcsim import units
+    from gcsim.errors import InputError, Problem
+
+    try:
+        value = units.parse(text, "bandwidth")
+    except InputError as error:
+        first = error.problems[0]
+        raise InputError(
+            Problem(place="--line-rate", message=first.message, hint=first.hint)
+        ) from error
+    if not value:
+        raise InputError(Problem(place="--line-rate", message=f"{text} is zero"))
+    return float(value)

@@ -1,0 +1,356 @@
+"""What did gcsim understand of a scenario? Links, training, and what the transport chooses.
+
+Sizes of messages are those of a dense gradient that fills DDP's buckets to their limits (`ddp`).
+What is really sent is known when the compressors have run, and a run's report names what carried
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, get_args
+
+from rich.table import Table
+from rich.text import Text
+
+from gcsim import units
+from gcsim.analysis.report.numbers import bits, duration, plural, significant, size, times
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.registry import compressor_class
+from gcsim.scenarios.links.csv_table import shown
+from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.running.keys import own_model_code
+from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
+from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
+from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.collectives.dispatch import algorithm_of
+from gcsim.simulator.host import MANY, Host
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.push_pull import WAYS, way
+from gcsim.simulator.steps.step_plan import Kind
+from gcsim.simulator.training import Noise, Overlap, Training
+from gcsim.traces.passes import PassTimes
+
+Line = tuple[str, str]
+"""Label and text."""
+
+_OVERLAP: Mapping[Overlap, str] = {
+    "ddp": "a bucket is exchanged beside the backward pass",
+    "none": "nothing is exchanged before the backward pass has ended",
+    "by_tensor": "a tensor is exchanged beside the backward pass",
+}
+_SHOWN_TYPES = ("float32", "float16", "bfloat16")
+"""Of elements, whose additions are named."""
+_CARDS = 8
+"""Cards that are named one by one."""
+_SHARE = 100
+"""An all-gather's block, as a part of the dense message: 1 %."""
+
+
+def understood(scenario: Scenario) -> Table:
+    """The lines as a table of labels and texts."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in lines(scenario):
+        grid.add_row(Text(label), Text(text))
+    return grid
+
+
+def lines(scenario: Scenario) -> Iterator[Line]:
+    """What was understood, from the devices outwards."""
+    if own_model_code(scenario):
+        yield "model", f"{scenario.model.build} is neither imported nor tried here: a run does"
+    yield "compute", _compute(scenario)
+    yield from _topology(scenario)
+    yield from _training(scenario.training)
+    yield from _averages(scenario)
+    yield from _collectives(scenario)
+
+
+def _compute(scenario: Scenario) -> str:
+    """Where forward and backward times come from."""
+    compute = scenario.compute
+    if isinstance(compute, PassTimes):
+        times = f"forward {1e3 * compute.forward:.4g} ms, backward {1e3 * compute.backward:.4g} ms"
+        return f"{times}, {compute.source}"
+    if isinstance(compute, ProfiledCompute):
+        return f"as measured in {shown(compute.profile)}"
+    if isinstance(compute, RecordedCompute):
+        return "as measured when the gradients were recorded"
+    return f"the catalogue's, of {scenario.model.name} on {scenario.cluster.device.name}"
+
+
+# --- topology ------------------------------------------------------------------------------------
+
+
+def _topology(scenario: Scenario) -> Iterator[Line]:
+    cluster = scenario.cluster
+    if cluster.devices_per_node > 1 or cluster.collectives.stages:
+        shared = "; devices share it" if cluster.shared_bus else "; each device has one"
+        alone = cluster.devices_per_node == 1
+        yield "in a node", link_text(cluster.intra_node) + ("" if alone else shared)
+    yield "network", link_text(cluster.network)
+    for number, (node, card) in enumerate(sorted(cluster.cards.items())):
+        if number == _CARDS:
+            yield "", f"and {plural(len(cluster.cards) - _CARDS, 'other card')}"
+            break
+        yield f"card, node {node}", link_text(card)
+    racks = cluster.racks
+    if racks is not None and racks.nodes < cluster.nodes:
+        of = f"{-(-cluster.nodes // racks.nodes)} of up to {plural(racks.nodes, 'node')}"
+        uplink = f"uplink {link_text(racks.uplink)}, {_oversubscribed(cluster, racks)}"
+        yield "racks", f"{of}; {uplink}"
+    host = cluster.host
+    if host is not None:
+        yield "host", host_text(host)
+    rates = [(dtype, getattr(cluster.sums, dtype)) for dtype in _SHOWN_TYPES]
+    told = [f"{dtype} {units.exact(rate, 'bandwidth')}" for dtype, rate in rates if rate]
+    if told:
+        yield "additions", ", ".join(told)
+    for number, (setting, file) in enumerate(scenario.files.items()):
+        yield ("from files" if number == 0 else ""), f"{setting}: {shown(Path(file))}"
+
+
+def host_text(host: Host) -> str:
+    """What messages and calls cost the processors, in a few words."""
+    of = "all nodes together" if host.ranks == "all" else "a node"
+    parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} of {of}"]
+    prices = (
+        (host.per_message, 1, "a message"),
+        (host.per_byte, 10**6, "a MB"),
+        (host.per_copied_byte, 10**6, "a MB that is copied"),
+        (host.per_call + host.dispatch, 1, "a call"),
+    )
+    parts += [f"{duration(float(count * price))} {what}" for price, count, what in prices if price]
+    return ", ".join(parts) or "costs nothing"
+
+
+def link_text(link: Link) -> str:
+    """A link in a few words."""
+    line, goodput = link.bandwidth, link.rate
+    rate = bits(float(goodput)) + (f" of {bits(float(line))}" if goodput != line else "")
+    parts = [f"{link.name}: {rate}, {duration(float(link.latency))} one way"]
+    if link.trace is not None:
+        parts.append("the rate changes over time")
+    if link.up is not None:
+        up = f"{bits(float(link.up.bandwidth))}, {duration(float(link.up.latency))}"
+        parts.append(f"{up} away from the node")
+    if link.shared:
+        parts.append("one half-duplex medium for all nodes")
+    if link.factors:
+        parts.append("figures by message size")
+    if link.background:
+        parts.append(f"{float(link.background):.0%} taken by other traffic")
+    if link.jitter:
+        parts.append("jitter")
+    if link.loss is not None:
+        loss = link.loss
+        how = loss.model if loss.model == "capped" else f"{loss.model}, {loss.recovery}"
+        parts.append(f"{float(loss.rate):.3g} of the packets lost ({how})")
+    return ", ".join(parts)
+
+
+def _oversubscribed(cluster: Cluster, racks: Racks) -> str:
+    """By how much the cards of the fullest rack exceed its uplink."""
+    cards = max(
+        sum(
+            cluster.card(node).rate
+            for node in range(first, min(first + racks.nodes, cluster.nodes))
+        )
+        for first in range(0, cluster.nodes, racks.nodes)
+    )
+    ratio = float(cards / racks.uplink.rate)
+    return f"oversubscribed {significant(ratio)}:1" if ratio > 1 else "not oversubscribed"
+
+
+def _averages(scenario: Scenario) -> Iterator[Line]:
+    """Why iterations differ, and over how many times will be means."""
+    means = f"means of {plural(scenario.training.iterations, 'iteration')}"
+    random = random_settings(scenario.cluster, scenario.training)
+    if random:
+        yield "random", f"{', '.join(map(dotted, random))}; {means}, seed {scenario.seed}"
+    timed = timed_settings(scenario.cluster)
+    if timed:
+        yield "with time", f"{', '.join(map(dotted, timed))}; {means}"
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def _training(training: Training) -> Iterator[Line]:
+    """Only what is not as usual."""
+    if training.overlap is not None:
+        yield "overlap", _OVERLAP[training.overlap]
+    if training.encode_on == "side":
+        slower = training.side_slowdown
+        slowed = f", {times(float(slower))} as long" if slower != 1 else ""
+        yield "encoding", f"on a stream beside the backward pass{slowed}"
+    if training.encode_on == "communicator":
+        yield "encoding", "in the stream of the collectives, a bucket at a time"
+    if training.concurrent_collectives > 1:
+        yield "collectives", f"{training.concurrent_collectives} under way at a time"
+    if training.accumulation > 1:
+        yield "iteration", f"{training.accumulation} micro-batches, one exchange"
+    if training.optimizer:
+        yield "optimizer", duration(float(training.optimizer))
+    if training.input is not None:
+        batch = duration(float(training.input.batch))
+        yield "input", f"{batch} a batch, up to {training.input.prefetch} made ahead"
+    if training.on_host:
+        kinds = ", ".join(kind for kind in get_args(Kind) if kind in training.on_host)
+        yield "on the host", f"{kinds}: the workers of a machine share its cores"
+    if training.slow_nodes:
+        yield "compute takes", _slow("node", training.slow_nodes)
+    if training.slow_workers:
+        label, on_top = ("", ", times its node's") if training.slow_nodes else ("compute takes", "")
+        yield label, _slow("worker", training.slow_workers) + on_top
+    if training.noise is not None and matters(training.noise):
+        yield "noise", _noise(training.noise)
+    if training.faults is not None:
+        deaths = plural(len(training.faults.deaths), "death")
+        horizon, restart = training.faults.horizon, training.faults.restart
+        yield (
+            "faults",
+            f"{deaths} in {duration(float(horizon))}, restart {duration(float(restart))}",
+        )
+
+
+def _slow(what: str, factors: Mapping[int, Fraction]) -> str:
+    slow = sorted(factors.items())
+    named = ", ".join(f"{what} {place} {times(float(factor))}" for place, factor in slow[:_CARDS])
+    more = f" and {len(slow) - _CARDS} more" if len(slow) > _CARDS else ""
+    return f"{named}{more} as long"
+
+
+def _noise(noise: Noise) -> str:
+    parts = []
+    if noise.variation:
+        parts.append(f"compute times vary by {float(noise.variation):.3g} ({noise.distribution})")
+    if slows(noise):
+        factor = times(float(noise.slow_factor))
+        parts.append(
+            f"a worker takes {factor} in {float(noise.slow_probability):.3g} of iterations"
+        )
+    if noise.skew:
+        parts.append(f"all wait for the longest passes, which vary by {float(noise.skew):.3g}")
+    return "; ".join(parts)
+
+
+# --- collectives ---------------------------------------------------------------------------------
+
+
+def _collectives(scenario: Scenario) -> Iterator[Line]:
+    chosen = scenario.cluster.collectives
+    staged = "copied through host memory" if chosen.stages else "from device memory"
+    yield "transport", f"{chosen.transport}, {staged}"
+    if scenario.cluster.servers:
+        yield "servers", _servers(scenario)
+    limits = sorted({scenario.buckets.first, scenario.buckets.cap})
+    whole = {f"of {size(nbytes)}": nbytes for nbytes in limits}
+    yield from _algorithms(scenario, "all_reduce", "a bucket", whole)
+    blocks = {name: max(1, nbytes // _SHARE) for name, nbytes in whole.items()}
+    yield from _algorithms(scenario, "all_gather", "1 % of a bucket", blocks)
+    if _size_decides(scenario, limits[0]):
+        yield "", "smaller buckets may be carried otherwise"
+    yield "push-pull", _push_pull(scenario)
+    for kind in ("all_to_all", "tree_merge"):
+        answer = _by_size(scenario, CollectiveRecord(kind=kind, sent=(1,)))
+        if answer:
+            yield kind.replace("_", "-"), answer
+
+
+def _servers(scenario: Scenario) -> str:
+    chosen = scenario.cluster.collectives
+    per_node = scenario.cluster_at(1).servers != scenario.cluster_at(2).servers
+    if chosen.server_hosts == "nodes":
+        return "one on every node" if per_node else f"{chosen.servers}, on the nodes"
+    card = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
+    if per_node:
+        return f"as many as nodes, on machines of their own{card}"
+    alone = "on a machine of its own" if chosen.servers == 1 else "on machines of their own"
+    return f"{chosen.servers}, {alone}{card}"
+
+
+def _push_pull(scenario: Scenario) -> str:
+    """What carries those of the methods that ask for one."""
+    found: dict[str, list[str]] = {}
+    for choice in scenario.compressors:
+        without = compressor_class(choice.kind).about.without_server
+        if without is not None and _asks(choice):
+            asked = CollectiveRecord(kind="push_pull", sent=(1,), without_server=without)
+            found.setdefault(WAYS[way(asked, scenario.cluster)], []).append(choice.label)
+    if not found:
+        return "no method here asks for one"
+    named = scenario.cluster.collectives.push_pull != "auto"
+    how = "as named" if named else "as the methods say" if not scenario.cluster.servers else ""
+    parts = [f"{carrier}: {', '.join(labels)}" for carrier, labels in found.items()]
+    return "; ".join(parts) + (f" ({how})" if how else "")
+
+
+def _asks(choice: CompressorChoice) -> bool:
+    """Whether a method that can do otherwise is told to push and pull."""
+    fields = compressor_class(choice.kind).Parameters.model_fields
+    ways = [name for name, field in fields.items() if "push_pull" in get_args(field.annotation)]
+    return all(choice.parameters[name] == "push_pull" for name in ways)
+
+
+def _algorithms(
+    scenario: Scenario,
+    kind: Literal["all_reduce", "all_gather"],
+    what: str,
+    messages: Mapping[str, int],
+) -> Iterator[Line]:
+    """What carries out `what` of these sizes; equal answers on one line."""
+    chosen = scenario.cluster.collectives
+    how = f"chosen by {chosen.transport}" if getattr(chosen, kind) == "auto" else "as named"
+    element = 4 if kind == "all_reduce" else 1
+    by_answer: dict[str, list[str]] = {}
+    for name, nbytes in messages.items():
+        record = CollectiveRecord(kind=kind, sent=(nbytes,), element=element)
+        by_answer.setdefault(_by_size(scenario, record), []).append(name)
+    by_answer.pop("", None)
+    for number, (answer, names) in enumerate(by_answer.items()):
+        label = kind.replace("_", "-") if number == 0 else ""
+        yield label, f"for {what} {' and '.join(names)}: {answer} ({how})"
+
+
+def _size_decides(scenario: Scenario, limit: int) -> bool:
+    """Whether something else carries smaller messages; powers of two are tried."""
+    sizes = [limit, *(1 << power for power in range(2, (limit - 1).bit_length()))]
+    for kind in ("all_reduce", "all_gather"):
+        answers = {
+            _by_size(
+                scenario,
+                CollectiveRecord(
+                    kind=kind,
+                    sent=(nbytes if kind == "all_reduce" else max(1, nbytes // _SHARE),),
+                    element=4 if kind == "all_reduce" else 1,
+                ),
+            )
+            for nbytes in sizes
+        }
+        if len(answers) > 1:
+            return True
+    return False
+
+
+def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:
+    """What carries it out, by number of nodes; one worker alone asks nobody."""
+    found: list[tuple[int, str]] = []
+    for nodes in scenario.node_counts:
+        cluster = scenario.cluster_at(nodes)
+        if cluster.workers > 1:
+            found.append((nodes, algorithm_of(record, cluster).title))
+    runs = [list(run) for _, run in groupby(found, key=lambda entry: entry[1])]
+    if len(runs) == 1:
+        return runs[0][0][1]
+    parts = []
+    for run in runs:
+        (first, title), last = run[0], run[-1][0]
+        span = plural(first, "node") if first == last else f"{first} to {last} nodes"
+        parts.append(f"{title} on {span}")
+    return "; ".join(parts)

@@ -1,0 +1,104 @@
+"""Which compressors are there? The page `docs/compressors.md`, from the registry.
+
+python -m gcsim.cli.gallery > docs/compressors.md        (make gallery)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from gcsim.cli.list import Entry, Kind, details, entries
+from gcsim.cli.terminal import push_pull_line
+
+_ABOUT = {
+    "dense": "The baseline.",
+    "sparsification": "Some elements travel, the rest does not.",
+    "quantization": "Every element travels, in fewer bits.",
+    "low rank": "Thin factors of the gradient matrix travel.",
+    "sketching": "A linear sketch travels.",
+    "local updates": "Replicas move on their own between synchronisations.",
+    "controller": "They choose another method's parameters while training runs.",
+    "reference": "What PyTorch's own communication hooks do, for comparison.",
+}
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    found = [details(Kind.compressors, entry["name"]) for entry in entries(Kind.compressors)]
+    yield "# The compressors"
+    yield ""
+    yield (
+        f"{len(found)} methods, each the published algorithm with a real packed payload. Bits are "
+        "those of the payload, per element of the tensor; every message has a header of 20 bytes "
+        "a tensor besides. What each costs in time on a CPU: "
+        "[compressor-speed.md](compressor-speed.md). This page is made from the registry: "
+        "`make gallery`."
+    )
+    yield ""
+    yield "| name | method | collective | bits per element | bias | state |"
+    yield "|---|---|---|---|---|---|"
+    for entry in found:
+        bias = "unbiased" if entry["unbiased"] else "biased"
+        cells = (
+            f"[`{entry['name']}`](#{entry['name']})",
+            entry["title"],
+            entry["collective"],
+            entry["bits"],
+            bias,
+            entry["state"],
+        )
+        yield "| " + " | ".join(map(_cell, cells)) + " |"
+    for family, members in groupby(found, key=itemgetter("family")):
+        yield ""
+        yield f"## {family.capitalize()}"
+        yield ""
+        yield _ABOUT[family]
+        for entry in members:
+            yield from _entry(entry)
+
+
+def _entry(entry: Entry) -> Iterator[str]:
+    path = entry["module"].removeprefix("gcsim.").replace(".", "/") + ".py"
+    yield ""
+    yield f"### {entry['name']}"
+    yield ""
+    yield f"**{entry['title']}.** {entry['paper']}. Source: [{path}](../{path})."
+    yield ""
+    yield "```text"
+    yield entry["summary"]
+    yield "```"
+    if entry["requires"]:
+        yield ""
+        yield f"Needs of the gradients: {', '.join(entry['requires']).replace('_', ' ')}."
+    if entry["without_server"]:
+        yield ""
+        yield f"{push_pull_line(entry).capitalize()}."
+    if entry["parameters"]:
+        yield ""
+        yield "| parameter | default | accepts | meaning |"
+        yield "|---|---|---|---|"
+        for parameter in entry["parameters"]:
+            default = parameter["default"]
+            shown = "null" if default is None else str(default)
+            cells = (
+                f"`{parameter['name']}`",
+                f"`{shown.lower() if isinstance(default, bool) else shown}`",
+                parameter["range"],
+                parameter["meaning"],
+            )
+            yield "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,183 @@
+"""How are links listed? What they reach on real hardware, and apart from it the ideal bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gcsim.cli.list import Entry
+
+Rows = list[tuple[str, ...]]
+
+_CALIBRATION = {
+    "ideal": "ideal: a bound, the line rate, which no transport reaches",
+    "measured": "measured: on such a link",
+    "estimate": "estimate: a figure was not measured, or not on such a link",
+    "stated": "stated: by the file that it stands in",
+}
+
+_AFTER = {"repeat": "all again", "hold": "the last for ever"}
+
+ABOUT_LINKS = (
+    "In parentheses the range of such links. Indented: what a transport finds (transport: gloo).",
+    "estimate: a figure was not measured, or not on such a link.",
+    "One link with its source: gcsim list links NAME. Another figure in a scenario:",
+    "network: {like: NAME, latency: 20 us}",
+)
+"""What stands below the tables."""
+
+
+def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
+    """Title, headings and rows: of the calibrated links, and of the ideal ones, by line rate.
+
+    A link has a row more for each transport that finds other figures, and an access link one for
+    its other direction.
+    """
+    ideal = [entry for entry in entries if entry["calibration"] == "ideal"]
+    calibrated = [entry for entry in entries if entry["calibration"] != "ideal"]
+    headings = ("name", "goodput", "one way", "figures")
+    rows = [row for entry in calibrated for row in _rows(entry)]
+    yield "Calibrated: what a transport reaches", headings, rows
+    bounds: Rows = [
+        (e["name"], _bits(e["bandwidth_bytes_per_s"]), _time(e["latency_s"])) for e in ideal
+    ]
+    yield "Ideal: the line rate itself, a bound", ("name", "line rate", "one way"), bounds
+
+
+def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Label and text of each thing that is known of a link."""
+    section = entry["section"]
+    yield "figures", _CALIBRATION[entry["calibration"]]
+    yield from _rate(entry, section)
+    if "overhead" in section:
+        yield "overhead", f"{section['overhead']} a message"
+    if entry["overhead_range_s"]:
+        yield "overhead may be", _between(entry["overhead_range_s"])
+    if "factors" in section:
+        yield "by size", "\n".join(_factor(factor) for factor in section["factors"])
+    for jitter in section.get("jitter", ()):
+        yield "jitter", _jitter(jitter)
+    if "loss" in section:
+        loss = section["loss"]
+        repaired = f", recovery {loss['recovery']}" if "recovery" in loss else ""
+        text = f"{loss['rate']} of the packets, {loss['model']}, time-out {loss['timeout']}"
+        yield "loss", text + repaired
+    if "background" in section:
+        yield "background", f"other traffic takes {section['background']} of the rate"
+    if entry["shared"]:
+        yield (
+            "medium",
+            "one for all nodes, half-duplex: between two nodes a message crosses it twice",
+        )
+    yield "source", entry["source"]
+    yield "in a scenario", f"network: {entry.get('file', entry['name'])}"
+
+
+def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    up, line = entry["up"], entry["bandwidth_bytes_per_s"]
+    towards = " towards the node" if up else ""
+    if "trace" in section:
+        trace = section["trace"]
+        yield (
+            "rate",
+            f"{_bits(entry['goodput_bytes_per_s'])} in the long run{towards}: "
+            f"{len(trace['points'])} rates in {trace['duration']}, then {_AFTER[trace['after']]}",
+        )
+    else:
+        known = entry["calibration"] == "ideal" or entry["goodput_bytes_per_s"] != line
+        # of many links only what they carry is known
+        yield "line rate" if known else "goodput", _bits(line) + towards
+        share = entry["goodput_bytes_per_s"] / line
+        if share != 1:
+            yield "goodput", f"{_bits(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
+        if entry["efficiency_range"]:
+            yield "goodput may be", " to ".join(_bits(end) for end in _goodputs(entry))
+    yield "one way", _time(entry["latency_s"]) + towards
+    if entry["latency_range_s"]:
+        yield "one way may be", _between(entry["latency_range_s"])
+    for transport, own in entry["transports"].items():
+        text = f"goodput {_goodput(own)}, one way {_latency(own)}\n"
+        yield f"with {transport}", text + own["source"].split(" Others: ")[0].split(": ", 1)[1]
+    if "grant" in section:
+        yield "grants", f"a message may start every {section['grant']}"
+    if up:
+        grants = up["grant_s"]
+        starts = f"; a message may start every {_time(grants)}" if grants else ""
+        rate = _bits(up["bandwidth_bytes_per_s"])
+        yield "up", f"{rate} and {_time(up['latency_s'])} away from the node{starts}"
+
+
+def _goodputs(entry: Entry) -> list[float]:
+    known = entry["goodput_bytes_per_s"] / entry["efficiency"]
+    return [known * end for end in entry["efficiency_range"]]
+
+
+def _goodput(entry: Entry) -> str:
+    """With its range, in one unit: `15 (11-24) Gbit/s`."""
+    bounds = _goodputs(entry) if entry["efficiency_range"] else None
+    return _ranged(entry["goodput_bytes_per_s"], bounds, _bits)
+
+
+def _latency(entry: Entry) -> str:
+    return _ranged(entry["latency_s"], entry["latency_range_s"], _time)
+
+
+def _ranged(value: float, bounds: Sequence[float] | None, write: Callable[[float], str]) -> str:
+    if bounds is None:
+        return write(value)
+    number, unit = write(value).split()
+    scale = float(number) / value
+    ends = "-".join(_short(end * scale) for end in bounds)
+    return f"{_short(float(number), 3)} ({ends}) {unit}"
+
+
+def _short(number: float, digits: int = 2) -> str:
+    return f"{number:.0f}" if number >= 10**digits else f"{number:.{digits}g}"
+
+
+def _between(bounds: Sequence[float]) -> str:
+    return " to ".join(_time(end) for end in bounds)
+
+
+def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
+    remarks = [entry["calibration"]]
+    remarks += ["shared"] if entry["shared"] else []
+    remarks += ["by size"] if entry["by_size"] else []
+    yield (
+        entry["name"],
+        _goodput(entry),
+        _latency(entry),
+        ", ".join(remarks),
+    )
+    for transport, own in entry["transports"].items():
+        yield f"  {transport}", _goodput(own), _latency(own), ""
+    up = entry["up"]
+    if up:
+        rate = _bits(up["bandwidth_bytes_per_s"])
+        grants = f"starts every {_time(up['grant_s'])}" if up["grant_s"] else ""
+        yield "  up", rate, _time(up["latency_s"]), grants
+
+
+def _factor(factor: Mapping[str, str]) -> str:
+    rate, latency = factor.get("bandwidth", "1"), factor.get("latency", "1")
+    return f"from {factor['from']}: rate x {rate}, latency x {latency}"
+
+
+def _jitter(jitter: Mapping[str, str]) -> str:
+    shape = f", shape {jitter['shape']}" if "shape" in jitter else ""
+    some = f", {jitter['probability']} of the messages" if "probability" in jitter else ""
+    return f"{jitter['distribution']}, mean {jitter['mean']}{shape}{some}"
+
+
+def _bits(bytes_per_s: float) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if bytes_per_s * 8 >= size:
+            return f"{bytes_per_s * 8 / size:.4g} {unit}bit/s"
+    return f"{bytes_per_s * 8:.4g} bit/s"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"

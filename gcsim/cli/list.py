@@ -1,0 +1,376 @@
+"""What is there to choose from? Compressors, scenarios, models, tasks, traces, devices, links.
+
+Each kind has two functions: all entries in short, and one entry in full. What a person reads is
+written from the same values that `--json` gives. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcsim.errors import InputError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from gcsim.simulator.devices.device import Device
+    from gcsim.simulator.network.links import Link, Range
+
+Entry = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    compressors = "compressors"
+    scenarios = "scenarios"
+    models = "models"
+    tasks = "tasks"
+    traces = "traces"
+    devices = "devices"
+    links = "links"
+
+
+def entries(kind: Kind) -> list[Entry]:
+    """All of a kind, in short, in their own order."""
+    names, _ = _KINDS[kind]
+    return [details(kind, name, full=False) for name in names()]
+
+
+def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
+    """One entry. Raises `InputError` with a suggestion when there is none of that name."""
+    names, describe = _KINDS[kind]
+    if kind in {Kind.devices, Kind.links} and _names_a_file(name):
+        return {**describe(name, full), "file": name}
+    known = list(names())
+    if name not in known and not (kind is Kind.compressors and ":" in name):
+        singular = kind.value.removesuffix("s")
+        message = f"unknown {singular} {name!r}"
+        raise InputError(Problem(message=message, hint=did_you_mean(name, known)))
+    return describe(name, full)
+
+
+def _names_a_file(name: str) -> bool:
+    from gcsim.scenarios.reading.named_files import names_a_file
+
+    return names_a_file(name)
+
+
+# --- compressors ---------------------------------------------------------------------------------
+
+
+def _compressor_names() -> Iterable[str]:
+    from gcsim.compressors.registry import REGISTRY
+
+    return REGISTRY
+
+
+def _compressor(name: str, full: bool) -> Entry:
+    from gcsim.compressors.registry import compressor_class
+
+    found = compressor_class(name)
+    about = asdict(found.about)
+    entry = {"name": name, **about}
+    if full:
+        entry["module"] = found.__module__
+        entry["summary"] = inspect.cleandoc(sys.modules[found.__module__].__doc__ or "")
+        entry["requires"] = sorted(found.requires)
+        schema = found.Parameters.model_json_schema()
+        entry["parameters"] = [
+            {
+                "name": key,
+                "default": rule.get("default"),
+                "required": key in schema.get("required", ()),
+                "range": accepted(rule),
+                "meaning": rule.get("description", ""),
+            }
+            for key, rule in schema.get("properties", {}).items()
+        ]
+    return entry
+
+
+def accepted(rule: Mapping[str, Any]) -> str:
+    """What a JSON schema accepts, for people: "integer >= 1", "number in (0, 1]"."""
+    if "anyOf" in rule:
+        return " or ".join(dict.fromkeys(accepted(choice) for choice in rule["anyOf"]))
+    if "enum" in rule:
+        return " | ".join(str(value) for value in rule["enum"])
+    if "const" in rule:
+        return str(rule["const"])
+    name = str(rule.get("type", "any"))
+    words = {"null": "null", "boolean": "true | false", "string": "text"}
+    return words.get(name, name) + _bounds(rule)
+
+
+def _bounds(rule: Mapping[str, Any]) -> str:
+    low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
+    high, below = rule.get("maximum"), rule.get("exclusiveMaximum")
+    lower = f"[{_number(low)}" if low is not None else f"({_number(above)}" * (above is not None)
+    upper = f"{_number(high)}]" if high is not None else f"{_number(below)})" * (below is not None)
+    if lower and upper:
+        return f" in {lower}, {upper}"
+    if lower:
+        return (" >= " if lower[0] == "[" else " > ") + lower[1:]
+    return (" <= " if upper[-1] == "]" else " < ") + upper[:-1] if upper else ""
+
+
+def _number(value: float | None) -> str:
+    return str(value) if isinstance(value, int) else f"{value or 0:g}"
+
+
+# --- scenarios and models ------------------------------------------------------------------------
+
+
+def _scenario_names() -> Iterable[str]:
+    from gcsim.scenarios.load import shipped_scenarios
+
+    return shipped_scenarios()
+
+
+def _scenario(name: str, full: bool) -> Entry:
+    from gcsim.scenarios.load import load_scenario, shipped_scenarios
+
+    scenario = load_scenario(shipped_scenarios()[name])
+    path = shipped_scenarios()[name]
+    entry: Entry = {
+        "name": name,
+        "description": scenario.resolved.get("description", ""),
+        "path": str(path),
+    }
+    return {**entry, "resolved": scenario.resolved} if full else entry
+
+
+def scenario_text(name: str) -> str:
+    """The file of a shipped scenario, to be copied and changed."""
+    return Path(details(Kind.scenarios, name)["path"]).read_text(encoding="utf-8")
+
+
+def _model_names() -> Iterable[str]:
+    from gcsim.traces.models.registry import MODELS
+
+    return MODELS
+
+
+def _model(name: str, full: bool) -> Entry:
+    from gcsim.traces.models.registry import MODELS
+
+    entry = asdict(MODELS[name])
+    if not full:
+        del entry["layers"]  # hundreds of rows, where there is such a table
+    return {**entry, "input_shape": list(entry["input_shape"])}
+
+
+def _task_names() -> Iterable[str]:
+    from gcsim.traces.tasks.registry import TASKS
+
+    return TASKS
+
+
+def _task(name: str, full: bool) -> Entry:
+    from gcsim.traces.models.registry import MODELS
+    from gcsim.traces.tasks.registry import TASKS
+
+    found = TASKS[name]
+    return {
+        "name": found.name,
+        "title": found.title,
+        "input": found.input,
+        "default_of": [model.name for model in MODELS.values() if model.task == name],
+    }
+
+
+def _trace_names() -> Iterable[str]:
+    from gcsim.traces.storage.shipped import shipped_traces
+
+    return shipped_traces()
+
+
+def _trace(name: str, full: bool) -> Entry:
+    from gcsim.traces.storage.manifest import read_manifest
+    from gcsim.traces.storage.shipped import shipped_traces
+
+    folder = shipped_traces()[name]
+    held = read_manifest(folder)
+    losses: Any = held.source["losses"]
+    entry: Entry = {
+        "name": name,
+        "model": held.facts.name,
+        "parameters": held.facts.parameters,
+        "batch_size": held.facts.samples_per_worker,
+        "workers": held.workers,
+        "iterations": held.iterations,
+        "dtype": held.dtype,
+        "bytes": sum(stored.nbytes for stored in held.files.values()),
+        "data": held.source["data"],
+        "warmup_steps": held.source["warmup_steps"],
+        "loss": sum(losses) / len(losses),
+        "path": str(folder),
+    }
+    return {**entry, "source": held.source} if full else entry
+
+
+# --- devices and links ---------------------------------------------------------------------------
+
+
+def _device_names() -> Iterable[str]:
+    from gcsim.scenarios.catalog import devices
+
+    return devices()
+
+
+def _device(name: str, full: bool) -> Entry:
+    from gcsim.scenarios.catalog import device
+    from gcsim.scenarios.reading.named_files import read_device
+
+    found = read_device(name, Path.cwd())[0] if _names_a_file(name) else device(name)
+    entry: Entry = {
+        "name": found.name,
+        "title": found.title,
+        "effective_flops": found.effective_flop_rate,
+        "effective_flops_range": found.effective_flop_rate_range,
+        "models": _measured_models(found),
+        "precisions": list(found.layer_times),
+        "estimated_kernels": [kind for kind, rate in found.kernels.items() if rate.estimate],
+        "source": found.source,
+    }
+    if full:
+        entry["backward_over_forward"] = found.backward_over_forward
+        entry["kernels"] = [
+            {
+                "class": kind,
+                "launch_s": rate.launch,
+                "launch_range_s": rate.launch_range,
+                "bandwidth_bytes_per_s": rate.bandwidth,
+                "bandwidth_range_bytes_per_s": rate.bandwidth_range,
+                "flops": rate.flop_rate,
+                "flops_range": rate.flop_rate_range,
+                "estimate": rate.estimate,
+                "source": rate.source,
+            }
+            for kind, rate in found.kernels.items()
+        ]
+        entry["training"] = [
+            {
+                "model": rate.model,
+                "fixed_s": rate.fixed,
+                "per_sample_s": rate.per_sample,
+                "time_range": rate.time_range,
+                "estimate": rate.estimate,
+                "source": rate.source,
+            }
+            for rate in found.training.values()
+        ]
+        entry["measured"] = [
+            {
+                "model": times.model,
+                "precision": times.precision,
+                "tokens": key[2],
+                "steps": [
+                    {"batch": step.batch, "step_s": step.seconds, "spread": step.spread}
+                    for step in times.steps
+                ],
+                "time_range": times.time_range,
+                "estimate": times.estimate,
+                "source": times.source,
+            }
+            for key, times in found.measured.items()
+        ]
+        entry["layer_model"] = [
+            {
+                "precision": precision,
+                "factor": times.factor,
+                "models": times.models,
+                "matmul_flops": times.flop_rate,
+                "copy_bandwidth_bytes_per_s": times.bandwidth,
+                "time_range": times.time_range,
+                "source": times.source,
+            }
+            for precision, times in found.layer_times.items()
+        ]
+    return entry
+
+
+def _measured_models(device: Device) -> list[str]:
+    """By name, with other precisions than fp32, and marked where they are estimates."""
+    found: dict[str, tuple[list[str], bool]] = {
+        model: (["fp32"], rate.estimate) for model, rate in device.training.items()
+    }
+    for (model, precision, _), times in device.measured.items():
+        precisions, _estimate = found.setdefault(model, ([], times.estimate))
+        if precision not in precisions:
+            precisions.append(precision)
+    return [
+        model
+        + ("" if precisions == ["fp32"] else f" ({', '.join(sorted(precisions))})")
+        + (" (estimate)" if estimate else "")
+        for model, (precisions, estimate) in found.items()
+    ]
+
+
+def _link_names() -> Iterable[str]:
+    from gcsim.scenarios.catalog import links
+
+    return links()
+
+
+def _link(name: str, full: bool) -> Entry:
+    from gcsim.scenarios.catalog import link, own_figures
+    from gcsim.scenarios.links.plain import calibration, plain_link
+    from gcsim.scenarios.reading.named_files import read_link
+
+    found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
+    up = found.up
+    entry: Entry = {
+        "name": found.name,
+        "calibration": calibration(found),
+        "bandwidth_bytes_per_s": float(found.bandwidth),
+        **_figures(found),
+        "transports": {
+            transport: {**_figures(own := link(name, transport)), "source": own.source}
+            for transport in own_figures().get(name, ())
+        },
+        "up": None
+        if up is None
+        else {
+            "bandwidth_bytes_per_s": float(up.bandwidth),
+            "latency_s": float(up.latency),
+            "grant_s": float(up.grant),
+        },
+        "shared": found.shared,
+        "by_size": bool(found.factors),
+        "estimate": found.estimate,
+        "source": found.source,
+    }
+    return {**entry, "section": plain_link(found)} if full else entry
+
+
+def _figures(link: Link) -> Entry:
+    goodput = link.rate * (link.factors[-1].bandwidth if link.factors else 1)
+    return {
+        "efficiency": float(link.efficiency),
+        "efficiency_range": _floats(link.efficiency_range),
+        "goodput_bytes_per_s": float(goodput),
+        "latency_s": float(link.latency),
+        "latency_range_s": _floats(link.latency_range),
+        "overhead_s": float(link.overhead),
+        "overhead_range_s": _floats(link.overhead_range),
+    }
+
+
+def _floats(bounds: Range | None) -> list[float] | None:
+    return None if bounds is None else [float(end) for end in bounds]
+
+
+_KINDS: dict[Kind, tuple[Callable[[], Iterable[str]], Callable[[str, bool], Entry]]] = {
+    Kind.compressors: (_compressor_names, _compressor),
+    Kind.scenarios: (_scenario_names, _scenario),
+    Kind.models: (_model_names, _model),
+    Kind.tasks: (_task_names, _task),
+    Kind.traces: (_trace_names, _trace),
+    Kind.devices: (_device_names, _device),
+    Kind.links: (_link_names, _link),
+}

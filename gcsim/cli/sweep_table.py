@@ -1,0 +1,194 @@
+"""How does a finished sweep look on a terminal? One line a point, and a sentence.
+
+A line tells what is recommended at the point's largest cluster, and what is fastest to try; all
+rows are in `results.csv`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.report.dispersion import spreads
+from gcsim.analysis.report.numbers import fixed, plural
+from gcsim.analysis.report.selection import Verdict, largest_verdict
+from gcsim.analysis.report.sources import are_synthetic
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.sweeps.grid import written
+from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.scenarios.uncertainty.close_pairs import TIE
+
+GAP = 2
+"""Cells between two columns."""
+NARROWEST = 6
+"""Cells of a column of text on the narrowest terminal."""
+
+FOOTNOTE = (
+    "At the point's largest cluster. recommended: the fastest method whose update is practically "
+    "the dense one, where it surely pays; else (*: train before you trust it) the fastest to try "
+    "where that does; else dense. fastest to try: of those that no other method surely beats by "
+    f"more than {TIE:.0%}. speedup: against dense training there. pays: is some method surely "
+    "faster than dense? Else the probability that the one to try is. All rows are in results.csv."
+)
+RANGES = "range: the middle 80 % of the draws of what is not known exactly."
+SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
+MEANS = "Where iterations differ, times are means; p5 and p95 are there."
+
+
+def shown(result: SweepResult, cells: int) -> tuple[RenderableType, ...]:
+    """The table for a terminal of `cells` cells, what its columns mean, the answer."""
+    found = [
+        None if point.result is None else largest_verdict(point.result) for point in result.points
+    ]
+    differ = any(point.result and spreads(point.result.rows) for point in result.points)
+    notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
+    drawn = [point for point in result.points if point.result and are_synthetic(point.result)]
+    if drawn:
+        which = "all points" if len(drawn) == len(result.points) else "some points"
+        notes.append(f"Synthetic gradients at {which}: {SYNTHETIC_SWEEP}")
+    answer = _summary(found, failed=len(result.failed))
+    return _table(result, found, cells), "", Text(" ".join(notes)), "", Text(answer)
+
+
+def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> Table:
+    """One line a point; keys with a single value are left to `results.csv`."""
+    keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
+    ranges = _open(found)
+    numbers = ["speedup\n[x]", *(["range\n[x]"] if ranges else [])]
+    headings = [*_headings(keys),
+                "recommended", *numbers, "fastest to try", *numbers, "pays"]  # fmt: skip
+    lines = [
+        [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
+        for point, verdict in zip(result.points, found, strict=True)
+    ]
+    natural = [
+        max(cell_len(line) for text in column for line in text.split("\n"))
+        for column in zip(headings, *lines, strict=True)
+    ]
+    kept = [heading in numbers or heading == "pays" for heading in headings]
+    narrowest = [
+        size if keep else min(size, NARROWEST) for size, keep in zip(natural, kept, strict=True)
+    ]
+    readable = [
+        max(size, 0 if keep else max(map(cell_len, _words(heading))))
+        for size, heading, keep in zip(narrowest, headings, kept, strict=True)
+    ]
+    widths = _shares(natural, (readable, narrowest), cells - GAP * (len(headings) - 1))
+    folded = [
+        heading.split("\n") if keep else _folded(heading, width)
+        for heading, width, keep in zip(headings, widths, kept, strict=True)
+    ]
+    height = max(map(len, folded))
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    for heading, width, keep in zip(folded, widths, kept, strict=True):
+        table.add_column(
+            Text("\n".join([*[""] * (height - len(heading)), *heading])),
+            width=width,
+            overflow="fold",
+            justify="right" if keep else "left",
+        )
+    for line in lines:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
+    """What is recommended and what is fastest to try, each with its speedup (and what that may
+    be), and whether compression pays."""
+    if found is None:
+        return ["failed", *[""] * (6 if ranges else 4)]
+    chosen, best = found.recommended, found.to_try
+    risky = chosen is not None and chosen is best and chosen is not found.safe
+    pays: str = found.pays or "-"
+    if pays in ("likely", "not known"):
+        pays = f"{found.probability:.0%}"
+    return [
+        *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
+        *_named(best, ranges=ranges),
+        pays,
+    ]
+
+
+def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
+    if row is None:
+        return ["-", "-", *(["-"] if ranges else [])]
+    speedup = "-" if row.speedup_vs_dense is None else fixed(row.speedup_vs_dense, 2)
+    return [row.label + mark, speedup, *([_range(row)] if ranges else [])]
+
+
+def _open(found: Sequence[Verdict | None]) -> bool:
+    """Whether any speedup has a range."""
+    return any(row.speedup_low is not None for one in found if one for row in one.rows)
+
+
+def _range(row: Row) -> str:
+    if row.speedup_low is None or row.speedup_high is None:
+        return "-"
+    low, high = fixed(row.speedup_low, 2), fixed(row.speedup_high, 2)
+    return "-" if low == high else f"{low}-{high}"
+
+
+def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -> list[int]:
+    """Widths of columns in `room` cells: the widest give way down to the first floors, and where
+    that is not enough to the next."""
+    shares = list(wanted)
+    for floor in floors:
+        while sum(shares) > room and any(
+            size > least for size, least in zip(shares, floor, strict=True)
+        ):
+            spare = (n for n, size in enumerate(shares) if size > floor[n])
+            shares[max(spare, key=lambda n: shares[n])] -= 1
+    return shares
+
+
+def _words(heading: str) -> list[str]:
+    """Parts between which a heading may be broken."""
+    return [word.strip() for word in re.split(r"(?<=[ ._])", heading) if word.strip()]
+
+
+def _folded(heading: str, width: int) -> list[str]:
+    """Lines of whole words; one that is too long is abbreviated."""
+    lines = [""]
+    for part in re.split(r"(?<=[ ._])", heading):
+        word = part.strip()
+        fits = part if cell_len(word) <= width else word[: width - 1] + "."
+        if lines[-1] and cell_len(lines[-1] + fits.strip()) > width:
+            lines.append("")
+        lines[-1] += fits
+    return [line.strip() for line in lines]
+
+
+def _headings(keys: Sequence[str]) -> list[str]:
+    """The shortest ends of the keys that tell them apart: `nodes`, `compressors.1`."""
+
+    def shortest(key: str) -> str:
+        words = key.split(".")
+        for count in range(1, len(words)):
+            end = ".".join(words[-count:])
+            if not words[-count].isdigit() and not any(
+                other != key and f".{other}".endswith(f".{end}") for other in keys
+            ):
+                return end
+        return key
+
+    return [shortest(key) for key in keys]
+
+
+def _summary(found: Sequence[Verdict | None], *, failed: int) -> str:
+    done = [one for one in found if one is not None]
+    lost = f" {plural(failed, 'point')} failed." if failed else ""
+    compared = [one.pays for one in done if one.pays is not None]
+    if not compared:
+        return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
+    open_ = len(compared) - compared.count("yes") - compared.count("no")
+    unknown = f", and may in {open_} more" if open_ else ""
+    points = plural(len(compared), "point")
+    return f"Compression pays in {compared.count('yes')} of {points}{unknown}.{lost}"

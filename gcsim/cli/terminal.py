@@ -1,0 +1,358 @@
+"""How do results and lists look on a terminal? Text on stdout, notes on stderr, cut nowhere.
+
+The width is the terminal's, or `COLUMNS`, or 120 where stdout is no terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.cli.links import ABOUT_LINKS, link_details, link_tables
+from gcsim.cli.list import Entry, Kind
+from gcsim.cli.models import ABOUT_MODELS, HEADINGS, model_details, model_tables
+
+if TYPE_CHECKING:
+    from gcsim.scenarios.result import Result
+    from gcsim.scenarios.scenario import Scenario
+
+
+MEANING = 30
+"""Terminal cells that what a parameter means needs beside the other columns."""
+
+
+def width() -> int:
+    """Terminal cells of stdout."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def emit(*parts: RenderableType) -> None:
+    """Write to stdout. A closed pipe raises `BrokenPipeError`; rich would make it exit code 1."""
+    console = Console(width=width(), highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    lines = capture.get().split("\n")
+    sys.stdout.write("\n".join(line.rstrip(" ") for line in lines))
+
+
+def emit_exactly(text: str) -> None:
+    """Write UTF-8 to stdout byte for byte, whatever its encoding and line ends are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def note(*lines: str) -> None:
+    """Write to stderr, continuation lines indented below their first."""
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        following = f"{indent}  " if indent else ""
+        wrapped = textwrap.wrap(
+            line, width() - 1, subsequent_indent=following, break_on_hyphens=False
+        )
+        print("\n".join(wrapped), file=sys.stderr)
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def show_answer(result: Result) -> None:
+    """The table, then the sentences."""
+    from gcsim.analysis.report.answer import answer
+    from gcsim.analysis.report.table import answer_table
+
+    emit(answer_table(result, width()), "", Text("\n".join(answer(result))))
+
+
+def note_provenance(result: Result) -> None:
+    """Where the numbers come from, on stderr."""
+    from gcsim.analysis.report.sources import provenance_notes
+
+    note("", "Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)))
+
+
+def note_written(paths: Sequence[Path]) -> None:
+    """The files of a run, on stderr."""
+    names = ", ".join(path.name for path in paths)
+    note(
+        "",
+        f"Written to {paths[0].parent}: {names}",
+        "  timeline.json opens in ui.perfetto.dev: one iteration that communicates, of each method",
+    )
+
+
+def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
+    """What a new trace holds, and what was left out of it: `asked` is in iterations."""
+    from gcsim.analysis.report.numbers import plural
+    from gcsim.traces.storage.store import Trace
+
+    trace = Trace.open(folder, verify=False)  # this process has just written it
+    kept, size = trace.iterations, trace.nbytes
+    workers = plural(trace.workers, "worker")
+    lines = [f"Written to {folder}: {plural(kept, 'iteration')} of {workers}, {size:,} bytes"]
+    if kept < asked:
+        left = f"kept {kept} of {plural(asked, 'iteration')}: no more fit in --max-size {max_size}"
+        lines.append(left)
+    return lines
+
+
+def note_next(command: Sequence[str], what: str) -> None:
+    """A command to try next, on stderr."""
+    note("", f"Next, {what}:")
+    print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is to be copied
+
+
+def summary(scenario: Scenario) -> str:
+    """What a scenario asks for, on one line."""
+    from gcsim.analysis.report.numbers import plural
+
+    cluster = scenario.cluster
+    nodes = ", ".join(str(count) for count in scenario.node_counts)
+    source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
+    return (
+        f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples a worker, "
+        f"{source} gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
+        f"{plural(cluster.devices_per_node, 'device')} ({cluster.device.title}), network "
+        f"{cluster.network.name}"
+    )
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
+    """Names at the left; beside each what it is. Compressors under the name of their family."""
+    entries = list(found)
+    if kind is Kind.links:
+        emit(*_links(entries))
+        return
+    if kind is Kind.models:
+        emit(*_models(entries))
+        return
+    if kind is not Kind.compressors:
+        emit(_beside((entry["name"], _lines(kind, entry)) for entry in entries))
+        return
+    parts: list[RenderableType] = []
+    widest = max(len(entry["name"]) for entry in entries)
+    for family, members in groupby(entries, key=itemgetter("family")):
+        parts += [""] if parts else []
+        parts.append(Text(family, style="bold underline"))
+        parts.append(_beside(((e["name"], _brief(e)) for e in members), least=widest))
+    emit(*parts)
+
+
+def _brief(entry: Entry) -> list[str]:
+    """A compressor in three lines."""
+    bias = "unbiased" if entry["unbiased"] else "biased"
+    return [
+        f"{entry['title']} ({bias}; {entry['collective']})",
+        f"bits per element: {entry['bits']}; state: {entry['state']}",
+        entry["paper"],
+    ]
+
+
+def push_pull_line(entry: Entry) -> str:
+    """What carries the push-pulls of a compressor that asks for some, and what else could."""
+    from gcsim.simulator.push_pull import SERVED, WAYS
+
+    usual = entry["without_server"]
+    other = f", or {WAYS['all_gather']} (collectives.push_pull: all_gather)"
+    return (
+        f"push-pull: {WAYS[SERVED]} where a scenario names them (collectives.servers), else "
+        f"{WAYS[usual]}{other if usual != 'all_gather' else ''}"
+    )
+
+
+def _beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, min_width=least)
+    grid.add_column(overflow="fold")
+    for name, lines in entries:
+        grid.add_row(Text(name, style="bold"), Text("\n".join(lines)))
+    return grid
+
+
+def show_details(kind: Kind, entry: Entry) -> None:
+    """One entry in full."""
+    parts: list[RenderableType] = [Text(entry["name"], style="bold")]
+    if kind is Kind.links:
+        emit(*parts, "", _beside((label, [text]) for label, text in link_details(entry)))
+        return
+    if kind is Kind.models:
+        parts += [Text(entry["title"]), ""]
+        emit(*parts, _beside((label, [text]) for label, text in model_details(entry)))
+        return
+    parts += [Text(line) for line in _lines(kind, entry)]
+    if kind is Kind.compressors:
+        parts += ["", Text(entry["summary"].split("\n\n")[0])] if entry["summary"] else []
+        needs = entry["requires"]
+        parts += [Text(f"needs: {', '.join(needs)}")] if needs else []
+        parts += [Text(push_pull_line(entry))] if entry["without_server"] else []
+        parts += ["", _parameters(entry["parameters"])]
+    if kind is Kind.devices:
+        parts += [Text(f"source: {entry['source']}"), "", _kernels(entry["kernels"])]
+        parts += ["", _training(entry)]
+    emit(Group(*parts))
+
+
+def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
+    if kind is Kind.compressors:
+        bias = "unbiased" if entry["unbiased"] else "biased"
+        return [
+            f"{entry['title']} ({entry['family']}, {bias})",
+            f"collective: {entry['collective']}",
+            f"bits per element: {entry['bits']}",
+            f"state: {entry['state']}",
+            f"paper: {entry['paper']}",
+        ]
+    if kind is Kind.scenarios:
+        return [entry["description"], entry["path"]]
+    if kind is Kind.tasks:
+        models = entry["default_of"]
+        named = ", ".join(models) if len(models) <= 8 else f"{len(models)} models"
+        return [entry["title"], f"input: {entry['input']}; default of {named or 'no model'}"]
+    if kind is Kind.traces:
+        batch = f"{entry['workers']} workers with {entry['batch_size']} samples"
+        return [
+            f"{entry['model']}, {batch}, {entry['dtype']}, {entry['bytes'] / 1e6:.2f} MB",
+            f"after {entry['warmup_steps']:,} steps on {entry['data']}, loss {entry['loss']:.2f}",
+        ]
+    return [
+        entry["title"],
+        f"whole training steps: {_flops(entry['effective_flops'], entry['effective_flops_range'])}",
+        f"models with their own rate: {', '.join(entry['models']) or 'none'}",
+        f"any other model, by its layers: {', '.join(entry['precisions']) or 'no'}",
+        f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
+    ]
+
+
+def _links(entries: Sequence[Entry]) -> list[RenderableType]:
+    return _titled(link_tables(entries), ABOUT_LINKS)
+
+
+def _models(entries: Sequence[Entry]) -> list[RenderableType]:
+    tables = ((title, HEADINGS, rows) for title, rows in model_tables(entries))
+    return _titled(tables, ABOUT_MODELS)
+
+
+def _titled(
+    tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]],
+    below: Sequence[str],
+) -> list[RenderableType]:
+    """Tables under their titles, names in bold; what they need to be read stands below."""
+    parts: list[RenderableType] = []
+    for title, headings, rows in tables:
+        table = _table(*headings)
+        for row in rows:
+            table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
+        parts += ["", Text(title, style="bold underline"), table]
+    return [*parts[1:], "", Text("\n".join(below))]
+
+
+def _parameters(parameters: Sequence[Entry]) -> RenderableType:
+    if not parameters:
+        return Text("no parameters")
+    rows = [(e["name"], _default(e), e["range"], e["meaning"]) for e in parameters]
+    headings = ("parameter", "default", "accepts", "meaning")
+    fixed = sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True)) - max(
+        len(row[3]) + 2 for row in rows
+    )
+    if fixed + MEANING > width():  # the table would cut words
+        return _beside(
+            (name, [f"default {default}; {accepted}", meaning])
+            for name, default, accepted, meaning in rows
+        )
+    table = _table(*headings)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _default(entry: Entry) -> str:
+    """As a scenario file would have it."""
+    if entry["required"]:
+        return "required"
+    value = entry["default"]
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def _kernels(kernels: Sequence[Entry]) -> Table:
+    return _beside((rate["class"], [_kernel_rate(rate), _source(rate)]) for rate in kernels)
+
+
+def _kernel_rate(rate: Entry) -> str:
+    launch = _spanned(rate["launch_s"], rate["launch_range_s"], 1e-6)
+    parts = [f"{launch} us a launch"]
+    if rate["bandwidth_bytes_per_s"] is not None:
+        bandwidth = rate["bandwidth_bytes_per_s"], rate["bandwidth_range_bytes_per_s"]
+        parts.append(f"{_spanned(*bandwidth, 1e9)} GB/s")
+    if rate["flops"] is not None:
+        parts.append(_flops(rate["flops"], rate["flops_range"]))
+    return ", ".join(parts)
+
+
+def _flops(value: float, range_: tuple[float, float] | None) -> str:
+    """In GFLOP/s below a tenth of a TFLOP/s."""
+    unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
+    return f"{_spanned(value, range_, unit, digits=3)} {name}"
+
+
+def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digits: int = 6) -> str:
+    """A number, and what it may be."""
+    shown = f"{value / unit:.{digits}g}"
+    if range_ is None:
+        return shown
+    return f"{shown} ({range_[0] / unit:.3g} to {range_[1] / unit:.3g})"
+
+
+def _training(entry: Entry) -> Table:
+    """What the entry states, what was measured, and the layer model."""
+    rows = [(rate["model"], [_training_rate(rate), _source(rate)]) for rate in entry["training"]]
+    for curve in entry["measured"]:
+        length = f", {curve['tokens']} tokens" if curve["tokens"] else ""
+        steps = ", ".join(
+            f"{step['batch']}: {step['batch'] / step['step_s']:.4g}" for step in curve["steps"]
+        )
+        what = f"{curve['precision']}{length}, samples a second by batch: {steps}"
+        rows.append((curve["model"], [what + _times(curve["time_range"]), _source(curve)]))
+    for model in entry["layer_model"]:
+        own = f"factor {model['factor']:.2f} of {model['models']} models measured on it"
+        what = f"{model['precision']}: {own if model['models'] else 'no model measured on it'}"
+        rows.append(("by layers", [what + _times(model["time_range"]), model["source"]]))
+    return _beside(rows)
+
+
+def _training_rate(rate: Entry) -> str:
+    fixed, per_sample = rate["fixed_s"] * 1e3, rate["per_sample_s"] * 1e3
+    step = f"training step: {fixed:.4g} ms + {per_sample:.4g} ms a sample"
+    return step + _times(rate["time_range"])
+
+
+def _times(range_: tuple[float, float] | None) -> str:
+    return "" if range_ is None else f", {range_[0]:.2f} to {range_[1]:.2f} times that"
+
+
+def _source(rate: Mapping[str, Any]) -> str:
+    return ("estimate: " if rate["estimate"] else "measured: ") + str(rate["source"])
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
+    for number, heading in enumerate(headings):
+        last = number == len(headings) - 1
+        table.add_column(Text(heading), overflow="fold", no_wrap=not last)
+    return table

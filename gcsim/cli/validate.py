@@ -1,0 +1,108 @@
+"""`gcsim validate`: run the suites, show their errors, write figures, fail on a broken bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gcsim.analysis.validation.coverage import broken as intervals_broken
+from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.report.as_json import to_json
+from gcsim.analysis.validation.report.table import suite_lines, summary_lines
+from gcsim.analysis.validation.report.write import write
+from gcsim.analysis.validation.suite import Suite
+from gcsim.cli.folder import check_writable
+from gcsim.cli.progress import watching
+from gcsim.cli.terminal import emit, emit_exactly, note, width
+from gcsim.errors import ExpectationError, InputError, InternalError, Problem
+from gcsim.scenarios.progress import Progress
+
+
+def validate(
+    names: Sequence[str],
+    *,
+    live: bool,
+    quick: bool,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run the named suites (or all, or the live one alone). Raises `ExpectationError` when a bound
+    is broken, once everything is shown and written; `InputError` where live is all that is asked
+    for and cannot be had."""
+    if quick and not live:
+        message = "--quick makes the live suite shorter, and --live is not given"
+        raise InputError(Problem(place="--quick", message=message, hint="add --live"))
+    suites = chosen(names) if names or not live else []
+    folder = output or _folder(names, live=live)
+    check_writable(folder)
+    reports: list[Report] = []
+    with watching(quiet) as progress:
+        if live:
+            reports += _live(folder, quick=quick, alone=not suites, progress=progress)
+        if suites:
+            with progress.task("validate", len(suites)) as task:
+                for suite in suites:
+                    task.advance(0, note=suite.name)
+                    reports.append(_run(suite))
+                    task.advance()
+    paths = write(reports, folder)
+    if as_json:
+        emit_exactly(to_json(reports))
+    else:
+        cells = width()
+        for report in reports:
+            emit(*suite_lines(report, cells))
+        emit(*summary_lines(reports, cells))
+    if not quiet:
+        note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
+    broken = [bound for report in reports for bound in report.bounds if not bound.kept]
+    if broken:
+        names_of = "; ".join(kept.bound.name for kept in broken)
+        count = sum(len(report.bounds) for report in reports)
+        raise ExpectationError(f"{len(broken)} of {count} bounds are broken: {names_of}")
+    if wrong := intervals_broken(reports):
+        raise ExpectationError(wrong)
+
+
+def _folder(names: Sequence[str], *, live: bool) -> Path:
+    """What is run decides: figures of one suite do not stand beside another's tables."""
+    parts = [*(["live"] if live else []), *names]
+    words = [part.replace(":", "_").replace("/", "_") for part in parts]
+    return Path("runs") / "_".join(["validation", *words])
+
+
+def _run(suite: Suite) -> Report:
+    """As `run_suite`; what is wrong with a user's own suite is the user's to mend."""
+    try:
+        return run_suite(suite)
+    except InputError:
+        raise
+    except Exception as error:
+        if suite.find.__module__.startswith("gcsim."):
+            raise
+        message = (
+            str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+        )
+        raise InputError(
+            Problem(
+                place=f"suite {suite.name}",
+                message=message,
+                hint="docs/validation-method.md has a suite to start from",
+            )
+        ) from error
+
+
+def _live(folder: Path, *, quick: bool, alone: bool, progress: Progress) -> list[Report]:
+    """The live suite; beside others it is skipped where this machine cannot run it."""
+    from gcsim.cli.validate_live import validate_live
+
+    try:
+        return [validate_live(output=folder, quick=quick, progress=progress)]
+    except InputError as error:
+        if alone:
+            raise
+        for problem in error.problems:
+            note(f"the live suite is skipped: {problem.message}; {problem.hint}")
+        return []

@@ -1,0 +1,1 @@
+"""What does this machine cost? Kernels, sums, the code around an exchange."""

@@ -1,0 +1,245 @@
+"""What does this machine cost? A device profile, measured: `gcsim calibrate device`.
+
+Five things are measured: kernels of each class (torch's own, so that any compressor can be
+priced), the kernels that the shipped compressors really run (on a CPU; on a GPU those run fused
+loops on the host, whose time says nothing about the GPU), whole training steps, the rates at which
+this machine's Gloo adds what it has received, which belong to a cluster, and what DDP costs around
+an exchange, which belongs to a training loop.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+from gcsim.compressors.kernels import KernelClass
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.recorder import TimedKernel
+from gcsim.scenarios.calibration.framework import SHAPES, Code, CodeCost, as_setting, time_framework
+from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
+from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
+from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
+from gcsim.scenarios.calibration.kernels import time_compressors
+from gcsim.scenarios.calibration.sums import time_sums
+from gcsim.scenarios.progress import Progress
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
+from gcsim.simulator.devices.kernel_fits import curves
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.stage1.live import pick_device
+from gcsim.traces.timing.allocator import keep_freed_memory
+from gcsim.traces.timing.clock import CpuClock, DeviceClock, clock_for
+from gcsim.traces.timing.kernel_cases import CASES
+from gcsim.traces.timing.kernels import Site
+from gcsim.traces.timing.steps import StepTimes, time_steps
+
+SECONDS = 45.0
+"""For the compressors' kernels."""
+QUICK_SECONDS = 8.0
+REFERENCE = ("resnet18_cifar10", 16)
+"""The model and batch that say what training steps reach, when no model is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A measured device, and what it was made from."""
+
+    device: Device
+    samples: tuple[TimedKernel, ...]
+    """torch's kernels by themselves."""
+    sites: tuple[Site, ...]
+    """Kernels inside of compressors."""
+    sums: Mapping[str, float]
+    """By type: bytes that Gloo adds a second, on the host whatever the device is."""
+    framework: Mapping[Code, CodeCost]
+    """PyTorch's own exchange and a hook's, on the host whatever the device is."""
+
+    @property
+    def setting(self) -> str:
+        """`framework` as a scenario takes it; empty where it was not measured.
+
+        On a GPU, passes over the gradient happen in its own memory, which was not measured.
+        """
+        of_a_cpu = self.device.kernels["streaming"].bandwidth if self.sites else None
+        return as_setting(self.framework, of_a_cpu)
+
+    def curves_without(self, compressor: str) -> dict[str, Curve]:
+        """The curves as they would be if `compressor` were unknown here."""
+        known = [site for site in self.sites if site.compressor != compressor]
+        return primitive_curves(self.samples, known)
+
+
+def primitive_curves(samples: Iterable[TimedKernel], sites: Iterable[Site]) -> dict[str, Curve]:
+    """Where a kernel occurs in a compressor, that is what it costs; others by themselves.
+
+    A call that is repeated in a loop finds its operands in the cache.
+    """
+    inside = curves(site.timed for site in sites)
+    alone = curves(samples)
+    return dict(sorted({**alone, **inside}.items()))
+
+
+def calibrate_device(
+    progress: Progress,
+    *,
+    name: str,
+    device: str = "auto",
+    threads: int | None = None,
+    quick: bool = False,
+    models: Sequence[tuple[str, int]] = (),
+    command: str = "gcsim calibrate device",
+    clock: DeviceClock | None = None,
+    seconds: float | None = None,
+) -> Calibration:
+    """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (torch's own number).
+
+    `models` are names of shipped models and batch sizes, whose training steps are timed. Freed
+    memory is kept for the rest of the process. Raises `InputError` for a device or model that is
+    not there, and for a batch that does not fit.
+    """
+    kind = pick_device(device)
+    entries = [(shipped_model(model), batch) for model, batch in models]
+    with _threads(threads):
+        keep_freed_memory()
+        timer = clock or clock_for(kind)
+        conditions = _conditions(kind)
+        sizes = CLASS_SIZES[:-2] if quick else CLASS_SIZES
+        with progress.task("classes of kernels", len(CASES)) as task:
+            cases = time_cases(
+                timer,
+                sizes=sizes,
+                repeats=3 if quick else 5,
+                advance=lambda note: task.advance(note=note),
+            )
+        rates = class_rates(cases, conditions)
+        samples = tuple(one.timed for one in cases)
+        sites: list[Site] = []
+        if isinstance(timer, CpuClock):
+            sites = time_compressors(
+                progress,
+                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
+                sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
+                clock=timer.now,
+            )
+        wanted = entries or [(shipped_model(REFERENCE[0]), 4 if quick else REFERENCE[1])]
+        steps = []
+        with progress.task("training steps", 2 * len(wanted)) as task:
+            for entry, batch in wanted:
+                steps.append(
+                    time_steps(
+                        entry,
+                        batch,
+                        timer,
+                        repeats=2 if quick else 3,
+                        advance=lambda note: task.advance(note=note),
+                    )
+                )
+        measured = _device(
+            rates, steps, name=name, title=_title(kind), conditions=conditions, command=command
+        )
+        with progress.task("additions of Gloo", 1) as task:
+            sums = time_sums(repeats=3 if quick else 7)
+            task.advance(note="")
+        with progress.task("DDP around an exchange", 1) as task:
+            framework = time_framework(
+                shapes=SHAPES[:-2] if quick else SHAPES, steps=12 if quick else 40
+            )
+            task.advance(note="")
+    measured = replace(measured, primitives=_rounded(primitive_curves(samples, sites)))
+    return Calibration(
+        device=measured, samples=samples, sites=tuple(sites), sums=sums, framework=framework
+    )
+
+
+def _device(
+    rates: dict[KernelClass, KernelRate],
+    steps: Sequence[StepTimes],
+    *,
+    name: str,
+    title: str,
+    conditions: str,
+    command: str,
+) -> Device:
+    flop_rates = [times.flop_rate for times in steps]
+    middle = sorted(flop_rates)[len(flop_rates) // 2]
+    products = rates["matmul"].flop_rate or middle
+    return Device(
+        name=name,
+        title=title,
+        kernels=rates,
+        training={times.model: _training(times, conditions) for times in steps},
+        effective_flop_rate=_four(middle),
+        effective_flop_rate_range=(
+            _four(min([middle, *flop_rates])),
+            _four(max([middle, *flop_rates, products])),
+        ),
+        source=(
+            f"Measured by `{command}` on {date.today().isoformat()}: {conditions} "
+            f"Kernels under `primitives` by the lowest times of single launches where they occur. "
+            f"effective_flop_rate: whole steps of {', '.join(t.model for t in steps)}; its range "
+            "reaches to what matrix products alone do."
+        ),
+    )
+
+
+def _training(times: StepTimes, conditions: str) -> TrainingRate:
+    fixed, per_sample = times.line
+    batches = " and ".join(str(batch) for batch in sorted(times.seconds))
+    return TrainingRate(
+        model=times.model,
+        fixed=_four(fixed),
+        per_sample=_four(per_sample),
+        source=f"The line through the lowest times at batch {batches}, SGD with momentum, random "
+        f"samples in memory. {conditions}",
+    )
+
+
+def _conditions(kind: str) -> str:
+    machine = processor() if kind == "cpu" else torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    one = f"{threads} thread{'s' * (threads > 1)}"
+    timing = ", CPU time" if kind == "cpu" and threads == 1 else ""
+    return f"{machine}, {one}{timing}, torch {torch.__version__}, float32, freed memory is kept."
+
+
+def _title(kind: str) -> str:
+    if kind == "cuda":
+        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    threads = torch.get_num_threads()
+    return f"{processor()}, {threads} thread{'s' * (threads > 1)}, PyTorch {torch.__version__}"
+
+
+def processor() -> str:
+    """The CPU's name, as far as the system says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return found[0] if found else platform.processor() or platform.machine()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _rounded(measured: dict[str, Curve]) -> dict[str, Curve]:
+    """To what a file holds."""
+    return {
+        name: tuple((nbytes, _four(seconds)) for nbytes, seconds in points)
+        for name, points in measured.items()
+    }
+
+
+def _four(value: float) -> float:
+    return float(f"{value:.4g}")

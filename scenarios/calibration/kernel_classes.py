@@ -1,0 +1,140 @@
+"""What does a kernel of each class cost on this device? torch's own at several sizes, fitted.
+
+T = launch + bytes / bandwidth + FLOPs / rate for a single launch, by the least factors
+off over all cases of a class. The range of a coefficient is what single cases would say: each
+case's time a byte at its two largest sizes, and its shortest time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
+from gcsim.compressors.recorder import TimedKernel
+from gcsim.simulator.devices.device import KernelRate, Range
+from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients
+from gcsim.traces.timing.clock import DeviceClock
+from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
+
+SIZES = (1, 1_000, 16_000, 130_000, 1_000_000, 4_000_000, 16_000_000)
+"""Elements."""
+LONGEST = 0.25
+"""Seconds of one call: a case stops before a size at which it would take longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCase:
+    """One case at one size."""
+
+    case: Case
+    timed: TimedKernel
+    spread: float
+    """Median over lowest of the repeats."""
+
+
+def time_cases(
+    clock: DeviceClock, *, sizes: Sequence[int] = SIZES, repeats: int = 5,
+    advance: Callable[[str], None] = lambda note: None,
+) -> list[TimedCase]:  # fmt: skip
+    """Every case at every size that it allows."""
+    found = []
+    for case in CASES:
+        found += list(_timed(case, clock, sizes, repeats))
+        advance(f"{case.kind}: {case.title}")
+    return found
+
+
+def _timed(
+    case: Case, clock: DeviceClock, sizes: Sequence[int], repeats: int
+) -> Iterator[TimedCase]:
+    before: tuple[int, float] | None = None
+    for elements in sizes:
+        if elements > case.largest:
+            return
+        if before is not None and before[1] * elements / before[0] > LONGEST:
+            return
+        operands = case.make(elements, clock.device)
+
+        def call(operands: Sequence[object] = operands) -> object:
+            return case.call(*operands)
+
+        cost = cost_of(call)
+        spread = clock.time(call, repeats, waits=case.waits)
+        before = (elements, spread.lowest)
+        yield TimedCase(case, TimedKernel(cost, spread.lowest), spread.median / spread.lowest)
+
+
+def class_rates(timed: Sequence[TimedCase], conditions: str) -> dict[KernelClass, KernelRate]:
+    """The coefficients of each class, with their ranges and where they come from."""
+    rates: dict[KernelClass, KernelRate] = {}
+    for kind in KERNEL_CLASSES:
+        own = [one for one in timed if one.case.kind == kind]
+        fit = coefficients([one.timed for one in own])
+        errors = [
+            abs(fit.seconds(one.timed.cost.nbytes, one.timed.cost.flops) / one.timed.seconds - 1)
+            for one in own
+        ]
+        titles = dict.fromkeys(one.case.title for one in own)
+        rates[kind] = KernelRate(
+            launch=_rounded(fit.launch),
+            bandwidth=None if fit.bandwidth is None else _rounded(fit.bandwidth),
+            flop_rate=None if fit.flop_rate is None else _rounded(fit.flop_rate),
+            source=f"Fitted over {', '.join(titles)} at {len(own)} sizes in all; median "
+            f"error of the fit {statistics.median(errors):.0%}; the repeats' median took "
+            f"{statistics.median(one.spread for one in own):.2f} times the lowest. {conditions}",
+            estimate=False,
+            launch_range=_range(_rounded(fit.launch), _launches(own)),
+            bandwidth_range=_range(
+                None if fit.bandwidth is None else _rounded(fit.bandwidth), _bandwidths(own, fit)
+            ),
+            flop_rate_range=_range(
+                None if fit.flop_rate is None else _rounded(fit.flop_rate), _flop_rates(own, fit)
+            ),
+        )
+    return rates
+
+
+def _by_case(timed: Sequence[TimedCase]) -> Iterator[list[TimedKernel]]:
+    for title in dict.fromkeys(one.case.title for one in timed):
+        yield [one.timed for one in timed if one.case.title == title]
+
+
+def _launches(timed: Sequence[TimedCase]) -> list[float]:
+    return [min(one.seconds for one in case) for case in _by_case(timed)]
+
+
+def _bandwidths(timed: Sequence[TimedCase], fit: Coefficients) -> list[float]:
+    """Of the two largest sizes of each case that bytes dominate."""
+    found = []
+    for case in _by_case(timed):
+        for one in case[-2:]:
+            flops = one.cost.flops / fit.flop_rate if fit.flop_rate else 0.0
+            rest = one.seconds - fit.launch - flops
+            if rest > one.seconds / 2:
+                found.append(one.cost.nbytes / rest)
+    return found
+
+
+def _flop_rates(timed: Sequence[TimedCase], fit: Coefficients) -> list[float]:
+    found = []
+    for case in _by_case(timed):
+        for one in case[-2:]:
+            data = one.cost.nbytes / fit.bandwidth if fit.bandwidth else 0.0
+            rest = one.seconds - fit.launch - data
+            if one.cost.flops and rest > one.seconds / 2:
+                found.append(one.cost.flops / rest)
+    return found
+
+
+def _range(value: float | None, seen: Sequence[float]) -> Range | None:
+    if value is None:
+        return None
+    rounded = [_rounded(one) for one in seen]
+    return min([value, *rounded]), max([value, *rounded])
+
+
+def _rounded(value: float) -> float:
+    """Four digits: more than the repeats agree on, and the same when it is read back."""
+    return float(f"{value:.4g}")

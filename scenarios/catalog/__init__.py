@@ -1,0 +1,212 @@
+"""Which devices and links are known? The catalogue's YAML as the simulator's own values.
+
+A device or a link is one entry of `catalog/devices*.yaml` or `catalog/links.yaml`; a new entry
+needs no code. An entry may say `like: NAME` and give only what differs. Every number has a
+source, and says whether it was measured on that device (`estimate: false`) or not.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import Field
+
+from gcsim.compressors.kernels import KERNEL_CLASSES
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device
+from gcsim.scenarios.links.fields import LinkFields, over
+from gcsim.scenarios.links.rate_trace import read_traces
+from gcsim.scenarios.links.transports import ReachedSection
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import Document, read_file
+from gcsim.simulator.cluster import TransportName
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
+
+FOLDER = Path(__file__).parent
+DEVICE_FILES = (
+    "devices.yaml",
+    "devices_ampere_hopper.yaml",
+    "devices_geforce.yaml",
+    "devices_inference.yaml",
+    "devices_edge.yaml",
+)
+
+Entry = TypeVar("Entry", Device, Link)
+
+_Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _LinkEntry(LinkFields):
+    estimate: bool
+    source: _Text
+    transports: dict[TransportName, ReachedSection] | None = None
+
+
+class _LinkTable(Section):
+    links: dict[str, _LinkEntry]
+
+
+@functools.cache
+def devices() -> Mapping[str, Device]:
+    """The shipped devices by name, in the order of the files."""
+    found: dict[str, Device] = {}
+    for name in DEVICE_FILES:
+        found |= read_devices(FOLDER / name)
+    return MappingProxyType(found)
+
+
+@functools.cache
+def links(transport: TransportName | None = None) -> Mapping[str, Link]:
+    """The shipped links by name, in the order of the file.
+
+    With a transport: as it finds them, where the catalogue knows that (`links/transports.py`).
+    """
+    return MappingProxyType(read_links(FOLDER / "links.yaml", transport))
+
+
+@functools.cache
+def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
+    """By link the transports that find other figures than the rest."""
+    return MappingProxyType(
+        {
+            name: tuple(
+                transport
+                for transport in get_args(TransportName)
+                if links(transport)[name] != shipped
+            )
+            for name, shipped in links().items()
+        }
+    )
+
+
+def device(name: str) -> Device:
+    """A shipped device. Raises `InputError` with a suggestion when there is none of that name."""
+    return _named(name, "device", devices())
+
+
+def link(name: str, transport: TransportName | None = None) -> Link:
+    """A shipped link, as a transport finds it where one is given.
+
+    Raises `InputError` with a suggestion when there is none of that name.
+    """
+    return _named(name, "link", links(transport))
+
+
+def shipped(value: Link) -> bool:
+    """Whether a link is an unchanged entry, for one transport or for all."""
+    transports = (None, *own_figures().get(value.name, ()))
+    return any(links(transport).get(value.name) == value for transport in transports)
+
+
+def fingerprint(value: Device | Link) -> str:
+    """Of every number and source of an entry: it changes when the entry does."""
+    kernels: dict[str, Any] = {}
+    if isinstance(value, Device):
+        kernels = {kind: value.kernels[kind] for kind in KERNEL_CLASSES}
+    return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
+
+
+def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]:
+    """The devices of a file. Raises `InputError` with every problem and its line and column.
+
+    With `like_shipped` an entry may also be like one of the catalogue.
+    """
+    document = read_file(path, _shown(path))
+    shipped = _shipped_entries if like_shipped else dict
+    problems = _inherit(document, "devices", merged_device, shipped)
+    table, faults = check(DeviceTable, document)
+    problems += faults
+    for name, entry in table.devices.items() if table else ():
+        missing = [kind for kind in KERNEL_CLASSES if kind not in entry.kernels]
+        if missing:
+            place = document.place_of_key(("devices", name, "kernels"))
+            message = f"devices.{name}.kernels has no rate for: {', '.join(missing)}"
+            problems.append(Problem(place=place, message=message))
+    if problems or table is None:
+        raise InputError(document.sorted(problems))
+    return {name: build_device(name, entry) for name, entry in table.devices.items()}
+
+
+def read_links(path: Path, transport: TransportName | None = None) -> dict[str, Link]:
+    """The links of a file, as a transport finds them.
+
+    Raises `InputError` with every problem and its line and column.
+    """
+    document = read_file(path, _shown(path))
+    problems = _inherit(document, "links", over)
+    table, faults = check(_LinkTable, document)
+    problems += faults
+    if table is not None:
+        problems += read_traces(table, document, path)
+    if problems or table is None:
+        raise InputError(document.sorted(problems))
+    found: dict[str, Link] = {}
+    for name, entry in table.links.items():
+        shipped = entry.link(name=name, source=entry.source, estimate=entry.estimate)
+        own = (entry.transports or {}).get(transport) if transport else None
+        found[name] = shipped if own is None or transport is None else own.on(shipped, transport)
+    return found
+
+
+@functools.cache
+def _shipped_entries() -> dict[str, Any]:
+    """The catalogue's devices as they are written, complete."""
+    found: dict[str, Any] = {}
+    for name in DEVICE_FILES:
+        document = read_file(FOLDER / name)
+        _inherit(document, "devices", merged_device)
+        found |= document.data["devices"]
+    return found
+
+
+def _inherit(
+    document: Document,
+    table: str,
+    merge: _Merge,
+    shipped: Callable[[], Mapping[str, Any]] = dict,
+) -> list[Problem]:
+    """Complete entries that say `like: NAME` from an entry that stands above them.
+
+    Or from one of `shipped`, which is only asked where none above has the name.
+    """
+    entries = document.data.get(table) if isinstance(document.data, dict) else None
+    problems: list[Problem] = []
+    above: dict[str, Any] = {}
+    if not isinstance(entries, dict):
+        return problems
+    for name, entry in entries.items():
+        if isinstance(entry, dict) and "like" in entry:
+            base = entry.pop("like")
+            if isinstance(base, str) and isinstance(above.get(base), dict):
+                entries[name] = merge(above[base], entry)
+            elif isinstance(base, str) and base in (known := shipped()):
+                entries[name] = merge(known[base], entry)
+            else:
+                place = document.place((table, name, "like"))
+                message = f"{table}.{name}.like = {base!r}: no entry of that name stands above"
+                problems.append(Problem(place=place, message=message))
+        above[name] = entries[name]
+    return problems
+
+
+def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
+    if name not in known:
+        variants = [entry for entry in known if name and entry.startswith(name)]
+        hint = f"there are {', '.join(variants)}" if variants else did_you_mean(name, known)
+        raise InputError(Problem(message=f"unknown {kind} {name!r}", hint=hint))
+    return known[name]
+
+
+def _shown(path: Path) -> str:
+    """The path as a message gives it: relative where that is shorter."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,103 @@
+"""What does a training loop cost beside its passes, its kernels and its network, by default?
+
+`catalog/loops.yaml`: interference by transport, what devices of a node take from each other,
+workers' skew, code around an exchange by framework. A number that a scenario states takes the place
+of the catalogue's, and of its range.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.catalog import FOLDER
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import read_file
+from gcsim.scenarios.sections.loops import (
+    FrameworkSection,
+    InterferenceSection,
+    Ranged,
+    SharedNodeSection,
+    Shares,
+    built,
+)
+from gcsim.scenarios.sections.types import Variation
+from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _InterferenceEntry(InterferenceSection):
+    estimate: bool
+    source: _Text
+
+
+class _SharedNodeEntry(SharedNodeSection):
+    estimate: bool
+    source: _Text
+
+
+class _FrameworkEntry(FrameworkSection):
+    estimate: bool
+    source: _Text
+
+
+class _WorkersEntry(Ranged):
+    skew: Variation
+    skew_range: Shares
+    estimate: bool
+    source: _Text
+
+
+class _Loops(Section):
+    workers: _WorkersEntry
+    interference: dict[str, _InterferenceEntry]
+    shared_node: _SharedNodeEntry
+    frameworks: dict[str, _FrameworkEntry]
+
+
+@functools.cache
+def _loops() -> _Loops:
+    document = read_file(FOLDER / "loops.yaml")
+    loops, faults = check(_Loops, document)
+    if loops is None:
+        raise InputError(document.sorted(faults))
+    return loops
+
+
+def interference(transport: str) -> Interference:
+    """Of a transport's collectives; none where the catalogue knows nothing of it."""
+    entry = _loops().interference.get(transport)
+    return Interference() if entry is None else built(entry, Interference)
+
+
+def workers() -> Noise:
+    """By how much workers may differ where nobody has said."""
+    entry = _loops().workers
+    return Noise(skew=entry.skew, skew_range=entry.skew_range)
+
+
+def shared_node(transport: str) -> SharedNode:
+    """What devices of a node take from each other; nothing with a transport that is none."""
+    loops = _loops()
+    return built(loops.shared_node, SharedNode) if transport in loops.interference else SharedNode()
+
+
+def frameworks() -> Mapping[str, str]:
+    """The known frameworks' sources, by name; `none` costs nothing."""
+    return {name: entry.source for name, entry in _loops().frameworks.items()} | {"none": ""}
+
+
+def framework(name: str) -> tuple[Framework, Framework]:
+    """Around the dense exchange, and around a hook's. Raises `InputError` for an unknown name."""
+    if name == "none":
+        return Framework(), Framework()
+    entry = _loops().frameworks.get(name)
+    if entry is None:
+        hint = did_you_mean(name, frameworks())
+        raise InputError(Problem(message=f"unknown framework {name!r}", hint=hint))
+    return built(entry.reducer, Framework), built(entry.hook, Framework)

@@ -1,0 +1,252 @@
+"""What was measured of training steps, and on what? The catalogue's tables as plain values.
+
+`training_rates.csv` has one measurement a row, `training_sources.csv` its citation,
+`hardware.csv` what the layer model knows of a board, `layer_times.yaml` the model's coefficients,
+which `gcsim.analysis.calibration.layer_model.fit` makes from these tables. Boards of which rates
+are known but no
+kernels stand in the tables too: they help to fit, and are no devices of the catalogue.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gcsim.errors import InternalError
+from gcsim.scenarios.reading.checking import Duration, Section, check
+from gcsim.scenarios.reading.document import read_file
+from gcsim.simulator.devices.ranges import Range
+from gcsim.simulator.devices.training_rates import (
+    PRECISIONS,
+    LayerCosts,
+    LayerTimes,
+    MeasuredTimes,
+    Precision,
+    curve,
+)
+
+FOLDER = Path(__file__).parent
+
+Processor = Literal["gpu", "cpu"]
+_SEVERAL = 3
+"""Models from which on a board's factor is as good as cross-validation finds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One row of `training_rates.csv`."""
+
+    board: str
+    model: str
+    tokens: int
+    """Length of a sample; 0 where samples are no sequences of tokens."""
+    batch: int
+    precision: Precision
+    samples_per_s: float
+    framework: str
+    source: str
+    """Of `sources`."""
+    confidence: str
+    """"read": as the source has it; else what was assumed beside that."""
+    backward_over_forward: float | None
+
+    @property
+    def seconds(self) -> float:
+        """Of one step."""
+        return self.batch / self.samples_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """What the layer model must know of a device."""
+
+    processor: Processor
+    bandwidth: float
+    """Bytes per second of a copy, read plus written."""
+    flop_rates: Mapping[Precision, float]
+    """FLOP per second of large matrix products."""
+    estimate: bool
+    source: str
+
+
+_Range = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class _Costs(Section):
+    launch: Duration
+    conv3x3: Annotated[float, Field(ge=0)]
+    other: Annotated[float, Field(ge=0)]
+    outputs: Annotated[float, Field(ge=0)]
+    known: _Range
+    single: _Range
+    unknown: _Range
+    flops: _Range
+
+
+class _Factor(Section):
+    factor: Annotated[float, Field(gt=0)]
+    models: Annotated[int, Field(ge=1)]
+
+
+class _LayerTimesFile(Section):
+    costs: dict[Processor, dict[Precision, _Costs]]
+    factors: dict[str, dict[Precision, _Factor]]
+    between: _Range
+    beyond: _Range
+    elsewhere: _Range
+
+
+@functools.cache
+def measurements() -> tuple[Measurement, ...]:
+    """All rows, in the order of the file."""
+    return tuple(
+        Measurement(
+            board=row["device"],
+            model=row["model"],
+            tokens=int(row["tokens"] or 0),
+            batch=int(row["batch"]),
+            precision=_precision(row["precision"]),
+            samples_per_s=float(row["samples_per_s"]),
+            framework=row["framework"],
+            source=row["source"],
+            confidence=row["confidence"],
+            backward_over_forward=float(row["backward_over_forward"])
+            if row["backward_over_forward"]
+            else None,
+        )
+        for row in _rows("training_rates.csv")
+    )
+
+
+@functools.cache
+def sources() -> Mapping[str, str]:
+    """Citation and date of every source, by its name in the rows."""
+    return MappingProxyType(
+        {
+            row["source"]: f"{row['citation']} ({row['date']})"
+            for row in _rows("training_sources.csv")
+        }
+    )
+
+
+@functools.cache
+def boards() -> Mapping[str, Board]:
+    """By name."""
+    found = {}
+    for row in _rows("hardware.csv"):
+        rates = {
+            precision: float(row[f"{precision}_tflop_per_s"]) * 1e12
+            for precision in PRECISIONS
+            if row[f"{precision}_tflop_per_s"]
+        }
+        found[row["device"]] = Board(
+            processor="cpu" if row["processor"] == "cpu" else "gpu",
+            bandwidth=float(row["bandwidth_gb_per_s"]) * 1e9,
+            flop_rates=rates,
+            estimate=row["estimate"] == "true",
+            source=row["source"],
+        )
+    return MappingProxyType(found)
+
+
+@functools.cache
+def _fit() -> _LayerTimesFile:
+    path = FOLDER / "layer_times.yaml"
+    fit, faults = check(_LayerTimesFile, read_file(path, path.name))
+    if fit is None:
+        raise InternalError(f"{path.name}: {'; '.join(map(str, faults))}")
+    return fit
+
+
+def measured_times(board: str) -> dict[tuple[str, Precision, int], MeasuredTimes]:
+    """The curves of a board, by model, precision and length of a sample (0 for no tokens)."""
+    fit = _fit()
+    groups: dict[tuple[str, Precision, int], list[Measurement]] = {}
+    for row in measurements():
+        if row.board == board:
+            groups.setdefault((row.model, row.precision, row.tokens), []).append(row)
+    return {
+        key: MeasuredTimes(
+            model=key[0],
+            precision=key[1],
+            steps=curve([(row.batch, row.seconds, sources()[row.source]) for row in rows])[0],
+            source=_cited(rows),
+            between=_pair(fit.between),
+            beyond=_pair(fit.beyond),
+            elsewhere=_pair(fit.elsewhere),
+        )
+        for key, rows in groups.items()
+    }
+
+
+def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
+    """The layer model of a board, by precision: those for which its processor has coefficients.
+
+    Its factor at a precision is that of the first of `names` that has one, if any has.
+    """
+    fit = _fit()
+    found = {}
+    for precision, costs in fit.costs.get(board.processor, {}).items():
+        rate = board.flop_rates.get(precision)
+        if rate is None:
+            continue
+        factors = (fit.factors.get(name, {}).get(precision) for name in names)
+        known = next((factor for factor in factors if factor is not None), None)
+        found[precision] = LayerTimes(
+            costs=LayerCosts(
+                launch=float(costs.launch),
+                conv3x3=costs.conv3x3,
+                other=costs.other,
+                outputs=costs.outputs,
+            ),
+            flop_rate=rate,
+            bandwidth=board.bandwidth,
+            factor=1.0 if known is None else known.factor,
+            models=0 if known is None else known.models,
+            time_range=_pair(_error_of(costs, 0 if known is None else known.models)),
+            source=f"coefficients fitted to published training rates, docs/devices.md; "
+            f"{board.source}",
+        )
+    return found
+
+
+def _error_of(costs: _Costs, models: int) -> list[float]:
+    """By how many models a board's factor comes from."""
+    if models == 0:
+        return costs.unknown
+    return costs.single if models < _SEVERAL else costs.known
+
+
+def effective_range(processor: Processor, rate: float) -> Range:
+    """What an effective rate may be for a model of which FLOPs alone are known."""
+    fastest, slowest = _pair(_fit().costs[processor]["fp32"].flops)
+    return rate / slowest, rate / fastest
+
+
+def _pair(bounds: list[float]) -> Range:
+    return bounds[0], bounds[1]
+
+
+def _cited(rows: list[Measurement]) -> str:
+    names = list(dict.fromkeys(row.source for row in rows))
+    counted = f"{len(rows)} measurements" if len(rows) > 1 else "one measurement"
+    return f"{counted}; {'; '.join(sources()[name] for name in names)}"
+
+
+def _precision(text: str) -> Precision:
+    for precision in PRECISIONS:
+        if text == precision:
+            return precision
+    raise InternalError(f"training_rates.csv has the precision {text!r}")
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,1 @@
+"""Which settings of a scenario conflict, and which have no effect?"""

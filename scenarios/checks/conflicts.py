@@ -1,0 +1,222 @@
+"""Which settings, each right in itself, cannot be together?
+
+Nodes and workers that the cluster does not have, a shared medium that is wired, a transport without
+algorithms, copies over a link that changes, faults that leave nobody. Each is told with its place;
+nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import get_args
+
+from gcsim.errors import Problem
+from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.sections.topology import links_of, random_settings
+from gcsim.scenarios.sections.types import LARGEST_CLUSTER
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
+from gcsim.simulator.training import Fault, Faults, Training
+
+MOST_OVERLAPPING = 256
+"""Workers for which two collectives at a time are simulated."""
+MOST_SHARING = 1024
+"""Workers that share cores and all differ: every computation of each is an event of its own."""
+_SOME = 6
+"""Algorithms that a hint names."""
+
+
+def contradictions(
+    document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
+) -> list[Problem]:
+    """Problems of a file whose sections are right; `sizes` are the numbers of nodes, ascending."""
+    return [
+        *_too_many(document, cluster, training),
+        *_no_such_nodes(document, cluster, training),
+        *_no_algorithm(document, cluster),
+        *_media(document, cluster),
+        *_times(document, cluster),
+        *_faults(document, training.faults, sizes),
+        *_precision(document, cluster, training),
+    ]
+
+
+def _too_many(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    way: Keys = ("cluster", "devices_per_node")
+    if cluster.workers > LARGEST_CLUSTER:
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = {cluster.devices_per_node}: {cluster.workers:,} workers in "
+            "all",
+            hint=f"at most {LARGEST_CLUSTER:,}",
+        )
+    way = ("cluster", "collectives", "servers")
+    if cluster.servers > LARGEST_CLUSTER:
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = {cluster.servers}: too many",
+            hint=f"at most {LARGEST_CLUSTER:,}",
+        )
+    way = ("training", "concurrent_collectives")
+    if training.concurrent_collectives == 2 and cluster.workers > MOST_OVERLAPPING:
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = 2 with {cluster.workers:,} workers: collectives that overlap "
+            "are simulated message by message, which would take hours",
+            hint=f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
+        )
+    way = ("training", "on_host")
+    random = random_settings(cluster, training)
+    if random and cluster.workers > MOST_SHARING and training.machines(cluster):
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} with {cluster.workers:,} workers whose times are random "
+            f"({', '.join(map(dotted, random))}): cores that are shared are simulated event by "
+            "event, which would take hours",
+            hint=f"at most {MOST_SHARING:,} workers, or nothing random",
+        )
+
+
+def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    way: Keys = ("training", "slow_workers")
+    for rank in training.slow_workers:
+        if rank >= cluster.workers:
+            yield Problem(
+                place=document.place_of_key((*way, str(rank))),
+                message=f"{dotted(way)}: there is no worker {rank}",
+                hint=f"workers count from 0, node by node; the last of {cluster.workers} is "
+                f"{cluster.workers - 1}",
+            )
+    named: list[tuple[str, str, int]] = []
+    for table, nodes in (("cards", cluster.cards), ("slow_nodes", training.slow_nodes)):
+        way = ("cluster" if table == "cards" else "training", table)
+        for node in nodes:
+            named.append((document.place_of_key((*way, str(node))), dotted(way), node))
+    for number, death in enumerate(training.faults.deaths if training.faults else ()):
+        way = ("training", "faults", "deaths", number, "node")
+        named.append((document.place(way), dotted(way), death.node))
+    for place, name, node in named:
+        if node >= cluster.nodes:
+            yield Problem(
+                place=place,
+                message=f"{name}: there is no node {node}",
+                hint=f"nodes count from 0; the last of {cluster.nodes} is {cluster.nodes - 1}",
+            )
+
+
+def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    chosen = cluster.collectives
+    if chosen.transport != "custom":
+        return
+    for key, known in (("all_reduce", AllReduceAlgorithm), ("all_gather", AllGatherAlgorithm)):
+        if getattr(chosen, key) == "auto":
+            way: Keys = ("cluster", "collectives", key)
+            names = [name for name in get_args(known) if name != "auto"]
+            yield Problem(
+                place=document.place(way),
+                message=f"{dotted(way)} = 'auto': the transport 'custom' chooses no algorithm",
+                hint=f"name one: {', '.join(names[:_SOME])}, ...",
+            )
+
+
+def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    medium = cluster.network.shared
+    for way, link in links_of(cluster).items():
+        if way == ("cluster", "network"):
+            continue
+        if link.shared:
+            message = f"{link.name} is one medium for all nodes"
+            yield _at(document, way, message, "it can only be cluster.network")
+        elif link.up is not None and way[-1] in {"intra_node", "uplink"}:
+            message = f"{link.name} is an access link with two different directions"
+            yield _at(document, way, message, "it connects a node, as cluster.network or a card")
+    if not medium:
+        return
+    name = cluster.network.name
+    if cluster.racks is not None:
+        message = f"all nodes share the medium of cluster.network ({name}), so there are no racks"
+        yield _at(document, ("cluster", "racks"), message, "leave one of the two out")
+    if cluster.cards:
+        message = f"all nodes share the medium of cluster.network ({name}), so no card differs"
+        yield _at(document, ("cluster", "cards"), message, "leave one of the two out")
+
+
+def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """Links that change over time where only those that do not are known."""
+    link, racks = cluster.intra_node, cluster.racks
+    if link.timed and cluster.collectives.stages:
+        message = f"{link.name} changes over time, which copies between device and host do not"
+        hint = "leave trace and grant out, or set cluster.collectives.host_staging to false"
+        yield _at(document, ("cluster", "intra_node"), message, hint)
+    if racks is not None and racks.uplink.grant:
+        message = f"{racks.uplink.name} waits for grants, which no switch does"
+        yield _at(document, ("cluster", "racks", "uplink"), message, "leave grant out")
+
+
+def _at(document: Document, way: Keys, message: str, hint: str) -> Problem:
+    place = document.place_of_key(way)
+    return Problem(place=place, message=f"{dotted(way)}: {message}", hint=hint)
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> Iterator[Problem]:
+    if faults is None:
+        return
+    for number, death in enumerate(faults.deaths):
+        way: Keys = ("training", "faults", "deaths", number)
+        if death.at >= faults.horizon:
+            yield Problem(
+                place=document.place((*way, "at")),
+                message=f"{dotted((*way, 'at'))}: node {death.node} dies after the end of the run",
+                hint="training.faults.horizon is the length of the run",
+            )
+        if any(_down(other, death.at) for other in _of(faults.deaths[:number], death.node)) or any(
+            _down(death, other.at) for other in _of(faults.deaths[:number], death.node)
+        ):
+            yield Problem(
+                place=document.place(way),
+                message=f"{dotted(way)}: node {death.node} dies while it is down",
+                hint="let the deaths of a node follow each other",
+            )
+    for nodes in sizes:
+        last = next((death for death in faults.deaths if _alone(faults, death, nodes)), None)
+        if last is not None:
+            number = faults.deaths.index(last)
+            way = ("training", "faults", "deaths", number)
+            count = f"{nodes} node" + ("s" if nodes > 1 else "")
+            yield Problem(
+                place=document.place(way),
+                message=f"{dotted(way)}: with {count} nobody is left when node {last.node} dies",
+                hint="let fewer nodes be down at a time, or leave this cluster size out",
+            )
+            return
+
+
+def _of(deaths: Iterable[Fault], node: int) -> Iterator[Fault]:
+    return (death for death in deaths if death.node == node)
+
+
+def _down(death: Fault, at: Fraction) -> bool:
+    """Whether the node is down at that time; the instant of its death counts."""
+    return death.at <= at and (death.down is None or at < death.at + death.down)
+
+
+def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
+    """Whether all of the first `nodes` nodes are down when this one has died."""
+    down = {death.node for death in faults.deaths if _down(death, last.at)}
+    return last.node < nodes and down >= set(range(nodes))
+
+
+def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    known = cluster.device.precisions
+    if training.precision not in known and document.data.get("compute") is None:
+        way: Keys = ("training", "precision")
+        yield Problem(
+            place=document.place(way),
+            message=f"{dotted(way)} = {training.precision!r}: device {cluster.device.name!r} has "
+            "no times of training at it",
+            hint=f"it has {', '.join(known)}; or state the measured times under `compute`",
+        )

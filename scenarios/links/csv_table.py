@@ -1,0 +1,117 @@
+"""What does a CSV file with a rate that changes over time look like, and what is wrong with it?
+
+A header `seconds,UNIT` with one of the units of `RATE_UNITS`, then a row a change:
+
+    seconds,mbit_per_second
+    # lines like this one and empty lines count for nothing
+    0,50.5
+    1,20
+
+Numbers are read exactly; a mistake is named with its line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.reading.document import read_text
+
+RATE_UNITS: Mapping[str, Fraction] = {
+    f"{prefix}{unit}_per_second": Fraction(factor, per_byte)
+    for unit, per_byte in (("bit", 8), ("byte", 1))
+    for prefix, factor in (("", 1), ("k", 10**3), ("m", 10**6), ("g", 10**9))
+}
+"""Second column of the header, and what 1 of it is in bytes per second."""
+
+MOST_POINTS = 10_000
+
+Point = tuple[Fraction, Fraction]
+"""Seconds, and bytes per second from then on."""
+
+_SHOWN = 5
+"""Wrong rows that are named one by one: a wrong separator makes all of them wrong."""
+_NUMBER = re.compile(r"(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_SMALLEST, _LARGEST = Fraction(1, 10**12), 10**15
+
+
+def shown(path: Path) -> str:
+    """The path as a message gives it: relative where that is shorter."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def read_points(path: Path) -> tuple[list[Point], list[int]]:
+    """The points of a file, and the line of each.
+
+    Raises `InputError` with the mistakes: no file, too large, no header, a row that is no time and
+    rate, a negative number.
+    """
+    name = shown(path)
+    rows = [
+        (number, row.strip())
+        for number, row in enumerate(read_text(path, name).splitlines(), 1)
+        if row.strip() and not row.lstrip().startswith("#")
+    ]
+    if not rows:
+        raise InputError(Problem(place=name, message="is empty", hint=_header_hint()))
+    unit = _unit(name, *rows[0])
+    if len(rows) == 1:
+        raise InputError(Problem(place=name, message="has a header and no rates"))
+    if len(rows) - 1 > MOST_POINTS:
+        message = f"has {len(rows) - 1:,} rates; {MOST_POINTS:,} are the most"
+        raise InputError(Problem(place=name, message=message, hint="average over longer intervals"))
+    points: list[Point] = []
+    problems: list[Problem] = []
+    for number, row in rows[1:]:
+        try:
+            points.append(_row(row, unit))
+        except ValueError as error:
+            problems.append(
+                Problem(
+                    place=f"{name}:{number}",
+                    message=str(error),
+                    hint="a row is a time in seconds, a comma and a rate, such as 1.5,20",
+                )
+            )
+    if len(problems) > _SHOWN:
+        left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
+        problems[_SHOWN:] = [Problem(place=problems[_SHOWN].place, message=left)]
+    if problems:
+        raise InputError(problems)
+    return points, [number for number, _ in rows[1:]]
+
+
+def _unit(name: str, number: int, header: str) -> Fraction:
+    time, comma, rate = (part.strip().lower() for part in header.partition(","))
+    if comma and time == "seconds" and rate in RATE_UNITS:
+        return RATE_UNITS[rate]
+    hint = _header_hint()
+    if time == "seconds" and comma:
+        hint = did_you_mean(rate, RATE_UNITS)
+    message = f"{header!r:.60} is not the header seconds,UNIT"
+    raise InputError(Problem(place=f"{name}:{number}", message=message, hint=hint))
+
+
+def _header_hint() -> str:
+    return f"begin with seconds,mbit_per_second; units: {', '.join(RATE_UNITS)}"
+
+
+def _row(row: str, unit: Fraction) -> Point:
+    cells = [cell.strip() for cell in row.split(",")]
+    if len(cells) != 2:
+        raise ValueError(f"{row!r:.60} has {len(cells)} values, not 2")
+    for cell in cells:
+        if cell.startswith("-") and _NUMBER.fullmatch(cell[1:]):
+            raise ValueError(f"{cell:.40} is negative")
+        if not _NUMBER.fullmatch(cell):
+            raise ValueError(f"{cell!r:.40} is not a number")
+    time, rate = map(Fraction, cells)
+    for cell, number in zip(cells, (time, rate), strict=True):
+        if number != 0 and not _SMALLEST <= number <= _LARGEST:
+            raise ValueError(f"{cell:.40} is neither 0 nor between 1e-12 and 1e15")
+    return time, rate * unit

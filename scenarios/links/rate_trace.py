@@ -1,0 +1,200 @@
+"""How does a scenario give a rate that changes over time? Points in the YAML, or a CSV file.
+
+    trace: {points: [[0 s, 50 Mbit/s], [1 s, 20 Mbit/s]], duration: 2 s, after: repeat}
+    trace: {file: cell.csv, after: hold}
+
+A rate is goodput, holds from its instant to the next one's, and may be 0 (an outage); the first
+instant is 0. The last rate ends at `duration`; left out, it lasts as long as the one before it,
+which is what samples at equal intervals mean. `after` has no default: what follows the end of a
+measurement is an assumption, and the user's to make.
+
+What a file looks like says `link_csv`. Its path counts from the scenario file's folder. The rows
+are kept by value: a resolved scenario holds them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, PlainValidator, PrivateAttr, WithJsonSchema, model_validator
+
+from gcsim import units
+from gcsim.errors import InputError, InternalError, Problem
+from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
+from gcsim.scenarios.reading.checking import Duration, PositiveDuration, Section, dotted, refuse
+from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.simulator.network.rate_trace import RateTrace
+
+_AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rate for ever)"
+
+
+def _point(value: Any) -> Point:
+    if not isinstance(value, list) or len(value) != 2:
+        raise refuse(
+            f"{value!s:.40} is not an instant and a rate", "write it like [1 s, 20 Mbit/s]"
+        )
+    try:
+        return units.parse(value[0], "time"), units.parse(value[1], "bandwidth")
+    except InputError as error:
+        raise refuse(error.problems[0].message, error.problems[0].hint) from error
+
+
+_PointEntry = Annotated[
+    tuple[Fraction, Fraction],
+    PlainValidator(_point),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2,
+         "examples": [["1 s", "20 Mbit/s"]]}
+    ),
+]  # fmt: skip
+
+
+class TraceSection(Section):
+    """A rate that changes over time, in the place of `bandwidth`."""
+
+    file: Annotated[str, Field(min_length=1)] | None = None
+    points: Annotated[list[_PointEntry], Field(min_length=1, max_length=MOST_POINTS)] | None = None
+    duration: PositiveDuration | None = None
+    after: Literal["repeat", "hold"] | None = None
+    back_to: Duration = Fraction(0)
+
+    _rates: RateTrace | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _complete(self) -> TraceSection:
+        if (self.file is None) == (self.points is None):
+            said = "both `file` and `points`" if self.file else "neither `file` nor `points`"
+            raise refuse(f"{said} are given", "one of them says what the rates are")
+        if self.after is None:
+            raise refuse("what follows the end of the trace is not said", _AFTER)
+        if self.points is not None:
+            try:
+                self._rates = self._made(self.points, lambda number: (f"point {number}", ""))
+            except InputError as error:
+                raise refuse(error.problems[0].message, error.problems[0].hint) from error
+        return self
+
+    @property
+    def rates(self) -> RateTrace:
+        """The trace itself; a file's after `read_traces`."""
+        if self._rates is None:
+            raise InternalError(f"the rates of {self.file} were not read")
+        return self._rates
+
+    def read(self, path: Path) -> None:
+        """Read `file` from where it is; `InputError` with the mistakes, each in its row."""
+        points, lines = read_points(path)
+        name = shown(path)
+        try:
+            self._rates = self._made(
+                points, lambda number: (f"line {lines[number]}", f"{name}:{lines[number]}")
+            )
+        except InputError as error:
+            raise InputError(
+                Problem(place=problem.place or name, message=problem.message, hint=problem.hint)
+                for problem in error.problems
+            ) from error
+
+    def _made(self, points: list[Point], called: Callable[[int], tuple[str, str]]) -> RateTrace:
+        """The trace; `called` gives the name and the place of a point by its number."""
+        times = tuple(time for time, _ in points)
+        if times[0] != 0:
+            name, place = called(0)
+            raise InputError(
+                Problem(
+                    place=place,
+                    message=f"{name} is at {_text(times[0])}; the first is at 0 s",
+                    hint="say what the rate is from 0 s on",
+                )
+            )
+        for number in range(1, len(times)):
+            if times[number] <= times[number - 1]:
+                name, place = called(number)
+                raise InputError(
+                    Problem(
+                        place=place,
+                        message=f"{name} is at {_text(times[number])} and stands after "
+                        f"{_text(times[number - 1])}",
+                        hint="instants ascend",
+                    )
+                )
+        if self.after is None:
+            raise InternalError("a trace without `after` passed its check")
+        return RateTrace(
+            times=times,
+            rates=tuple(rate for _, rate in points),
+            duration=self._duration(times),
+            after=self.after,
+            back_to=self.back_to,
+        )
+
+    def _duration(self, times: tuple[Fraction, ...]) -> Fraction:
+        if self.duration is not None:
+            return self.duration
+        steps = {later - earlier for earlier, later in pairwise(times)}
+        if len(steps) != 1 and self.after == "repeat":
+            seen = "there is one rate only" if not steps else "the intervals are not all equal"
+            raise InputError(
+                Problem(
+                    message=f"where the last rate ends is not said, and {seen}",
+                    hint="write `duration:`, the length of the whole trace",
+                )
+            )
+        # held for ever, the last rate has no end that anything would depend on
+        return times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1)
+
+
+def read_traces(section: Section, document: Document, path: Path, way: Keys = ()) -> list[Problem]:
+    """Read the file of every trace in a checked section, at whatever depth.
+
+    Parameters
+    ----------
+    section, way
+        What was checked, and where it stands in the document.
+    document, path
+        The document and the file it was read from. A path in the file counts from the file's
+        folder, one of an option from the working directory.
+
+    Returns
+    -------
+    Every mistake of every file, each with its line; with none, `TraceSection.rates` are there.
+    """
+    problems: list[Problem] = []
+    for place, trace in _traces(section, way):
+        if trace.file is None:
+            continue
+        at = (*place, "file")
+        stands = document.values.get(at, "")
+        in_file = stands.startswith(f"{document.name}:") or not stands
+        folder = path.resolve().parent if in_file else Path.cwd()
+        found = folder / trace.file
+        if not found.is_file():
+            message = f"{dotted(at)}: there is no file {shown(found)}"
+            hint = "a path counts from the scenario file's folder" if in_file else ""
+            problems.append(Problem(place=document.place(at), message=message, hint=hint))
+            continue
+        try:
+            trace.read(found)
+        except InputError as error:
+            problems += error.problems
+    return problems
+
+
+def _traces(value: Any, way: Keys) -> Iterator[tuple[Keys, TraceSection]]:
+    if isinstance(value, TraceSection):
+        yield way, value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _traces(getattr(value, name), (*way, name))
+    elif isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, entry in entries:
+            yield from _traces(entry, (*way, key))
+
+
+def _text(seconds: Fraction) -> str:
+    return units.exact(seconds, "time")

@@ -1,0 +1,220 @@
+"""Does a document have the right shape, and what does a person read when it does not?
+
+pydantic finds every mistake in one pass; here its locations become `file:line:column` and its
+messages sentences with a suggestion. Field types that files share (quantities with units) are
+here too. Strict: a number is never read from text, nor a truth value from a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from gcsim import units
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.reading.broken_rules import context, known_keys, rule, way_out
+from gcsim.scenarios.reading.document import Document, Keys
+
+
+class Section(BaseModel):
+    """A mapping of a file: unknown keys are refused, nothing is converted in silence."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+# No text makes a huge integer, and all the digits of what is read here can be read again.
+_NUMBER = re.compile(
+    r"[+-]?(?:\d+\.?\d*|\.\d+)|\d+/\d+|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})[eE][+-]?\d{1,2}",
+    re.ASCII,
+)
+_LONGEST = 160
+
+NAMED, SPELLED_OUT, TABLED = "<name>", "<mapping>", "<table>"
+"""Tags of unions of a name, a mapping and a table; they occur in pydantic's locations, not in
+files."""
+
+
+def by_shape(value: Any) -> str:
+    """Which side of such a union a value belongs to."""
+    return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
+
+
+def refuse(message: str, hint: str = "") -> PydanticCustomError:
+    """The error for a validator to raise: the message is shown as it is."""
+    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
+
+
+def not_a_list(value: Any) -> None:
+    """Refuse several values where one belongs."""
+    if isinstance(value, list):
+        raise PydanticCustomError("one_value", "")
+
+
+def _asking(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def validate(value: Any) -> Any:
+        not_a_list(value)
+        try:
+            return parse(value)
+        except InputError as error:
+            problem = error.problems[0]
+            raise refuse(problem.message, problem.hint) from error
+
+    return validate
+
+
+def _positive(dimension: units.Dimension) -> Callable[[Any], Fraction]:
+    def parse(text: Any) -> Fraction:
+        value = units.parse(text, dimension)
+        if value == 0:
+            raise InputError(f"{text} is zero; it must be more")
+        return value
+
+    return parse
+
+
+def _positive_bytes(text: Any) -> int:
+    value = units.parse_bytes(text)
+    if value == 0:
+        raise InputError(f"{text} is zero; it must be at least 1 B")
+    return value
+
+
+def exact_number(value: Any) -> Fraction | None:
+    """A number of a file, or a ratio of whole numbers as text, without rounding; else None."""
+    text = str(value)
+    if isinstance(value, bool) or len(text) > _LONGEST or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def without_per_cent(value: Any, *, share: bool = False) -> str:
+    """The hint for a value that seems to be in per cent, as a number; else empty.
+
+    With `share`, a plain number from 1 to 100 seems so too.
+    """
+    text = str(value).strip()
+    number = exact_number(text.removesuffix("%").rstrip())
+    plain = not text.endswith("%")
+    if number is None or (plain and not (share and 1 < number <= 100)):
+        return ""
+    return f"write {float(number / 100):.12g} for {float(number):.12g} %"
+
+
+def _fraction_of_one(value: Any) -> Fraction:
+    """0.94, or a ratio of whole numbers: 1448/1538."""
+    share = exact_number(value)
+    if share is None:
+        message = f"{value!s:.40} is not a number or a ratio such as 1448/1538"
+        raise InputError(Problem(message=message, hint=without_per_cent(value)))
+    if not 0 < share <= 1:
+        hint = without_per_cent(value, share=True)
+        raise InputError(
+            Problem(message=f"{value} must be greater than 0 and at most 1", hint=hint)
+        )
+    return share
+
+
+def _text(example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "examples": [example]})
+
+
+Duration = Annotated[
+    Fraction, PlainValidator(_asking(lambda text: units.parse(text, "time"))), _text("50 us")
+]
+"""Seconds."""
+PositiveDuration = Annotated[Fraction, PlainValidator(_asking(_positive("time"))), _text("5 ms")]
+Bandwidth = Annotated[Fraction, PlainValidator(_asking(_positive("bandwidth"))), _text("10 Gbit/s")]
+"""Bytes per second."""
+ComputeRate = Annotated[
+    Fraction, PlainValidator(_asking(_positive("compute rate"))), _text("1.5 TFLOP/s")
+]
+"""FLOP per second."""
+Size = Annotated[int, PlainValidator(_asking(_positive_bytes)), _text("25 MiB")]
+"""Whole bytes, at least one."""
+Share = Annotated[
+    Fraction,
+    PlainValidator(_asking(_fraction_of_one)),
+    WithJsonSchema({"type": ["number", "string"]}),
+]
+"""In (0, 1]."""
+TWO = Field(min_length=2, max_length=2)
+"""Of a range: its smallest and its largest value."""
+
+
+def check_range(name: str, value: Fraction | None, bounds: list[Fraction] | None) -> None:
+    """Raise pydantic's error unless a figure lies in its range, where it has one."""
+    if bounds is None:
+        return
+    if value is None:
+        raise refuse(f"{name}_range stands without {name}", f"state {name} or leave the range out")
+    if not bounds[0] <= value <= bounds[1]:
+        raise refuse(f"{name} lies outside of {name}_range", "write [smallest, largest]")
+
+
+def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:
+    """The document as `model`, or None and everything that is wrong with it."""
+    try:
+        return model.model_validate(document.data), []
+    except ValidationError as error:
+        return None, [_problem(model, document, fault) for fault in error.errors()]
+
+
+def dotted(way: Keys) -> str:
+    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
+    return ".".join(str(key) for key in way)
+
+
+def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
+    tags = (NAMED, SPELLED_OUT, TABLED, "[key]")
+    last = fault["loc"][-1] if fault["loc"] else ""
+    way: Keys = tuple(key for key in fault["loc"] if key not in tags)
+    kind = fault["type"]
+    around = f" in {dotted(way[:-1])}" if way[:-1] else ""
+    if kind == "extra_forbidden":
+        return unknown_key(document, way, known_keys(model, way[:-1]))
+    if kind == "missing":
+        place = document.place_of_key(way[:-1])
+        return Problem(place=place, message=f"key {way[-1]!r} is missing{around}")
+    if last == "[key]" and kind != "refused":
+        expected = [word.strip("' ") for word in context(fault, "expected").split(",")]
+        known = [word.strip("' ") for part in expected for word in part.split(" or ")]
+        return unknown_key(document, way, known)
+    name = dotted(way) or "the file"
+    value = fault["input"]
+    # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
+    of_key = isinstance(value, dict) or last == "[key]"
+    place = document.place_of_key(way) if of_key else document.place(way)
+    if kind == "refused":
+        message, hint = context(fault, "message"), context(fault, "hint")
+        return Problem(place=place, message=f"{name}: {message}", hint=hint)
+    said, hint = rule(fault)
+    hint = hint or way_out(model, way, kind, value)
+    shown = f" = {_shown(value)}" if not isinstance(value, dict | list) else ""
+    return Problem(place=place, message=f"{name}{shown}: {said}", hint=hint)
+
+
+def unknown_key(document: Document, way: Keys, known: list[str]) -> Problem:
+    """The problem of a key that means nothing."""
+    around = f" in {dotted(way[:-1])}" if way[:-1] else ""
+    return Problem(
+        place=document.place_of_key(way),
+        message=f"unknown key {way[-1]!r}{around}",
+        hint=did_you_mean(str(way[-1]), known),
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "(nothing)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,249 @@
+"""What does a table of layers look like, and what is wrong with it?
+
+A model of which only the layers are known. A CSV file with the header of `COLUMNS`, a row a
+parameter tensor, in forward order (`gcsim list models NAME --layers` writes one):
+
+    name,shape,forward_flops
+    # lines like this one and empty lines count for nothing
+    conv1.weight,64x3x11x11,140553600
+    conv1.bias,64,0
+
+or the same rows in the YAML: `layers: [{name: conv1.weight, shape: [64, 3, 11, 11],
+forward_flops: 140553600}, ...]`, which is how a resolved scenario holds them. Every mistake is
+named with its line; nothing is trained, so that gradients are synthetic or recorded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcsim.compressors.registry import compressor_class
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.links.csv_table import shown
+from gcsim.scenarios.reading.document import Document, Keys, read_text
+from gcsim.traces.models.entry import ModelEntry, TableLayer
+from gcsim.traces.models.table import COLUMNS, table_entry
+
+if TYPE_CHECKING:
+    from gcsim.scenarios.scenario import CompressorChoice
+    from gcsim.scenarios.sections.file import LayerRow
+
+MOST_ROWS = 4_000
+"""A resolved scenario holds them all, and is read back."""
+MOST_ELEMENTS = 1 << 40
+"""Of a model: far more than any device holds."""
+MOST_FLOPS = 1 << 62
+_SHOWN = 5
+"""Wrong rows that are named one by one: a wrong separator makes all of them wrong."""
+_NAME = re.compile(r"[^\s,#\"'][^\s,\"']{0,254}")
+_SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)
+_WHOLE = re.compile(r"\d{1,20}", re.ASCII)
+_POWER = re.compile(r"(\d{1,20})(?:\.(\d{1,20}))?[eE]\+?(\d{1,2})", re.ASCII)
+_ROW_HINT = "a row is a name, a shape and FLOPs, such as conv1.weight,64x3x11x11,140553600"
+_HEADER_HINT = f"begin with {','.join(COLUMNS)}; gcsim list models NAME --layers writes a table"
+_FILE_NAME = re.compile(r"\w[\w.-]*")
+
+Named = tuple[str, TableLayer]
+"""A row with its place, for messages."""
+
+
+def tabled_model(
+    document: Document, path: Path, name: str | None
+) -> tuple[ModelEntry | None, list[Problem]]:
+    """The model of a CSV file, or what is wrong with the file.
+
+    `name` is the scenario's name for it; by default the file's without its ending.
+    """
+    place = shown(path)
+    if not path.exists():
+        where = document.place(("model", "layers"))
+        hint = "write one with: gcsim list models NAME --layers > FILE"
+        return None, [Problem(place=where, message=f"model.layers: there is no {place}", hint=hint)]
+    if name is None and not _FILE_NAME.fullmatch(path.stem):
+        where = document.place(("model", "layers"))
+        message = f"model.layers: the file's name {path.stem!r} cannot name a model"
+        return None, [Problem(place=where, message=message, hint="add `name:` beside `layers:`")]
+    try:
+        rows = _read(path, place)
+    except InputError as error:
+        return None, list(error.problems)
+    return _checked(rows, name or path.stem, place)
+
+
+def inline_model(
+    document: Document, rows: Sequence[LayerRow], name: str | None
+) -> tuple[ModelEntry | None, list[Problem]]:
+    """The model of rows that stand in the YAML, or what is wrong with them."""
+    way: Keys = ("model", "layers")
+    named = []
+    problems = []
+    for number, row in enumerate(rows):
+        place = document.place((*way, number))
+        if not _NAME.fullmatch(row.name):
+            problems.append(_bad_name(document.place((*way, number, "name")), row.name))
+        layer = TableLayer(name=row.name, shape=tuple(row.shape), forward_flops=row.forward_flops)
+        named.append((place, layer))
+    if problems:
+        return None, _few(problems)
+    if name is None:
+        hint = "add `name:` beside `layers:`"
+        where = document.place_of_key(way)
+        return None, [
+            Problem(place=where, message="model: a table in the file has no name", hint=hint)
+        ]
+    return _checked(named, name, document.place_of_key(way))
+
+
+def untrainable(
+    document: Document, entry: ModelEntry, source: str, compressors: Sequence[CompressorChoice]
+) -> Iterator[Problem]:
+    """What contradicts a model without code, or gradients without samples."""
+    way: Keys = ("gradients", "source")
+    if entry.layers and source == "live":
+        place = document.values.get(way) or document.place_of_key(("model",))
+        yield Problem(
+            place=place,
+            message=f"model {entry.name!r} is a table of layers: there is nothing to train, so "
+            "its gradients cannot be live",
+            hint="write gradients: {source: synthetic}, or replay a trace of the same tensors",
+        )
+    if source != "synthetic":
+        return
+    for number, choice in enumerate(compressors):
+        if "second_moments" in compressor_class(choice.kind).requires:
+            yield Problem(
+                place=document.place(("compressors", number)),
+                message=f"{choice.label!r} needs second moments of samples' gradients, which "
+                "synthetic gradients do not have",
+                hint="leave it out, or take live gradients, or a trace with --second-moments",
+            )
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _read(path: Path, name: str) -> list[Named]:
+    lines = [
+        (number, line.strip())
+        for number, line in enumerate(read_text(path, name).splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        raise InputError(Problem(place=name, message="is empty", hint=_HEADER_HINT))
+    _check_header(name, *lines[0])
+    if len(lines) == 1:
+        raise InputError(Problem(place=name, message="has a header and no layers", hint=_ROW_HINT))
+    if len(lines) - 1 > MOST_ROWS:
+        message = f"has {len(lines) - 1:,} rows; {MOST_ROWS:,} are the most"
+        raise InputError(Problem(place=name, message=message))
+    rows: list[Named] = []
+    problems: list[Problem] = []
+    for number, line in lines[1:]:
+        try:
+            rows.append((f"{name}:{number}", _row(line)))
+        except ValueError as error:
+            place = f"{name}:{number}"
+            problems.append(Problem(place=place, message=str(error), hint=_ROW_HINT))
+    if problems:
+        raise InputError(_few(problems))
+    return rows
+
+
+def _check_header(name: str, number: int, header: str) -> None:
+    found = tuple(part.strip().lower() for part in header.split(","))
+    if found == COLUMNS:
+        return
+    message = f"{header!r:.60} is not the header {','.join(COLUMNS)}"
+    wrong = [word for word in found if word not in COLUMNS]
+    near = did_you_mean(wrong[0], COLUMNS) if len(found) == len(COLUMNS) and wrong else ""
+    hint = near if near.startswith("did") else _HEADER_HINT
+    raise InputError(Problem(place=f"{name}:{number}", message=message, hint=hint))
+
+
+def _row(line: str) -> TableLayer:
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(COLUMNS):
+        raise ValueError(f"{line!r:.60} has {len(cells)} values, not {len(COLUMNS)}")
+    name, shape, flops = cells
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.40} cannot name a tensor")
+    if not _SIZES.fullmatch(shape):
+        raise ValueError(f"shape {shape!r:.40} is not written like 64x3x11x11")
+    sizes = tuple(int(size) for size in re.split(r"\s*[xX]\s*", shape))
+    if 0 in sizes:
+        raise ValueError(f"shape {shape} of {name} has a size of 0")
+    return TableLayer(name=name, shape=sizes, forward_flops=_flops(flops, name))
+
+
+def _flops(text: str, name: str) -> int:
+    if text.startswith("-"):
+        raise ValueError(f"forward_flops {text:.40} of {name} is negative")
+    power = _POWER.fullmatch(text)
+    if power:
+        digits, behind = power[1], power[2] or ""
+        exponent = int(power[3]) - len(behind)
+        if exponent >= 0:
+            return int(f"{digits}{behind}{'0' * exponent}")
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"forward_flops {text!r:.40} of {name} is not a whole number")
+    return int(text)
+
+
+# --- checking ------------------------------------------------------------------------------------
+
+
+def _checked(
+    rows: Sequence[Named], name: str, place: str
+) -> tuple[ModelEntry | None, list[Problem]]:
+    """What no single row shows."""
+    problems = []
+    first: dict[str, str] = {}
+    for where, row in rows:
+        if row.name in first:
+            message = f"two tensors are named {row.name!r}"
+            hint = f"first at {first[row.name]}; names are unique in a model"
+            problems.append(Problem(place=where, message=message, hint=hint))
+        first.setdefault(row.name, where)
+        if row.forward_flops > MOST_FLOPS:
+            message = f"forward_flops of {row.name} are more than {MOST_FLOPS:.1e}"
+            problems.append(Problem(place=where, message=message))
+    elements = sum(math.prod(row.shape) for _, row in rows)
+    if elements > MOST_ELEMENTS:
+        message = f"a model of {elements:.3g} elements is more than any device holds"
+        problems.append(Problem(place=place, message=message, hint="check the shapes"))
+    if problems:
+        return None, _few(problems)
+    return table_entry(name, (row for _, row in rows)), []
+
+
+def _bad_name(place: str, name: str) -> Problem:
+    return Problem(place=place, message=f"{name!r:.40} cannot name a tensor")
+
+
+def _few(problems: list[Problem]) -> list[Problem]:
+    if len(problems) <= _SHOWN:
+        return problems
+    left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
+    return [*problems[:_SHOWN], Problem(place=problems[_SHOWN].place, message=left)]
+
+
+def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:
+    """How the tensors of a trace differ from a table's, in words; None where they agree."""
+    table = {row.name: row.shape for row in entry.layers}
+    trace = {name: tuple(shape) for name, shape in parameters}
+    text: Callable[[tuple[int, ...]], str] = lambda shape: str(list(shape))  # noqa: E731
+    for name, shape in trace.items():
+        if name not in table:
+            return f"it has a tensor {name!r}, the table has none of that name"
+        if table[name] != shape:
+            return f"its {name!r} is {text(shape)}, the table's {text(table[name])}"
+    for name in table:
+        if name not in trace:
+            return f"it has no tensor {name!r}, the table has"
+    if list(table) != list(trace):
+        return "its tensors stand in another order"
+    return None

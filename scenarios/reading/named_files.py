@@ -1,0 +1,225 @@
+"""Which links and devices of a scenario stand in files of their own, and what do those say?
+
+    cluster:
+      network: my_link.yaml                    # the file's one link
+      intra_node: my_links.yaml:pcie           # one of several, by name
+      cards: {3: {like: my_link.yaml, latency: 80 us}}
+      device: my_gpu.yaml
+
+A name that ends in .yaml or .yml is a file; what follows a colon is an entry of it. A path in a
+scenario's file counts from that file's folder, one of an option from where the user is. The files
+are written like the catalogue's, with a table `links:` or `devices:`; an entry may say `like:` with
+an entry of the catalogue, or of the file above it. A link comes into the scenario by value; a
+device as its file, its name and a fingerprint, so that a changed file is noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios import catalog
+from gcsim.scenarios.links.csv_table import shown
+from gcsim.scenarios.links.fields import over
+from gcsim.scenarios.links.plain import plain_link
+from gcsim.scenarios.links.rate_trace import read_traces
+from gcsim.scenarios.links.section import LinkSection, changed_link
+from gcsim.scenarios.reading.checking import Section, check, dotted
+from gcsim.scenarios.reading.document import Document, Keys, read_file
+from gcsim.simulator.cluster import TransportName
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.network.links import Link
+
+_FILE = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.*))?", re.DOTALL)
+_LINKS: tuple[Keys, ...] = (
+    ("cluster", "network"),
+    ("cluster", "intra_node"),
+    ("cluster", "racks", "uplink"),
+    ("cluster", "collectives", "server_network"),
+)
+"""Where a link may stand, beside the cards."""
+_DEVICE: Keys = ("cluster", "device")
+
+Value = TypeVar("Value", Link, Device)
+
+
+class _LinkTable(Section):
+    links: dict[str, LinkSection]
+
+
+def names_a_file(text: object) -> bool:
+    """Whether a name is that of a file, not of an entry of the catalogue."""
+    return isinstance(text, str) and _FILE.fullmatch(text) is not None
+
+
+def read_link(text: str, folder: Path, transport: TransportName | None = None) -> tuple[Link, Path]:
+    """The link that `FILE.yaml` or `FILE.yaml:NAME` names, as a transport finds it, and the file.
+
+    Raises `InputError`: no such file or entry, several entries and none named, or the file's
+    mistakes, each with its line and column.
+    """
+    return _read(text, folder, "link", functools.partial(_links, transport=transport))
+
+
+def read_device(text: str, folder: Path) -> tuple[Device, Path]:
+    """The device that `FILE.yaml` or `FILE.yaml:NAME` names, and the file; as `read_link`."""
+    return _read(text, folder, "device", _devices)
+
+
+def device_in(file: str, name: str) -> Device:
+    """The device of that name in a file, by its absolute path; raises `InputError`."""
+    return read_device(f"{file}:{name}", Path("/"))[0]
+
+
+def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
+    """Put what named files say in the place of their names.
+
+    Parameters
+    ----------
+    document, path
+        A scenario, before it is checked, and the file it was read from.
+
+    Returns
+    -------
+    By setting, the absolute path of the file that was read; and what is wrong with files, each
+    problem with its place in that file. Something valid stands in the place of what is wrong.
+    """
+    files: dict[str, str] = {}
+    problems: list[Problem] = []
+    for holder, way in _places(document.data):
+        key = way[-1]
+        try:
+            if way == _DEVICE:
+                found = _device_section(document, way, holder[key], path)
+            else:
+                found = _link_section(document, way, holder[key], path)
+        except InputError as error:
+            inner = ("file" if way == _DEVICE else "like",)
+            at = document.place((*way, *inner) if isinstance(holder[key], dict) else way)
+            problems += [
+                problem if problem.place else replace(problem, place=at)
+                for problem in error.problems
+            ]
+            holder[key] = next(iter(catalog.devices() if way == _DEVICE else catalog.links()))
+            continue
+        if found is not None:
+            holder[key], files[dotted(way)] = found
+    return files, problems
+
+
+def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
+    """What holds a link or a device, and the way to it."""
+    for way in (*_LINKS, _DEVICE):
+        holder = _within(data, way[:-1])
+        if way[-1] in holder:
+            yield holder, way
+    cards = _within(data, ("cluster", "cards"))
+    for node in list(cards):
+        yield cards, ("cluster", "cards", node)
+
+
+def _within(data: Any, way: Keys) -> dict[Any, Any]:
+    for key in way:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}
+
+
+def _link_section(
+    document: Document, way: Keys, value: Any, path: Path
+) -> tuple[dict[str, Any], str] | None:
+    named = _within(document.data, ("cluster", "collectives")).get("transport")
+    transport = next((known for known in get_args(TransportName) if known == named), None)
+    if isinstance(value, str) and names_a_file(value):
+        link, file = read_link(value, folder_of(document, way, path), transport)
+        return plain_link(link), str(file)
+    if isinstance(value, dict) and names_a_file(value.get("like")):
+        base, file = read_link(value["like"], folder_of(document, (*way, "like"), path), transport)
+        stated = {key: given for key, given in value.items() if key != "like"}
+        return changed_link(base, stated), str(file)
+    return None
+
+
+def _device_section(
+    document: Document, way: Keys, value: Any, path: Path
+) -> tuple[dict[str, Any], str] | None:
+    if isinstance(value, str) and names_a_file(value):
+        device, file = read_device(value, folder_of(document, way, path))
+        fingerprint = catalog.fingerprint(device)
+        section = {"file": str(file), "name": device.name, "fingerprint": fingerprint}
+        return section, str(file)
+    if isinstance(value, dict) and names_a_file(value.get("file")):
+        folder = folder_of(document, (*way, "file"), path)
+        name = value.get("name")
+        device, file = read_device(f"{value['file']}:{name}" if name else value["file"], folder)
+        return {**value, "file": str(file), "name": device.name}, str(file)
+    return None
+
+
+def folder_of(document: Document, way: Keys, path: Path) -> Path:
+    """A path in the file counts from the file's folder, one of an option from where one is."""
+    from_option = document.values.get(way, "").startswith("--set")
+    return Path.cwd() if from_option else path.resolve().parent
+
+
+def _read(
+    text: str, folder: Path, kind: str, read: Callable[[Path], Mapping[str, Value]]
+) -> tuple[Value, Path]:
+    match = _FILE.fullmatch(text)
+    assert match is not None  # noqa: S101  # `names_a_file`
+    path = (folder / match["path"]).resolve()
+    if not path.is_file():
+        message = f"there is no file {shown(path)}"
+        hint = "a path counts from the scenario file's folder, with --set from where you are"
+        raise InputError(Problem(message=message, hint=hint))
+    entries = read(path)
+    name = match["name"]
+    if name is None:
+        if len(entries) != 1:
+            message = f"{shown(path)} has {len(entries)} {kind}s: {', '.join(entries)}"
+            hint = f"name one: {match['path']}:{next(iter(entries), 'NAME')}"
+            raise InputError(Problem(message=message, hint=hint))
+        name = next(iter(entries))
+    if name not in entries:
+        message = f"{shown(path)} has no {kind} {name!r}"
+        raise InputError(Problem(message=message, hint=did_you_mean(name, entries)))
+    return entries[name], path
+
+
+def _links(path: Path, transport: TransportName | None) -> Mapping[str, Link]:
+    document = read_file(path, shown(path))
+    _inherit_above(document)
+    table, problems = check(_LinkTable, document)
+    if table is not None:
+        problems += read_traces(table, document, path)
+    if problems or table is None:
+        raise InputError(document.sorted(problems))
+    return {
+        name: replace(section.build(path.name, transport), name=name)
+        for name, section in table.links.items()
+    }
+
+
+def _inherit_above(document: Document) -> None:
+    """Complete entries that are like one above them in the file; others are the catalogue's."""
+    entries = _within(document.data, ("links",))
+    for number, (name, entry) in enumerate(list(entries.items())):
+        above = list(entries)[:number]
+        if isinstance(entry, dict) and entry.get("like") in above:
+            base = entries[entry["like"]]
+            own = {key: value for key, value in entry.items() if key != "like"}
+            entries[name] = over(base, own) if isinstance(base, dict) else own
+
+
+def _devices(path: Path) -> Mapping[str, Device]:
+    stamp = path.stat()
+    return _cached_devices(path, stamp.st_mtime_ns, stamp.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_devices(path: Path, _changed: int, _size: int) -> Mapping[str, Device]:
+    return catalog.read_devices(path, like_shipped=True)

@@ -1,0 +1,114 @@
+"""What does `--set cluster.nodes=8` change? One value of a document, before it is checked.
+
+The way is dotted, a list's entry is counted from 0 (`compressors.1.ratio=0.05`), the value is
+YAML (`cluster.nodes=[1, 2]`). A name is spelled out where that is needed: setting
+`cluster.network.latency` on `network: 10gbe` means the link `10gbe` with another latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gcsim.errors import InputError, Problem
+from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.reading.document import Document, Keys, read
+
+_LINKS: tuple[Keys, ...] = (
+    ("cluster", "network"),
+    ("cluster", "intra_node"),
+    ("cluster", "racks", "uplink"),
+    ("cluster", "collectives", "server_network"),
+)
+"""Where the name of a link may stand, beside the cards."""
+
+
+def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
+    """Change `document` in the order given; what could not be changed comes back."""
+    if isinstance(overrides, Mapping):
+        pairs = list(overrides.items())
+    else:
+        pairs = []
+        for assignment in overrides:
+            key, equals, text = assignment.partition("=")
+            if not equals:
+                problem = Problem(
+                    place=f"--set {assignment}", message="no value", hint="write --set key=value"
+                )
+                return [problem]
+            pairs.append((key.strip(), text))
+    return [problem for key, text in pairs for problem in _set(document, key, text)]
+
+
+def _set(document: Document, key: str, text: str) -> list[Problem]:
+    place = f"--set {key}"
+    try:
+        given = read(text, place, position=False) if text.strip() else Document(place, None)
+    except InputError as error:
+        return list(error.problems)
+    found = _container(document, key, place)
+    if isinstance(found, Problem):
+        return [found]
+    container, way = found
+    container[way[-1]] = given.data
+    document.forget(way)
+    document.keys[way] = place
+    for inner in {(), *given.values}:
+        document.values[(*way, *inner)] = place
+    for inner in given.keys:
+        document.keys[(*way, *inner)] = place
+    return []
+
+
+def _container(document: Document, key: str, place: str) -> tuple[Any, Keys] | Problem:
+    """The dict or list that holds what `key` names, and the way to that."""
+    current, way = document.data, Keys()
+    words = key.split(".")
+    for number, word in enumerate(words):
+        last = number == len(words) - 1
+        step: str | int = word
+        if isinstance(current, list):
+            if not (word.isascii() and word.isdigit() and int(word[:9]) < len(current)):
+                size = len(current)
+                message = (
+                    f"{dotted(way)} has no entry {word!r}: it has {size}, from 0 to {size - 1}"
+                )
+                return Problem(place=place, message=message)
+            step = int(word)
+        elif not isinstance(current, dict):
+            message = f"{dotted(way)} is a single value: it holds no {word!r}"
+            return Problem(place=place, message=message)
+        if not word:
+            return Problem(place=place, message="a word between two dots is missing")
+        way = (*way, step)
+        if not last:
+            current = _descend(document, current, way, place)
+    return (current if isinstance(current, dict | list) else {}, way)
+
+
+def _descend(document: Document, container: Any, way: Keys, place: str) -> Any:
+    step = way[-1]
+    value = container.get(step) if isinstance(container, dict) else container[step]
+    spelled_out = _spelled_out(way, value)
+    if spelled_out is not value:
+        where = document.values.get(way, place)
+        container[step] = spelled_out
+        document.keys.setdefault(way, where)
+        document.values[way] = where
+        for key in spelled_out:
+            document.keys[(*way, key)] = document.values[(*way, key)] = where
+    return spelled_out
+
+
+def _spelled_out(way: Keys, value: Any) -> Any:
+    """A mapping in the place of nothing, or of a name that stands for one."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        if len(way) == 2 and way[0] == "compressors":
+            return {"kind": value}
+        if way in _LINKS or (len(way) == 3 and way[:2] == ("cluster", "cards")):
+            return {"like": value}
+        if way == ("model",):
+            return {"build": value}
+    return value

@@ -1,0 +1,1 @@
+"""The stages of a run, and what stands in its result."""

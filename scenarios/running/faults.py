@@ -1,0 +1,148 @@
+"""What does a run keep of its speed when nodes die and come back?
+
+Each set of survivors is a cluster of its own: the nodes that are left close up in order, with their
+cards, their slowness and that of their workers, and its iteration is predicted as any other's.
+`simulator.faults` puts the iterations one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from gcsim.scenarios.result import FaultyRuns, Outage, Progress
+from gcsim.scenarios.running.simulate import Simulated
+from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.clock import Picoseconds, picoseconds, seconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.faults import FaultyRun, Missing, Needed, run_with_faults
+from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.training import Training
+from gcsim.traces.profile import TrafficProfile
+
+SERVED = "parameter server"
+"""Stands in the titles of the algorithms in which nobody waits for the dead."""
+
+
+def with_faults(
+    scenario: Scenario,
+    profile: TrafficProfile,
+    compute: ComputeTimes,
+    prediction: Prediction,
+    nodes: int,
+) -> FaultyRun | None:
+    """The run of `scenario.training.faults` on `nodes` nodes; None where the scenario has none.
+
+    `prediction` is that of the whole cluster. A method whose every collective goes through
+    parameter servers, or that never communicates, waits for nobody but the nodes that its servers
+    are on.
+    """
+    faults = scenario.training_at(nodes).faults
+    if faults is None:
+        return None
+
+    @cache
+    def iteration(missing: Missing) -> Picoseconds:
+        if not missing:
+            return picoseconds(prediction.iteration)
+        cluster, training = survivors(scenario, nodes, missing)
+        left = predict(
+            profile, cluster, compute, training=training, seed=scenario.seed, spans=False
+        )
+        return picoseconds(left.iteration)
+
+    devices = scenario.cluster.devices_per_node
+    return run_with_faults(
+        faults,
+        nodes=nodes,
+        samples_per_node=devices * scenario.batch_size * scenario.training.accumulation,
+        iteration=iteration,
+        needed=needed_nodes(scenario.cluster_at(nodes), prediction.algorithms),
+    )
+
+
+def faulty_runs(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    simulated: Sequence[Sequence[Simulated]],
+    compute: ComputeTimes,
+) -> list[list[FaultyRun | None]]:
+    """`with_faults` of each method and size, as `simulated` is."""
+    return [
+        [
+            with_faults(scenario, profile, compute, found.prediction, nodes)
+            for nodes, found in zip(scenario.node_counts, of_sizes, strict=True)
+        ]
+        for profile, of_sizes in zip(profiles, simulated, strict=True)
+    ]
+
+
+def told_faults(
+    scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
+) -> FaultyRuns | None:
+    """What each method gets done at the largest size, for the figure; `faulty` is by method, then
+    by size."""
+    faults = scenario.training_at(scenario.node_counts[-1]).faults
+    if faults is None:
+        return None
+    return FaultyRuns(
+        horizon_s=float(faults.horizon),
+        nodes=scenario.node_counts[-1],
+        outages=tuple(
+            Outage(
+                node=death.node,
+                start_s=float(death.at),
+                end_s=None if death.down is None else float(death.at + death.down),
+            )
+            for death in sorted(faults.deaths, key=lambda death: (death.at, death.node))
+        ),
+        progress=tuple(
+            Progress(
+                label=choice.label,
+                stretches=tuple(
+                    (seconds(start), seconds(end), count) for start, end, count in run.stretches
+                ),
+            )
+            for choice, of_sizes in zip(scenario.compressors, faulty, strict=True)
+            if (run := of_sizes[-1]) is not None
+        ),
+    )
+
+
+def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
+    """Without which nodes a method cannot go on whose traffic these algorithms carry (titles): all
+    in collectives; with parameter servers those that they are on, server s on the node that is the
+    s-th of those that are left, counted round."""
+    chosen = cluster.collectives
+    together = not all(SERVED in title for title in algorithms)
+    on_nodes = cluster.servers if algorithms and chosen.server_hosts == "nodes" else 0
+
+    def needed(missing: Missing) -> Sequence[int]:
+        left = [node for node in range(cluster.nodes) if node not in missing]
+        return left if together else left[:on_nodes]
+
+    return needed
+
+
+def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster, Training]:
+    """The cluster and the training without those nodes, which there must be some of."""
+    left = [node for node in range(nodes) if node not in missing]
+    place = {node: number for number, node in enumerate(left)}
+    cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
+    collectives = cluster.collectives  # as many servers as before, on the nodes that are left
+    if cluster.servers:
+        collectives = replace(collectives, servers=cluster.servers)
+    cards = {place[node]: card for node, card in cluster.cards.items() if node in place}
+    slow = {place[node]: factor for node, factor in training.slow_nodes.items() if node in place}
+    devices = cluster.devices_per_node
+    ranks = {
+        place[rank // devices] * devices + rank % devices: factor
+        for rank, factor in training.slow_workers.items()
+        if rank // devices in place
+    }
+    return (
+        replace(cluster, nodes=len(left), cards=cards, collectives=collectives),
+        replace(training, slow_nodes=slow, slow_workers=ranks, faults=None),
+    )

@@ -1,0 +1,171 @@
+"""Making the gradients that a scenario asks for: trained here, or read from a trace."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gcsim.compressors.registry import compressor_class
+from gcsim.errors import InputError, Problem, TraceError
+from gcsim.files import cache_folder
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.reading.model_table import misfit
+from gcsim.scenarios.scenario import (
+    LiveGradients,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
+from gcsim.scenarios.sections.file import RECORDED
+from gcsim.scenarios.sections.passes import check_passes
+from gcsim.scenarios.sections.synthetic import check_synthetic, open_synthetic
+from gcsim.traces.models.registry import MODELS
+
+if TYPE_CHECKING:
+    from gcsim.traces.storage.store import Trace
+    from gcsim.traces.synthetic.gradients import SyntheticTrace
+
+
+def record(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    iterations: int | None = None,
+    workers: int | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+    max_bytes: int | None = None,
+    second_moments: bool = False,
+    times: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
+
+    With `times` also how long forward and backward take here, and when each gradient is ready:
+    what `compute: {recorded: true}` replays.
+
+    Raises `InputError` when the scenario replays a trace, the folder exists, or the disk is full;
+    nothing is left behind then.
+    """
+    from gcsim.traces.recording.model_traces import record_live
+
+    live = scenario.gradients
+    if not isinstance(live, LiveGradients):
+        raise InputError(
+            f"{scenario.name} trains nothing here: its gradients are stored or synthetic; "
+            "recording needs gradients: {source: live}"
+        )
+    watcher = progress or SilentProgress()
+    live_iterations = iterations or live.iterations
+    live_workers = workers or live.workers
+    with watcher.task("gradients", live.warmup_steps + live_iterations * live_workers) as task:
+        reported = 0
+
+        def advance(description: str, done: int, _total: int) -> None:
+            nonlocal reported
+            task.advance(done - reported, note=description)
+            reported = done
+
+        return record_live(
+            model=scenario.model,
+            batch_size=scenario.batch_size,
+            workers=live_workers,
+            warmup_steps=live.warmup_steps,
+            iterations=live_iterations,
+            learning_rate=live.learning_rate,
+            momentum=live.momentum,
+            device=live.device,
+            seed=scenario.seed,
+            second_moments=second_moments,
+            times=times,
+            dtype=dtype,
+            folder=folder,
+            max_bytes=max_bytes,
+            progress=advance,
+        )
+
+
+def check_trace(scenario: Scenario) -> None:
+    """Raise `InputError` when the scenario cannot replay its trace or its measured times, or
+    cannot draw from its fit.
+
+    A trace that is damaged or edited is the only problem that is told; of one that is whole,
+    every way in which it does not fit the scenario is. Done on every run, also when all profiles
+    are cached: a result must not claim a trace that is no longer there.
+    """
+    source = scenario.gradients
+    if isinstance(source, RecordedGradients):
+        from gcsim.traces.storage.store import Trace
+
+        problems = [
+            Problem(place=str(source.trace), message=message, hint=hint)
+            for message, hint in _misfits(scenario, source, Trace.open(source.trace))
+        ]
+        if problems:
+            raise TraceError(problems)
+    check_synthetic(scenario)
+    check_passes(scenario)
+
+
+def _misfits(
+    scenario: Scenario, source: RecordedGradients, trace: Trace
+) -> Iterator[tuple[str, str]]:
+    """What is wrong, and what to do instead. Another model or batch is another training step."""
+    facts = trace.facts
+    if scenario.model.layers:  # a table is known by its tensors, not by its name
+        differs = misfit(scenario.model, trace.parameters)
+        if differs:
+            yield (
+                f"is a trace of another model, {facts.name!r}, than the table: {differs}",
+                "give the table the trace's tensors, or set model: recorded",
+            )
+    elif facts.name != scenario.model.name:
+        yield (
+            f"holds gradients of {facts.name!r}, the scenario trains {scenario.model.name!r}",
+            f"set model: {facts.name if facts.name in MODELS else RECORDED} or record another "
+            "trace",
+        )
+    if facts.samples_per_worker != scenario.batch_size:
+        yield (
+            f"was recorded with {facts.samples_per_worker} samples a worker, the scenario has "
+            f"batch_size {scenario.batch_size}",
+            f"set batch_size: {facts.samples_per_worker} or record again",
+        )
+    if source.workers is not None and source.workers > trace.workers:
+        yield (
+            f"holds gradients of {trace.workers} workers, the scenario asks for {source.workers}",
+            f"set gradients.workers to at most {trace.workers} or record more",
+        )
+    needing = [
+        choice.label
+        for choice in scenario.compressors
+        if "second_moments" in compressor_class(choice.kind).requires
+    ]
+    if needing and not trace.has_second_moments:
+        yield (
+            f"holds no second moments, which are needed by {', '.join(map(repr, needing))}",
+            "record again with --second-moments or leave that compressor out",
+        )
+
+
+@contextmanager
+def open_gradients(
+    scenario: Scenario, *, second_moments: bool, progress: Progress
+) -> Iterator[Trace | SyntheticTrace]:
+    """The scenario's gradients as a trace; live ones lie in a temporary folder until the end."""
+    from gcsim.traces.storage.store import Trace
+
+    source = scenario.gradients
+    if isinstance(source, RecordedGradients):
+        yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it
+        return
+    if isinstance(source, SyntheticGradients):
+        yield open_synthetic(scenario, source)
+        return
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gradients-", dir=cache_folder()) as temporary:
+        folder = Path(temporary) / "trace"
+        record(scenario, folder, second_moments=second_moments, progress=progress)
+        yield Trace.open(folder, verify=False)

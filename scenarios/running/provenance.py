@@ -1,0 +1,200 @@
+"""Where do the numbers of a result come from? Versions, seeds, hashes, sources.
+
+Plain values, the same for the same scenario and seed on the same machine: no date, no path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import gcsim
+from gcsim.scenarios.links.section import link_facts
+from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.running.kernel_use import COEFFICIENTS, use
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings
+from gcsim.scenarios.uncertainty.figures import PASSES, Input
+from gcsim.simulator.clock import seconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.device import KernelRate
+from gcsim.simulator.devices.price_sources import price_sources
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Link
+from gcsim.traces.profile import TrafficProfile
+
+if TYPE_CHECKING:
+    from gcsim.simulator.predict import Prediction
+
+
+def provenance(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    keys: Sequence[str],
+    compute: ComputeTimes,
+    predictions: Sequence[Sequence[Prediction]],
+    *,
+    inputs: Sequence[Input] = (),
+) -> dict[str, Any]:
+    """The `provenance` part of `results.json`."""
+    cluster = scenario.cluster
+    resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
+    return {
+        "versions": {
+            "gcsim": gcsim.__version__,
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "numpy", "simpy")},
+        },
+        "seed": scenario.seed,
+        "scenario_sha256": hashlib.sha256(resolved.encode()).hexdigest(),
+        "profiles": {
+            choice.label: key for choice, key in zip(scenario.compressors, keys, strict=True)
+        },
+        "gradients": profiles[0].gradients,
+        "steps_run": {
+            choice.label: {phase.name: len(phase.steps) for phase in profile.phases}
+            for choice, profile in zip(scenario.compressors, profiles, strict=True)
+        },
+        "compute": _compute(scenario, compute),
+        "kernels": _kernels(scenario, profiles),
+        "links": _links(cluster),
+        "transport": cluster.collectives.transport,
+        "averages": _averages(scenario),
+        "estimates": _estimates(cluster, profiles, compute, inputs),
+        "algorithms": {
+            choice.label: sorted({name for size in sizes for name in size.algorithms})
+            for choice, sizes in zip(scenario.compressors, predictions, strict=True)
+        },
+    }
+
+
+def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
+    """The times that were simulated, and the coefficients of the catalogue that made them."""
+    device = scenario.cluster.device
+    facts: dict[str, object] = {
+        "source": compute.provenance,
+        "estimate": compute.estimate,
+        "forward_s": seconds(compute.forward),
+        "backward_s": seconds(compute.backward),
+    }
+    if scenario.compute is not None:
+        return facts  # measured by the user: nothing of the catalogue is in them
+    return {
+        **facts,
+        "precision": scenario.training.precision,
+        **dict(compute.figures),
+        "backward_over_forward": device.backward_over_forward,
+    }
+
+
+def _kernels(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> dict[str, object]:
+    """How kernels were priced, and how much of that was measured on the device: for a mean step
+    of all workers, in seconds."""
+    cluster, device = scenario.cluster, scenario.cluster.device
+    by_name = "by name where it was measured, else by class" if device.primitives else "by class"
+    return {
+        "method": f"metered: torch kernels counted between collectives, priced {by_name}",
+        "device": device.title,
+        "classes": {kind: _kernel_class(rate) for kind, rate in device.kernels.items()},
+        "measured_by_name": len(device.primitives),
+        "priced_s": {
+            choice.label: price_sources(profile, device, cluster.workers)
+            for choice, profile in zip(scenario.compressors, profiles, strict=True)
+        },
+    }
+
+
+def _kernel_class(rate: KernelRate) -> dict[str, object]:
+    """What a kernel of this class was priced with; None where a coefficient does not apply."""
+    return {
+        "source": rate.source,
+        "estimate": rate.estimate,
+        "launch_s": rate.launch,
+        "bandwidth_bytes_per_s": rate.bandwidth,
+        "flop_rate_per_s": rate.flop_rate,
+    }
+
+
+def _links(cluster: Cluster) -> dict[str, object]:
+    """By what they connect; under `cards` every kind of card with its nodes."""
+    kinds: dict[Link, list[int]] = {}
+    for node, card in sorted(cluster.cards.items()):
+        kinds.setdefault(card, []).append(node)
+    found: dict[str, object] = {}
+    for way, link in links_of(cluster).items():
+        if way[:2] == ("cluster", "cards"):
+            found["cards"] = [{"nodes": nodes, **link_facts(card)} for card, nodes in kinds.items()]
+        else:
+            found["rack_uplink" if way[-1] == "uplink" else str(way[-1])] = link_facts(link)
+    return found
+
+
+def _averages(scenario: Scenario) -> dict[str, object] | None:
+    """Why iterations differ, and over how many the times are means; None where all are alike."""
+    random = random_settings(scenario.cluster, scenario.training)
+    timed = timed_settings(scenario.cluster)
+    if not random and not timed:
+        return None
+    return {
+        "iterations": scenario.training.iterations,
+        "random": [dotted(way) for way in random],
+        "changing_with_time": [dotted(way) for way in timed],
+        "seed": scenario.seed,
+    }
+
+
+def _estimates(
+    cluster: Cluster,
+    profiles: Sequence[TrafficProfile],
+    compute: ComputeTimes,
+    inputs: Sequence[Input],
+) -> list[dict[str, object]]:
+    """The figures behind these results that were neither measured on that hardware nor stated by
+    the user, or that have a range: in which the truth is expected, None where nobody said."""
+    found: list[dict[str, object]] = [
+        {"setting": dotted(way)} for way, link in links_of(cluster).items() if link.estimate
+    ]
+    device = cluster.device
+    needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
+    for kind, rate in device.kernels.items():
+        for name, words in COEFFICIENTS.items():
+            value, bounds = getattr(rate, name), getattr(rate, f"{name}_range")
+            if (kind, name) in needed and value is not None and (rate.estimate or bounds):
+                found.append(
+                    {
+                        "setting": "cluster.device",
+                        "kernels": kind,
+                        "figure": words.name,
+                        "value": value,
+                        "unit": words.unit,
+                        "range": None if bounds is None else list(bounds),
+                    }
+                )
+    bounds = {one.main.way: [one.main.low, one.main.high] for one in inputs}
+    if compute.estimate or PASSES in bounds:
+        found.append(
+            {
+                "setting": "compute",
+                "figure": "forward and backward",
+                "value": seconds(compute.total),
+                "unit": "s",
+                "range": bounds.get(PASSES),
+            }
+        )
+    found += [
+        {
+            "setting": dotted(tuple(map(str, figure.way))),
+            "figure": figure.field,
+            "value": float(figure.stated),
+            "unit": one.unit,
+            "range": [figure.low, figure.high],
+        }
+        for one in inputs
+        for figure in one.figures
+        if figure.way != PASSES and figure.way[:2] != ("cluster", "device")
+    ]
+    return found

@@ -1,0 +1,165 @@
+"""What does a row of the result say? From predictions to the plain values of `results.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.running.simulate import Simulated
+from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.faults import FaultyRun
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Noise
+from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
+
+LOW, HIGH = 10, 90
+"""Percentiles over the drawn worlds."""
+
+
+def make_rows(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    simulated: Sequence[Sequence[Simulated]],
+    compute: ComputeTimes,
+    faulty_runs: Sequence[Sequence[FaultyRun | None]],
+) -> tuple[Row, ...]:
+    """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
+    size, `compute` is that of the device as the catalogue has it."""
+    dense = scenario.dense
+    samples = scenario.batch_size * scenario.training.accumulation
+    uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
+    alone = _one_device(scenario, uncompressed, compute)
+    rows = []
+    for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
+        of_sizes = simulated[number]
+        method = compressor_class(choice.kind)
+        parameters = check_parameters(choice.kind, choice.parameters)
+        scale_free = method.laws(parameters).scale_free
+        for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
+            times = found.prediction
+            workers = nodes * scenario.cluster.devices_per_node
+            throughput = workers * samples / times.iteration
+            wire = profile.wire_bytes(workers)
+            faulty = faulty_runs[number][size]
+            baseline = None if dense is None else simulated[dense][size]
+            rows.append(
+                Row(
+                    compressor=choice.kind,
+                    label=choice.label,
+                    nodes=nodes,
+                    workers=workers,
+                    iteration_s=times.iteration,
+                    forward_s=times.forward,
+                    backward_s=times.backward,
+                    encode_s=times.encode,
+                    communication_s=times.communication,
+                    exposed_communication_s=times.exposed,
+                    decode_s=times.decode,
+                    throughput_samples_per_s=throughput,
+                    speedup_vs_dense=None
+                    if baseline is None
+                    else baseline.prediction.iteration / times.iteration,
+                    scaling_efficiency=throughput / (workers * (samples / alone)),
+                    wire_bytes_per_worker=wire,
+                    compression_ratio=profile.model.gradient_bytes / wire if wire else None,
+                    nmse=None if scale_free else profile.quality.nmse,
+                    cosine_similarity=profile.quality.cosine_similarity,
+                    steps_run=sum(len(phase.steps) for phase in profile.phases),
+                    memory=method.memory(parameters),
+                    period=profile.period,
+                    optimizer_s=times.optimizer,
+                    input_s=times.input,
+                    iteration_p5_s=times.iteration_p5,
+                    iteration_p95_s=times.iteration_p95,
+                    throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
+                    lost_to_faults_s=faulty.lost if faulty else None,
+                    iteration_error_s=times.iteration_error,
+                    algorithms="; ".join(times.algorithms),
+                    via=choice.via,
+                    iterations=times.iterations,
+                    iteration_batches_s=times.batches,
+                    **_over_draws(found, baseline, [one[size] for one in simulated]),
+                )
+            )
+    return tuple(rows)
+
+
+def _over_draws(
+    found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
+) -> dict[str, Any]:
+    """What the drawn worlds say of a row: each compares methods in one and the same world."""
+    if not found.draws:
+        return {}
+    times = np.array(found.draws)
+    fastest = np.array([one.draws for one in of_size]).min(axis=0)
+    ring, tree = found.either or (None, None)
+    low, high = np.percentile(times, (LOW, HIGH))
+    said: dict[str, Any] = {
+        "iteration_draws_s": found.draws,
+        "iteration_low_s": min([float(low), *(found.either or ())]),
+        "iteration_high_s": max([float(high), *(found.either or ())]),
+        "iteration_ring_s": ring,
+        "iteration_tree_s": tree,
+        "probability_fastest": float(np.mean(times <= fastest)),
+    }
+    if dense is not None:
+        speedups = np.array(dense.draws) / times
+        low, median, high = np.percentile(speedups, (LOW, 50, HIGH))
+        shapes = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
+        if dense.either is None and found.either is None:
+            shapes = []
+        said |= {
+            "speedup_low": min([float(low), *shapes]),
+            "speedup_median": float(median),
+            "speedup_high": max([float(high), *shapes]),
+            "probability_pays": float(np.mean(speedups > 1)),
+        }
+    return said
+
+
+def _ends(found: Simulated) -> tuple[float, float]:
+    """With rings and with trees; as stated where NCCL has no doubt."""
+    return found.either or (found.prediction.iteration,) * 2
+
+
+def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> float:
+    """Seconds an iteration of uncompressed training on one device, which has nobody to talk to.
+
+    With a dense profile that is DDP with a single worker (it still fills its buckets); without
+    one, what a step takes beside its exchange. The device is one that is not slow.
+
+    In expectation, so that no luck of its own is in it: nothing is drawn, the device computes at
+    its mean pace. That is exact where it only computes; where it also waits (for input, or for a
+    side stream), the mean of the longer of two times is taken for the longer of their means.
+    """
+    alone = replace(scenario.cluster_at(1), devices_per_node=1)
+    pace = Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
+    training = replace(
+        scenario.training,
+        slow_nodes={} if pace == 1 else {0: pace},
+        slow_workers={},
+        noise=None,
+        faults=None,
+    )
+    seed = scenario.seed
+    return predict(profile, alone, compute, training=training, seed=seed, spans=False).iteration
+
+
+def mean_pace(noise: Noise) -> Fraction:
+    """How many times as long a worker computes, in expectation; the variation has mean 1."""
+    return 1 + noise.slow_probability * (noise.slow_factor - 1)
+
+
+def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
+    """A method that computes and sends nothing, for the same model and buckets."""
+    nothing = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
+    step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
+    phase = Phase(name="step", count=1, steps=(step,))
+    return replace(profile, period=1, phases=(phase,), order=(0,))

@@ -1,0 +1,197 @@
+"""How long does every method take at every size, as stated and in each drawn world?
+
+What is stated is predicted exactly; where times are random, methods between which luck decides over
+more iterations (`uncertainty/close_pairs.py`). A drawn world (`uncertainty/worlds.py`) changes that
+by as much as it changes an approximation (`uncertainty/approximation.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from gcsim.scenarios.progress import Progress
+from gcsim.scenarios.result import UncertainInput
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.close_pairs import told_apart
+from gcsim.scenarios.uncertainty.collective_times import Column
+from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, value
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.predict import Prediction, carriers, predict
+from gcsim.simulator.steps.averages import Averager
+from gcsim.simulator.training import Training
+from gcsim.traces.profile import TrafficProfile
+
+MATTERS = 1e-6
+"""By this share of an iteration an input must move one at least, somewhere, to be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """One method at one size."""
+
+    prediction: Prediction
+    """As stated."""
+    draws: tuple[float, ...] = ()
+    """Seconds an iteration, by drawn world."""
+    either: tuple[float, float] | None = None
+    """Seconds an iteration with a ring and with a tree, where NCCL may take either: its tuner at
+    the ends of `Collectives.ring_over_tree_range`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """What is not known of the scenario, and the worlds that are tried for it."""
+
+    inputs: tuple[Input, ...]
+    worlds: tuple[World, ...]
+
+    def told(self) -> tuple[UncertainInput, ...]:
+        """For the result."""
+        return tuple(
+            UncertainInput(
+                name=one.name,
+                unit=one.unit,
+                stated=float(one.main.stated),
+                low=one.main.low,
+                high=one.main.high,
+                draws=tuple(value(one, world.slowness[one.name]) for world in self.worlds),
+                measure=one.measure,
+            )
+            for one in self.inputs
+        )
+
+
+def simulate(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    compute: Mapping[str, ComputeTimes],
+    progress: Progress,
+) -> tuple[list[list[Simulated]], Uncertainty]:
+    """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
+    profiles are `carried` already.
+
+    Inputs that move no method at any size have no part in the draws.
+    """
+    prices = PriceList(scenario.cluster.device)
+    inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
+    if not scenario.draws:
+        inputs = []
+    worlds = draw(inputs, scenario.draws, scenario.seed)
+    drawn = Drawn(scenario.cluster, scenario.training, inputs, [STATED, *worlds, *alone(inputs)])
+    found: list[list[Simulated]] = []
+    moved = np.zeros(len(inputs))
+    steps = len(scenario.node_counts) * len(profiles)
+    with progress.task("cluster sizes", steps) as task:
+        for nodes in scenario.node_counts:
+            cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
+            averager = Averager(cluster, training, scenario.seed)
+            about = None
+            if inputs:
+                about = Approximation(
+                    drawn, nodes, training, compute["stated"], profiles,
+                    prices=prices, carry_out=averager.carry_out, seed=scenario.seed,
+                )  # fmt: skip
+            first = []
+            for profile in profiles:
+                one = predict(
+                    profile, cluster, compute["stated"], training=training, seed=scenario.seed,
+                    spans=nodes == scenario.node_counts[-1],  # the only timeline that is kept
+                    averager=averager, prices=prices,
+                )  # fmt: skip
+                first.append(one)
+                task.advance()
+            either = _ring_or_tree(
+                scenario, profiles, nodes, compute=compute["stated"], prices=prices
+            )
+            again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
+            of_size = []
+            for profile, prediction, shapes in zip(
+                profiles, told_apart(first, scenario.dense, again), either, strict=True
+            ):
+                draws: tuple[float, ...] = ()
+                if about is not None:
+                    times = about.iteration(profile)
+                    moved = np.maximum(moved, _moved(times, len(worlds)))
+                    ratios = times[1 : 1 + len(worlds)] / times[0]
+                    draws = tuple(_rounded(prediction.iteration * ratio) for ratio in ratios)
+                of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
+            found.append(of_size)
+    kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
+    if not kept:
+        found = [[replace(one, draws=()) for one in of_size] for of_size in found]
+    uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds) if kept else ())
+    return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
+
+
+def _ring_or_tree(
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    nodes: int,
+    *,
+    compute: ComputeTimes,
+    prices: PriceList,
+) -> list[tuple[float, float] | None]:
+    """`Simulated.either` of each method."""
+    cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
+    chosen = cluster.collectives
+    if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
+        return [None] * len(profiles)
+    averagers = [
+        Averager(
+            replace(cluster, collectives=replace(chosen, ring_over_tree=end)),
+            training,
+            scenario.seed,
+        )
+        for end in chosen.ring_over_tree_range
+    ]
+    found: list[tuple[float, float] | None] = []
+    for profile in profiles:
+        carried = [carriers(profile, averager.cluster) for averager in averagers]
+        if carried[0] == carried[1]:
+            found.append(None)
+            continue
+        ring, tree = (
+            predict(
+                profile, averager.cluster, compute, training=training, seed=scenario.seed,
+                spans=False, averager=averager, prices=prices,
+            ).iteration
+            for averager in averagers
+        )  # fmt: skip
+        found.append((ring, tree))
+    return found
+
+
+def _over_more(  # noqa: PLR0917 - all that a prediction is of
+    scenario: Scenario,
+    profiles: Sequence[TrafficProfile],
+    cluster: Cluster,
+    training: Training,
+    compute: Mapping[str, ComputeTimes],
+    prices: PriceList,
+    number: int,
+    factor: int,
+) -> Prediction:
+    """A method over so many times as many random iterations."""
+    longer = replace(training, iterations=factor * training.iterations)
+    return predict(
+        profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
+        spans=False, prices=prices,
+    )  # fmt: skip
+
+
+def _rounded(seconds: float) -> float:
+    """To digits that do not depend on the number of threads that added up."""
+    return float(f"{seconds:.9g}")
+
+
+def _moved(times: Column, worlds: int) -> Column:
+    """By input: by which share of the iteration its farther end moves it."""
+    return np.asarray(abs(times[1 + worlds :] / times[0] - 1))

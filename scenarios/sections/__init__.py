@@ -1,0 +1,1 @@
+"""What may stand in a scenario file? A file a section, and the values that it becomes."""

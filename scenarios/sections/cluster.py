@@ -1,0 +1,200 @@
+"""What may a scenario file say under `cluster`? Machines, devices, links, topology, collectives."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.scenarios.links.section import LinkSection
+from gcsim.scenarios.reading.checking import (
+    NAMED,
+    SPELLED_OUT,
+    Section,
+    Size,
+    by_shape,
+    not_a_list,
+    refuse,
+)
+from gcsim.scenarios.reading.named_files import device_in
+from gcsim.scenarios.sections.transports import NONE, HostSection, SumsSection
+from gcsim.scenarios.sections.types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    LibraryName,
+    PushPullAlgorithm,
+    Sharing,
+    TransportName,
+)
+from gcsim.simulator.devices.device import Device
+
+PER_NODE: Final = "per_node"
+DEDICATED: Final = "dedicated"
+
+
+AnyLink = Annotated[
+    Annotated[str, in_catalogue(catalog.link), Tag(NAMED)]
+    | Annotated[LinkSection, Tag(SPELLED_OUT)],
+    Discriminator(by_shape),
+]
+"""A link of the catalogue by its name, or spelled out."""
+
+
+class DeviceSection(Section):
+    """A device of the catalogue, or of a file, as it was when a scenario was resolved."""
+
+    file: Annotated[str, Field(min_length=1)] | None = None
+    name: str
+    fingerprint: str
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        file = info.data.get("file")
+        try:
+            catalog.device(name) if file is None else device_in(file, name)
+        except InputError as error:
+            raise refuse(error.problems[0].message, error.problems[0].hint) from error
+        return name
+
+    @model_validator(mode="after")
+    def _unchanged(self) -> DeviceSection:
+        if catalog.fingerprint(self.device) != self.fingerprint:
+            owner = "the catalogue" if self.file is None else self.file
+            written = self.name if self.file is None else f"{self.file}:{self.name}"
+            raise refuse(
+                f"{owner}'s {self.name} is not what it was when this scenario was resolved",
+                f"write `device: {written}` to use what it is now",
+            )
+        return self
+
+    @property
+    def device(self) -> Device:
+        """The device itself."""
+        return catalog.device(self.name) if self.file is None else device_in(self.file, self.name)
+
+
+class ServerCount(NamedTuple):
+    """How many parameter servers, and where."""
+
+    number: int | Literal["per_node"]
+    dedicated: bool
+    """On machines of their own."""
+
+
+def _servers(value: Any) -> ServerCount | None:
+    if value is None:
+        return None
+    not_a_list(value)
+    words = value.split() if isinstance(value, str) else [str(value)]
+    dedicated = words[-1:] == [DEDICATED]
+    count = words[:-1] if dedicated else words
+    if count == [PER_NODE] or (dedicated and not count):
+        return ServerCount(PER_NODE, dedicated)
+    digits = len(count) == 1 and count[0].isascii() and count[0].isdigit()
+    if digits and len(count[0]) < 19 and not isinstance(value, bool):
+        if not int(count[0]):
+            raise refuse("0 must be at least 1", "leave it out where there are none")
+        return ServerCount(int(count[0]), dedicated)
+    hint = "write a number, per_node, dedicated (as many machines as nodes) or 2 dedicated"
+    raise refuse(f"{value!r:.40} is not a number of parameter servers", hint)
+
+
+class CollectivesSection(Section):
+    """Which algorithm carries out each kind of request; by default what the transport chooses."""
+
+    transport: TransportName = "textbook"
+    library: LibraryName = "pytorch2"
+    all_reduce: AllReduceAlgorithm = "auto"
+    all_gather: AllGatherAlgorithm = "auto"
+    push_pull: PushPullAlgorithm = "auto"
+    pipeline_block: Size = 32 * 1024
+    servers: Annotated[
+        ServerCount | None,
+        PlainValidator(_servers),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1},
+                    {"type": "string", "pattern": r"^(per_node|([1-9]\d* )?dedicated)$"},
+                    {"type": "null"},
+                ]
+            }
+        ),
+    ] = None
+    server_network: AnyLink | None = None
+    host_staging: bool | None = None
+    sharing: Sharing = "counted"
+
+
+class RacksSection(Section):
+    """Nodes under switches with uplinks of their own."""
+
+    nodes: Count
+    uplink: AnyLink
+
+
+_Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
+
+
+def _ascending(nodes: list[int]) -> list[int]:
+    for smaller, larger in itertools.pairwise(nodes):
+        if larger <= smaller:
+            message = f"{larger} stands after {smaller}; cluster sizes must ascend"
+            raise refuse(message, f"write {sorted(set(nodes))}")
+    return nodes
+
+
+def _none_or_spelled_out(value: object) -> str:
+    return NAMED if value == NONE else SPELLED_OUT
+
+
+class ClusterSection(Section):
+    """Machines, devices and links."""
+
+    nodes: Annotated[
+        Annotated[_Nodes, Tag(NAMED)]
+        | Annotated[
+            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(SPELLED_OUT)
+        ],
+        Discriminator(lambda value: SPELLED_OUT if isinstance(value, list) else NAMED),
+    ]
+    devices_per_node: Count = 1
+    device: Annotated[
+        Annotated[str, in_catalogue(catalog.device), Tag(NAMED)]
+        | Annotated[DeviceSection, Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
+    network: AnyLink
+    cards: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
+    racks: RacksSection | None = None
+    intra_node: AnyLink = "pcie3_x16"
+    shared_bus: bool = False
+    collectives: CollectivesSection = CollectivesSection()
+    host: Annotated[
+        Annotated[Literal["none"], Tag(NAMED)] | Annotated[HostSection, Tag(SPELLED_OUT)],
+        Discriminator(_none_or_spelled_out),
+    ] | None = None  # fmt: skip
+    sums: Annotated[
+        Annotated[Literal["none"], Tag(NAMED)] | Annotated[SumsSection, Tag(SPELLED_OUT)],
+        Discriminator(_none_or_spelled_out),
+    ] | None = None  # fmt: skip
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes, ascending."""
+        return tuple(self.nodes) if isinstance(self.nodes, list) else (self.nodes,)

@@ -1,0 +1,223 @@
+"""What may stand in a scenario file? Its sections, keys, defaults and limits.
+
+These classes exist only while a file is read: `gcsim.scenarios.load` builds the simulator's own
+values from them. `schema_json` gives editors the same rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from gcsim.errors import did_you_mean
+from gcsim.scenarios.reading.checking import (
+    NAMED,
+    SPELLED_OUT,
+    TABLED,
+    PositiveDuration,
+    Section,
+    Size,
+    by_shape,
+    refuse,
+)
+from gcsim.scenarios.sections.cluster import ClusterSection
+from gcsim.scenarios.sections.training import TrainingSection
+from gcsim.scenarios.sections.types import Count
+
+_FILE_NAME = re.compile(r"\w[\w.-]*")
+_BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+
+
+RECORDED = "recorded"
+"""As a model's name: the one of the trace that is replayed."""
+_Path = Annotated[str, Field(min_length=1)]
+
+
+def _builder(name: str) -> str:
+    if not _BUILDER.fullmatch(name):
+        raise refuse(f"{name!r} does not name a function", "write package.module:build")
+    return name
+
+
+def _file_name(name: str) -> str:
+    if not _FILE_NAME.fullmatch(name):
+        raise refuse(
+            f"{name!r} cannot name the folder of the results",
+            "use letters, digits, '.', '_' and '-', beginning with a letter or digit",
+        )
+    return name
+
+
+def _model_name(name: str) -> str:
+    if name == RECORDED:
+        return name
+    if ":" in name:
+        return _builder(name)
+    from gcsim.traces.models.registry import MODELS
+
+    if name not in MODELS:
+        hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
+        raise refuse(f"unknown model {name!r}", hint)
+    return name
+
+
+def _task_name(name: str) -> str:
+    from gcsim.traces.tasks.registry import TASKS
+
+    if name not in TASKS:
+        raise refuse(f"unknown task {name!r}", did_you_mean(name, TASKS))
+    return name
+
+
+class OwnModel(Section):
+    """A model that the user's code builds."""
+
+    build: Annotated[str, AfterValidator(_builder)]
+    input_shape: Annotated[list[Count], Field(min_length=1)] = [3, 224, 224]  # noqa: RUF012
+    classes: Annotated[int, Field(ge=2)] = 1000
+    input: Literal["samples", "tokens"] = "samples"
+    auxiliary_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class LayerRow(Section):
+    """A row of a table of layers: one parameter tensor."""
+
+    name: Annotated[str, Field(min_length=1)]
+    shape: Annotated[list[Count], Field(min_length=1)]
+    forward_flops: Annotated[int, Field(ge=0)] = 0
+
+
+def _layers_form(value: Any) -> str:
+    return TABLED if isinstance(value, list) else NAMED
+
+
+class ModelTable(Section):
+    """A model of which only the layers are known: no code, no training."""
+
+    layers: Annotated[
+        Annotated[_Path, Tag(NAMED)]
+        | Annotated[Annotated[list[LayerRow], Field(min_length=1)], Tag(TABLED)],
+        Discriminator(_layers_form),
+    ]
+    name: Annotated[str, AfterValidator(_file_name)] | None = None
+
+
+def _model_form(value: Any) -> str:
+    if not isinstance(value, Mapping | Section):
+        return NAMED
+    tabled = "layers" in value if isinstance(value, Mapping) else isinstance(value, ModelTable)
+    return TABLED if tabled else SPELLED_OUT
+
+
+class Gradients(Section):
+    """Where the gradients come from."""
+
+    source: Literal["live", "recorded", "synthetic"] = "live"
+    workers: Count | None = None
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    iterations: Count = 4
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    task: Annotated[str, AfterValidator(_task_name)] | None = None
+    trace: _Path | None = None
+    fit: _Path | None = None
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Gradients:
+        if self.source == "recorded" and self.trace is None:
+            raise refuse("a recorded source needs `trace: PATH`", "record one with: gcsim record")
+        training = {"warmup_steps", "learning_rate", "momentum", "device", "task"}
+        effective = {
+            "live": training | {"iterations"},
+            "recorded": {"trace"},
+            "synthetic": {"fit", "iterations"},
+        }[self.source]
+        idle = self.model_fields_set - effective - {"source", "workers"}
+        if idle:
+            names = ", ".join(repr(name) for name in sorted(idle))
+            raise refuse(f"{names} would have no effect with source {self.source!r}", "remove it")
+        return self
+
+
+class DdpSection(Section):
+    """PyTorch DDP's bucket limits."""
+
+    first_bucket: Size = 1 << 20
+    bucket: Size = 25 << 20
+
+
+class ComputeSection(Section):
+    """The user's own measurement of one iteration on one device."""
+
+    forward: PositiveDuration | None = None
+    backward: PositiveDuration | None = None
+    profile: _Path | None = None
+    recorded: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ComputeSection:
+        stated = self.forward is not None or self.backward is not None
+        if stated + (self.profile is not None) + self.recorded != 1:
+            raise refuse(
+                "takes one source: forward and backward, or profile, or recorded: true",
+                "keep one of them",
+            )
+        if stated and (self.forward is None or self.backward is None):
+            absent = "forward" if self.forward is None else "backward"
+            raise refuse(f"key {absent!r} is missing", "state the times of both passes")
+        return self
+
+
+class CompressorSection(Section):
+    """One row of the comparison; its parameters stand beside these keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: Annotated[str, Field(min_length=1)]
+    label: Annotated[str, Field(min_length=1)] | None = None
+
+
+class UncertaintySection(Section):
+    """What is done about figures that are known within ranges only."""
+
+    draws: Annotated[int, Field(ge=0, le=4096)] = 64
+
+
+class ScenarioFile(Section):
+    """The whole file."""
+
+    name: Annotated[str, AfterValidator(_file_name)] | None = None
+    description: str = ""
+    model: Annotated[
+        Annotated[str, AfterValidator(_model_name), Tag(NAMED)]
+        | Annotated[OwnModel, Tag(SPELLED_OUT)]
+        | Annotated[ModelTable, Tag(TABLED)],
+        Discriminator(_model_form),
+    ]
+    batch_size: Count
+    gradients: Gradients = Gradients()
+    cluster: ClusterSection
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    ddp: DdpSection = DdpSection()
+    compute: ComputeSection | None = None
+    compressors: Annotated[
+        list[
+            Annotated[
+                Annotated[str, Tag(NAMED)] | Annotated[CompressorSection, Tag(SPELLED_OUT)],
+                Discriminator(by_shape),
+            ]
+        ],
+        Field(min_length=1),
+    ]
+    uncertainty: UncertaintySection = UncertaintySection()
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+
+
+def schema_json() -> dict[str, Any]:
+    """JSON schema of a scenario file, for editors."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, **ScenarioFile.model_json_schema()}

@@ -1,0 +1,133 @@
+"""Which measured times of forward and backward does a scenario bring along?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.errors import InternalError
+from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, RecordedGradients, Scenario
+from gcsim.scenarios.sections.recorded import warn_once
+from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.storage.manifest import read_manifest
+
+_ELEMENT = 4
+"""Bytes of a float32."""
+
+
+def measured_passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
+    """The times that the scenario states, names a profiler's trace for, or replays; None where
+    the catalogue's are wanted. Warns of those of a CPU that shall stand for a GPU's.
+
+    Raises `InputError` when a profiler's trace cannot be read or is of another model, or when
+    the recorded gradients came without times.
+    """
+    found = _passes(scenario, profile)
+    device = scenario.cluster.device
+    measured_on = None if found is None else found.processor
+    if found is not None and measured_on and device.processor not in {None, measured_on}:
+        warn_once(
+            Path(scenario.name),
+            f"forward and backward were measured on a {measured_on.upper()} ({found.source}), and "
+            f"cluster.device is {device.name}; leave `compute` out for that device's own times, "
+            "or name the device that was measured",
+        )
+    return found
+
+
+def _passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
+    compute = scenario.compute
+    if isinstance(compute, ProfiledCompute):
+        pieces = sorted(
+            (piece for layout in profile.buckets for piece in layout.slices),
+            key=lambda piece: piece.index,
+        )
+        parameters = [(piece.name, piece.shape) for piece in pieces]
+        return _profiled(scenario, compute.profile, parameters, profile.buckets)
+    if isinstance(compute, RecordedCompute):
+        if not isinstance(scenario.gradients, RecordedGradients):
+            raise InternalError("recorded times are wanted of gradients that are not recorded")
+        from gcsim.traces.storage.store import recorded_passes
+
+        return recorded_passes(scenario.gradients.trace)
+    return compute
+
+
+def check_passes(scenario: Scenario) -> None:
+    """Raise `InputError` when the times that a scenario names cannot be used, as far as that is
+    known before the model is; warn of a trace of one worker, and where other buckets were
+    exchanged than will be simulated.
+    """
+    compute, gradients = scenario.compute, scenario.gradients
+    if isinstance(gradients, RecordedGradients):
+        manifest = read_manifest(gradients.trace)
+        layouts = bucket_layouts(
+            manifest.parameters, first=scenario.buckets.first, cap=scenario.buckets.cap
+        )
+        if manifest.workers == 1 and scenario.cluster.workers > 1:
+            warn_once(
+                gradients.trace,
+                "holds the gradients of one worker: errors (NMSE) are those of one worker's update "
+                "alone, which the mean over workers is not; record several with workers=N, or "
+                "under DistributedDataParallel",
+            )
+        if manifest.buckets is not None:
+            _compare(gradients.trace, _elements(manifest.parameters, manifest.buckets), layouts)
+        if isinstance(compute, ProfiledCompute):
+            _profiled(scenario, compute.profile, manifest.parameters, layouts)
+        if isinstance(compute, RecordedCompute):
+            from gcsim.traces.storage.store import recorded_passes
+
+            recorded_passes(gradients.trace)
+    elif isinstance(compute, ProfiledCompute):
+        from gcsim.traces.kineto.iterations import check_profile
+
+        check_profile(compute.profile)
+
+
+def _profiled(
+    scenario: Scenario,
+    path: Path,
+    parameters: Sequence[tuple[str, tuple[int, ...]]],
+    layouts: Sequence[BucketLayout],
+) -> PassTimes:
+    from gcsim.traces.kineto.iterations import examine_profile
+
+    found = examine_profile(path, parameters)
+    if found.buckets:
+        _compare(path, found.buckets, layouts)
+    if found.batch_size not in {None, scenario.batch_size}:
+        warn_once(
+            path,
+            f"most layers were given {found.batch_size} samples there, and batch_size is "
+            f"{scenario.batch_size}; set batch_size: {found.batch_size}, or profile again",
+        )
+    return found.times
+
+
+def _elements(
+    parameters: Sequence[tuple[str, tuple[int, ...]]], buckets: Sequence[Sequence[str]]
+) -> list[int]:
+    (layout,) = bucket_layouts(parameters, first=1 << 62)
+    sizes = {piece.name: piece.numel for piece in layout.slices}
+    return [sum(sizes.get(name, 0) for name in bucket) for bucket in buckets]
+
+
+def _compare(path: Path, seen: Sequence[int], layouts: Sequence[BucketLayout]) -> None:
+    made = [layout.numel for layout in layouts]
+    if list(seen) != made:
+        warn_once(
+            path,
+            f"gradients were exchanged there in {_sizes(seen)}, and `ddp` makes "
+            f"{_sizes(made)}; set ddp: {{first_bucket: ..., bucket: ...}} to the limits that were "
+            "used (bucket_cap_mb)",
+        )
+
+
+def _sizes(elements: Sequence[int]) -> str:
+    count = f"{len(elements)} bucket" + ("s" if len(elements) > 1 else "")
+    shown = ", ".join(f"{_ELEMENT * n / 1e6:.3g}" for n in elements[:4])
+    return f"{count} ({shown}{', ...' if len(elements) > 4 else ''} MB)"

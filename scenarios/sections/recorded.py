@@ -1,0 +1,76 @@
+"""What may a scenario say when it replays a recorded trace, and what not without one?
+
+`model: recorded` takes the model as it stands in the trace, so that no code of the user's is
+needed any more; `compute: {recorded: true}` takes the times that were measured with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+
+from gcsim.errors import InputError, Problem
+from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.sections.file import RECORDED, ScenarioFile
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.storage.manifest import read_manifest
+
+_LOG = logging.getLogger(__name__)
+_REPLAY = "replay a trace: gradients: {source: recorded, trace: FOLDER}"
+
+
+def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
+    """The model of a trace, or what is wrong with the trace. Only the manifest is read."""
+    try:
+        facts = read_manifest(trace).facts
+    except InputError as error:
+        return None, list(error.problems)
+    shipped = MODELS.get(facts.name)
+    if shipped is not None:
+        return shipped, []
+    entry = ModelEntry(
+        name=facts.name,
+        title=f"{facts.name}, as recorded",
+        build=None,
+        input_shape=(facts.tokens,) if facts.tokens else (),
+        classes=0,
+        parameters=facts.parameters,
+        paper="",
+        input="tokens" if facts.tokens else "samples",
+    )
+    return entry, []
+
+
+def is_recorded(model: ModelEntry) -> bool:
+    """Whether the model is known from a trace alone."""
+    return model.build is None and not model.layers
+
+
+@functools.lru_cache
+def warn_once(place: Path, text: str) -> None:
+    """A warning that a process prints once, however often it is noticed."""
+    _LOG.warning("%s: warning: %s", place, text)
+
+
+def without_a_trace(document: Document, file: ScenarioFile) -> list[Problem]:
+    """Problems of a scenario that takes something from a trace and replays none."""
+    if file.gradients.trace is not None:
+        return []
+    asking: list[tuple[Keys, str]] = []
+    if file.model == RECORDED:
+        asking.append((("model",), "model: recorded is the model of a trace"))
+    if file.compute is not None and file.compute.recorded:
+        way: Keys = ("compute", "recorded")
+        asking.append((way, f"{dotted(way)}: recorded times are those of a trace"))
+    source = file.gradients.source
+    return [
+        Problem(
+            place=document.place(way),
+            message=f"{message}, and gradients.source is {source}",
+            hint=_REPLAY,
+        )
+        for way, message in asking
+    ]

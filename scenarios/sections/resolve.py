@@ -1,0 +1,264 @@
+"""A scenario as the file that would load to it: every default filled in, units written out.
+
+It is what stands beside the results and can be run again. Links stand in it by value, with
+their sources: a few lines, and the file alone says what was simulated. A device stands in it by
+name (and by its file, where that is not the catalogue's) with a fingerprint of its entry: that is
+some forty numbers with their sources, and a changed entry must not pass for the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from fractions import Fraction
+from typing import Any, get_args
+
+from gcsim import units
+from gcsim.compressors.registry import check_parameters
+from gcsim.scenarios import catalog
+from gcsim.scenarios.links.plain import number_text, plain_link
+from gcsim.scenarios.scenario import (
+    ProfiledCompute,
+    RecordedCompute,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
+from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
+from gcsim.scenarios.sections.file import RECORDED
+from gcsim.scenarios.sections.recorded import is_recorded
+from gcsim.scenarios.sections.transports import NONE, defaults, plain_host, plain_sums
+from gcsim.simulator.cluster import Collectives
+from gcsim.simulator.steps.step_plan import Kind
+from gcsim.simulator.sums import Sums
+from gcsim.simulator.training import Faults, Framework, Interference, SharedNode, Training
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.passes import PassTimes
+
+
+def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
+    """Dicts, lists and scalars; `document.write` makes YAML of them."""
+    entries: dict[str, Any] = {"name": scenario.name}
+    if description:
+        entries["description"] = description
+    entries["model"] = _model(scenario.model)
+    entries["batch_size"] = scenario.batch_size
+    entries["gradients"] = _gradients(scenario)
+    entries["cluster"] = _cluster(scenario)
+    entries["training"] = _training(scenario.training)
+    if scenario.training.overlap != "by_tensor":
+        entries["ddp"] = {
+            "first_bucket": units.exact(scenario.buckets.first, "size"),
+            "bucket": units.exact(scenario.buckets.cap, "size"),
+        }
+    if scenario.compute:
+        entries["compute"] = _compute(scenario.compute)
+    entries["compressors"] = [
+        {
+            "kind": choice.kind,
+            "label": choice.label,
+            **check_parameters(choice.kind, choice.parameters).model_dump(mode="json"),
+        }
+        for choice in scenario.compressors
+    ]
+    entries["uncertainty"] = {"draws": scenario.draws}
+    entries["seed"] = scenario.seed
+    return entries
+
+
+def _model(model: ModelEntry) -> str | dict[str, Any]:
+    shipped = MODELS.get(model.name)
+    if shipped is not None and (shipped.build, shipped.layers) == (model.build, model.layers):
+        return model.name
+    if model.layers:
+        rows = [{**asdict(row), "shape": list(row.shape)} for row in model.layers]
+        return {"name": model.name, "layers": rows}
+    if is_recorded(model):
+        return RECORDED
+    return {
+        "build": model.build,
+        "input_shape": list(model.input_shape),
+        "classes": model.classes,
+        "input": model.input,
+        "auxiliary_weight": model.auxiliary_weight,
+    }
+
+
+def _gradients(scenario: Scenario) -> dict[str, Any]:
+    gradients = scenario.gradients
+    if isinstance(gradients, RecordedGradients):
+        workers = {} if gradients.workers is None else {"workers": gradients.workers}
+        return {"source": "recorded", "trace": str(gradients.trace), **workers}
+    if isinstance(gradients, SyntheticGradients):
+        fit = {} if gradients.fit is None else {"fit": str(gradients.fit)}
+        return {
+            "source": "synthetic",
+            **fit,
+            "workers": gradients.workers,
+            "iterations": gradients.iterations,
+        }
+    return {
+        "source": "live",
+        "task": scenario.model.task,
+        "workers": gradients.workers,
+        "warmup_steps": gradients.warmup_steps,
+        "iterations": gradients.iterations,
+        "learning_rate": gradients.learning_rate,
+        "momentum": gradients.momentum,
+        "device": gradients.device,
+    }
+
+
+def _cluster(scenario: Scenario) -> dict[str, Any]:
+    cluster = scenario.cluster
+    entries: dict[str, Any] = {
+        "nodes": list(scenario.node_counts),
+        "devices_per_node": cluster.devices_per_node,
+        "device": _device(scenario),
+        "network": plain_link(cluster.network),
+    }
+    if cluster.cards:
+        entries["cards"] = {
+            str(node): plain_link(card) for node, card in sorted(cluster.cards.items())
+        }
+    if cluster.racks is not None:
+        entries["racks"] = {
+            "nodes": cluster.racks.nodes,
+            "uplink": plain_link(cluster.racks.uplink),
+        }
+    entries["intra_node"] = plain_link(cluster.intra_node)
+    entries["shared_bus"] = cluster.shared_bus
+    entries["collectives"] = _collectives(scenario)
+    sums, host = defaults(cluster.collectives)
+    if host or cluster.host:
+        entries["host"] = NONE if cluster.host is None else plain_host(cluster.host)
+    if sums != Sums() or cluster.sums != Sums():
+        entries["sums"] = plain_sums(cluster.sums)
+    return entries
+
+
+def _device(scenario: Scenario) -> dict[str, Any]:
+    device, file = scenario.cluster.device, scenario.files.get("cluster.device")
+    entries = {"name": device.name, "fingerprint": catalog.fingerprint(device)}
+    return entries if file is None else {"file": file, **entries}
+
+
+def _collectives(scenario: Scenario) -> dict[str, Any]:
+    chosen = scenario.cluster.collectives
+    entries: dict[str, Any] = {
+        "transport": chosen.transport,
+        "library": chosen.library,
+        "all_reduce": chosen.all_reduce,
+        "all_gather": chosen.all_gather,
+        "pipeline_block": units.exact(chosen.pipeline_block, "size"),
+        "push_pull": chosen.push_pull,
+        "sharing": chosen.sharing,
+    }
+    if chosen.servers is not None:
+        entries["servers"] = _servers(chosen)
+    if chosen.server_network is not None:
+        entries["server_network"] = plain_link(chosen.server_network)
+    if chosen.host_staging is not None:  # else as the transport does, also after it is changed
+        entries["host_staging"] = chosen.host_staging
+    return entries
+
+
+def _servers(chosen: Collectives) -> int | str:
+    if chosen.server_hosts == "nodes" and chosen.servers is not None:
+        return chosen.servers
+    return DEDICATED if chosen.servers == PER_NODE else f"{chosen.servers} {DEDICATED}"
+
+
+def _training(training: Training) -> dict[str, Any]:
+    entries: dict[str, Any] = {"precision": training.precision}
+    if training.overlap is not None:
+        entries["overlap"] = training.overlap
+    entries |= {
+        "interference": _ranged(training.interference),
+        "shared_node": _ranged(training.shared_node),
+        "framework": {
+            "reducer": _ranged(training.reducer),
+            "hook": _ranged(training.hook),
+        },
+        "encode_on": training.encode_on,
+        "side_slowdown": _number(training.side_slowdown),
+        "concurrent_collectives": training.concurrent_collectives,
+        "optimizer": units.exact(training.optimizer, "time"),
+        "accumulation": training.accumulation,
+    }
+    if training.input is not None:
+        entries["input"] = {
+            "batch": units.exact(training.input.batch, "time"),
+            "prefetch": training.input.prefetch,
+        }
+    if training.on_host:
+        entries["on_host"] = [kind for kind in get_args(Kind) if kind in training.on_host]
+    for table in ("slow_nodes", "slow_workers"):
+        slow: dict[int, Fraction] = getattr(training, table)
+        if slow:
+            entries[table] = {str(place): _number(slow[place]) for place in sorted(slow)}
+    if training.noise is not None:
+        entries["noise"] = {
+            "distribution": training.noise.distribution,
+            "variation": _number(training.noise.variation),
+            "slow_probability": _number(training.noise.slow_probability),
+            "slow_factor": _number(training.noise.slow_factor),
+            "skew": _number(training.noise.skew),
+        }
+        if training.noise.skew_range is not None:
+            entries["noise"]["skew_range"] = [_number(end) for end in training.noise.skew_range]
+    entries["iterations"] = training.iterations
+    if training.faults is not None:
+        entries["faults"] = _faults(training.faults)
+    return entries
+
+
+def _ranged(value: Framework | Interference | SharedNode) -> dict[str, Any]:
+    """Each figure, with its range where it has one; seconds are durations."""
+
+    def text(name: str, number: Fraction) -> Any:
+        seconds = name.startswith(("per_tensor", "per_bucket"))
+        return units.exact(number, "time") if seconds else _number(number)
+
+    entries: dict[str, Any] = {}
+    for field in fields(value):
+        figure = getattr(value, field.name)
+        if isinstance(figure, tuple):
+            entries[field.name] = [text(field.name, end) for end in figure]
+        elif figure is not None:
+            entries[field.name] = text(field.name, figure)
+    return entries
+
+
+def _faults(faults: Faults) -> dict[str, Any]:
+    deaths = []
+    for death in faults.deaths:
+        deaths.append({"node": death.node, "at": units.exact(death.at, "time")})
+        if death.down is not None:
+            deaths[-1]["down"] = units.exact(death.down, "time")
+    return {
+        "horizon": units.exact(faults.horizon, "time"),
+        "restart": units.exact(faults.restart, "time"),
+        "deaths": deaths,
+    }
+
+
+def _number(value: Fraction) -> int | float | str:
+    """A number that is read as this value; digits, or a ratio, where no float is."""
+    if value.denominator == 1:
+        return int(value)
+    if Fraction(repr(float(value))) == value:
+        return float(value)
+    return number_text(value)
+
+
+def _compute(compute: PassTimes | ProfiledCompute | RecordedCompute) -> dict[str, Any]:
+    if isinstance(compute, ProfiledCompute):
+        return {"profile": str(compute.profile)}
+    if isinstance(compute, RecordedCompute):
+        return {"recorded": True}
+    # repr has the digits that make the same float again
+    return {
+        "forward": units.exact(Fraction(repr(compute.forward)), "time"),
+        "backward": units.exact(Fraction(repr(compute.backward)), "time"),
+    }

@@ -1,0 +1,163 @@
+"""Which model, gradients and measured times does a checked scenario file name?
+
+Shipped ones by their names, the user's own by paths: one in the file counts from the file's
+folder, one of an option from where the user is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.links.csv_table import shown
+from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.model_table import inline_model, tabled_model
+from gcsim.scenarios.reading.named_files import folder_of
+from gcsim.scenarios.scenario import (
+    LiveGradients,
+    ProfiledCompute,
+    RecordedCompute,
+    RecordedGradients,
+    SyntheticGradients,
+)
+from gcsim.scenarios.sections.file import (
+    RECORDED,
+    ComputeSection,
+    ModelTable,
+    OwnModel,
+    ScenarioFile,
+)
+from gcsim.scenarios.sections.recorded import recorded_model
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import own_model, shipped_model, trained_on
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.storage.shipped import shipped_traces
+
+DEFAULT_WORKERS = 2
+
+
+def model_of(
+    document: Document, file: ScenarioFile, path: Path
+) -> tuple[ModelEntry | None, list[Problem]]:
+    """The model with its task, or what is wrong with it."""
+    chosen = file.model
+    if isinstance(chosen, ModelTable):
+        return _table(document, chosen, path)
+    if chosen == RECORDED:
+        if file.gradients.trace is None:
+            return None, []  # `without_a_trace` says so
+        trace = _trace(document, file.gradients.trace, path)
+        return recorded_model(trace) if trace.exists() else (None, [])  # `missing_files` says so
+    if isinstance(chosen, str) and ":" not in chosen:
+        return trained_on(shipped_model(chosen), file.gradients.task), []
+    own = chosen if isinstance(chosen, OwnModel) else OwnModel(build=str(chosen))
+    try:
+        entry = own_model(
+            own.build,
+            tuple(own.input_shape),
+            own.classes,
+            input_kind=own.input,
+            auxiliary_weight=own.auxiliary_weight,
+        )
+    except InputError as error:
+        return None, [
+            replace(problem, place=document.place(("model", problem.place)))
+            for problem in error.problems
+        ]
+    return trained_on(entry, file.gradients.task), []
+
+
+def _table(
+    document: Document, chosen: ModelTable, path: Path
+) -> tuple[ModelEntry | None, list[Problem]]:
+    if isinstance(chosen.layers, list):
+        return inline_model(document, chosen.layers, chosen.name)
+    table = _named_path(document, ("model", "layers"), chosen.layers, path)
+    return tabled_model(document, table, chosen.name)
+
+
+def gradients_of(
+    document: Document, file: ScenarioFile, path: Path
+) -> LiveGradients | RecordedGradients | SyntheticGradients:
+    """Where the gradients come from; that its files are there is `missing_files`' to say."""
+    section = file.gradients
+    if section.trace is not None:
+        trace = _trace(document, section.trace, path)
+        return RecordedGradients(trace=trace, workers=section.workers)
+    workers = section.workers or DEFAULT_WORKERS
+    if section.source == "synthetic":
+        way = ("gradients", "fit")
+        return SyntheticGradients(
+            fit=None if section.fit is None else _named_path(document, way, section.fit, path),
+            workers=workers,
+            iterations=section.iterations,
+        )
+    return LiveGradients(
+        workers=workers,
+        warmup_steps=section.warmup_steps,
+        iterations=section.iterations,
+        learning_rate=section.learning_rate,
+        momentum=section.momentum,
+        device=section.device,
+    )
+
+
+def compute_of(
+    document: Document, section: ComputeSection | None, path: Path
+) -> PassTimes | ProfiledCompute | RecordedCompute | None:
+    """Where forward and backward times come from; None: the catalogue."""
+    if section is None:
+        return None
+    if section.profile is not None:
+        way = ("compute", "profile")
+        return ProfiledCompute(profile=_named_path(document, way, section.profile, path))
+    if section.forward is None or section.backward is None:
+        return RecordedCompute()
+    return PassTimes(
+        forward=float(section.forward),
+        backward=float(section.backward),
+        source="stated by the user",
+    )
+
+
+def _trace(document: Document, written: str, path: Path) -> Path:
+    """A folder by its path, or a shipped trace by its name."""
+    found = _named_path(document, ("gradients", "trace"), written, path)
+    return found if found.exists() else shipped_traces().get(written, found)
+
+
+def _named_path(document: Document, way: Keys, written: str, path: Path) -> Path:
+    return (folder_of(document, way, path) / written).resolve()
+
+
+def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
+    """The traces, fits and profiles that the file names and that are not there."""
+    compute, gradients = file.compute, file.gradients
+    named: list[tuple[Keys, str | None, str]] = [
+        (("gradients", "fit"), gradients.fit, "fit one with: gcsim fit TRACE -o FILE"),
+        (
+            ("compute", "profile"),
+            None if compute is None else compute.profile,
+            "export one with torch.profiler's export_chrome_trace",
+        ),
+    ]
+    wanted = [
+        (way, _named_path(document, way, written, path), hint)
+        for way, written, hint in named
+        if written is not None
+    ]
+    if gradients.trace is not None:
+        hint = did_you_mean(gradients.trace, shipped_traces())
+        hint = f"{hint} (or record one with: gcsim record)"
+        wanted.append((("gradients", "trace"), _trace(document, gradients.trace, path), hint))
+    return [
+        Problem(
+            place=document.place(way),
+            message=f"{dotted(way)}: there is no {shown(found)}",
+            hint=hint,
+        )
+        for way, found, hint in wanted
+        if not found.exists()
+    ]

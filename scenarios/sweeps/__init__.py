@@ -1,0 +1,1 @@
+"""One scenario at every combination of some values."""

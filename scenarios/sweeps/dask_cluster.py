@@ -1,0 +1,155 @@
+"""A sweep on many machines: tasks go to a dask.distributed cluster that is already running.
+
+Start it as dask's documentation says (a scheduler, and on each machine workers in an environment
+with the same gcsim; one thread a worker suits best, since a point keeps Python busy). Machines need
+not share a disk: profiles travel with the points, and what a task makes comes back to the sweep,
+which alone writes. Traces and the user's own modules must be there on every machine, and machines
+that train must have the same number of cores (see `sweep_tasks`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib
+import logging
+import queue
+import uuid
+from asyncio import CancelledError
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from gcsim.errors import InputError, Problem
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, code_here, failure, perform
+
+PATIENCE = 10
+"""Seconds until a scheduler must answer."""
+FIRST_WORKER = 60
+"""Seconds until a scheduler must have a worker: some are started on demand."""
+AHEAD = 2
+"""Tasks that each thread of the cluster has under way or next."""
+
+
+class ClusterWorkers:
+    """The workers of a running cluster; `address` is the scheduler's, or a scheduler file.
+
+    Raises `InputError` when there are none, or when they would not give what is given here; whether
+    they agree is tried on `sample`, a scenario of the sweep.
+    """
+
+    def __init__(self, address: str, sample: Scenario) -> None:
+        with ExitStack() as stack:
+            self._client = _connected(address, stack)
+            self._check(sample)
+            threads: dict[str, int] = self._client.nthreads()
+            self._open = stack.pop_all()
+        self._capacity = AHEAD * sum(threads.values())
+        self._futures: dict[int, Any] = {}
+        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._name = f"gcsim-{uuid.uuid4().hex[:8]}"
+
+    def _check(self, sample: Scenario) -> None:
+        here = code_here()
+        try:
+            there = self._client.run(code_here)
+            keys = self._client.run(profile_key, sample, sample.compressors[0])
+        except Exception as error:  # whatever an import or a missing trace raised there
+            message = f"a worker of the cluster cannot begin: {error}"
+            hint = "gcsim, your own modules and traces must be there too"
+            raise InputError(Problem(place="--dask", message=message, hint=hint)) from error
+        problems = []
+        for worker, code in there.items():
+            other = [f"{name} is another" for name in here if code.get(name) != here[name]]
+            if other:
+                message = f"on worker {worker} {' and '.join(other)} than here"
+                hint = "install the same versions there"
+                problems.append(Problem(place="--dask", message=message, hint=hint))
+        if problems:
+            raise InputError(problems)
+        if len(set(keys.values())) > 1:
+            message = "the workers' numbers of cores, GPUs or copies of your own modules differ"
+            hint = "gradients would, too: use machines that are alike, or a recorded trace"
+            raise InputError(Problem(place="--dask", message=message, hint=hint))
+
+    @property
+    def capacity(self) -> int:
+        """As many tasks as keep all threads busy while results are on their way."""
+        return self._capacity
+
+    def start(self, number: int, task: Task) -> None:
+        """Hand a task to the scheduler."""
+        name = f"{self._name}-{number}-{uuid.uuid4().hex[:8]}"
+        future = self._client.submit(perform, task, key=name, pure=False)
+        self._futures[number] = future
+        future.add_done_callback(lambda _: self._done.put(number))
+
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+        """Wait for outcomes; nothing is told before.
+
+        Raises `InputError` when the scheduler is gone.
+        """
+        numbers = [self._done.get()]
+        while not self._done.empty():
+            numbers.append(self._done.get())
+        return [(number, self._outcome(self._futures.pop(number))) for number in numbers]
+
+    def _outcome(self, future: Any) -> Outcome:
+        if future.status == "finished":
+            # else: gone with its worker, and nobody left to ask for it again
+            with contextlib.suppress(OSError, CancelledError, concurrent.futures.CancelledError):
+                outcome: Outcome = future.result()
+                return outcome
+        if future.status == "error":
+            error = future.exception()
+            if type(error).__name__ != "KilledWorker":
+                return failure(error)
+            message = "its worker was lost, again and again"
+            hint = "if memory was short, start fewer workers a machine"
+            return Failure(problems=(Problem(message=message, hint=hint),))
+        message = "the cluster has dropped its tasks or cannot be reached any more"
+        hint = "points that are done are kept: give the same command again to go on"
+        raise InputError(Problem(place="--dask", message=message, hint=hint))
+
+    def close(self) -> None:
+        """Take back what is under way, and leave the cluster as it is."""
+        # of a cluster that is gone nothing can be taken back
+        with self._open, contextlib.suppress(OSError, RuntimeError):
+            self._client.cancel(list(self._futures.values()), force=True)
+
+
+def _connected(address: str, stack: ExitStack) -> Any:
+    """A client that `stack` closes."""
+    try:
+        distributed = importlib.import_module("distributed")
+    except ModuleNotFoundError as error:
+        hint = "pip install 'gcsim[cluster]'"
+        raise InputError(
+            Problem(place="--dask", message="needs dask.distributed", hint=hint)
+        ) from error
+    # what it logs about a lost connection is told in one line by what is raised here
+    for handler in logging.getLogger("distributed").handlers:
+        stack.callback(handler.setLevel, handler.level)
+        handler.setLevel(logging.CRITICAL)
+    place = f"--dask {address}"
+    where = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+    try:
+        if "address" in where:  # a client that was given a bad one waits for a minute at its end
+            distributed.comm.get_address_host_port(address)
+        client = stack.enter_context(
+            distributed.Client(**where, timeout=PATIENCE, set_as_default=False)
+        )
+    except ValueError as error:
+        hint = "write host:port, or the path of a scheduler file"
+        raise InputError(Problem(place=place, message=str(error), hint=hint)) from error
+    except OSError as error:  # a TimeoutError is one
+        message = f"no dask scheduler answers there: {error}"
+        raise InputError(Problem(place=place, message=message)) from error
+    try:
+        client.wait_for_workers(1, timeout=FIRST_WORKER)
+    except TimeoutError as error:
+        raise InputError(Problem(place=place, message="the cluster has no workers")) from error
+    return client

@@ -1,0 +1,198 @@
+"""A sweep on this machine: worker processes that end with the sweep, however it ends.
+
+Each worker is a fresh Python with this one's search path (so the user's own modules are found,
+and a script needs no `if __name__ == "__main__"`), a connection for tasks and outcomes, and a pipe
+on its stdin that nothing is ever written to. When the sweep goes away, killed or not, that pipe
+ends: the worker stops what it does, removes its temporary files and leaves. A worker that dies
+(out of memory) takes one point with it, and another worker takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Protocol
+
+from gcsim.errors import InternalError, Problem
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task
+from gcsim.scenarios.sweeps.worker import GRACE
+
+MEMORY_OF_A_WORKER = 512 << 20
+"""Bytes: the interpreter and a point of some hundred workers and ten compressors, rounded up."""
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from gcsim.scenarios.sweeps.worker import serve; serve(int(sys.argv[2]))"
+)
+
+
+class Workers(Protocol):
+    """Where tasks are done."""
+
+    @property
+    def capacity(self) -> int:
+        """Tasks to keep under way."""
+
+    def start(self, number: int, task: Task) -> None:
+        """Begin a task; `number` names it in `finished`."""
+
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+        """Wait until a task is done, and return what is; `note` hears what is under way."""
+
+    def close(self) -> None:
+        """Stop what is under way."""
+
+
+def drive(
+    workers: Workers,
+    waiting: deque[tuple[int, Task]],
+    done: Callable[[int, Outcome], None],
+    note: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Have all tasks done, those too that `done` adds to `waiting`."""
+    under_way = 0
+    while waiting or under_way:
+        while waiting and under_way < workers.capacity:
+            workers.start(*waiting.popleft())
+            under_way += 1
+        for number, outcome in workers.finished(note):
+            under_way -= 1
+            done(number, outcome)
+
+
+def default_jobs() -> int:
+    """As many processes as there are cores, or as have room in memory."""
+    return max(1, min(len(os.sched_getaffinity(0)), _free_memory() // MEMORY_OF_A_WORKER))
+
+
+def _free_memory() -> int:
+    """Bytes that can be had: of the machine, and no more than the container's limit."""
+    free = [1 << 62]
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(1024 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")))
+    group = Path("/sys/fs/cgroup")
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: there is no limit
+            free.append(int((group / limit).read_text()))
+    return min(free)
+
+
+class _Worker:
+    """One process, and the task that it has."""
+
+    def __init__(self) -> None:
+        here, there = socket.socketpair()
+        self.task: int | None = None
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        path = json.dumps([folder or str(Path.cwd()) for folder in sys.path])
+        with there:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                [sys.executable, "-c", _START, path, str(there.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the sweep alone
+            )
+        self.connection = Connection(here.detach())
+
+    def let_go(self) -> None:
+        """Ask it to leave."""
+        self.connection.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def end(self, deadline: float) -> None:
+        """Wait until it has left, and kill it at the deadline."""
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+
+    def last_words(self) -> Failure:
+        """Why it died, from its exit code and its stderr."""
+        code = self._process.wait()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        if code in (-signal.SIGKILL, -signal.SIGTERM):
+            name = signal.Signals(-code).name
+            hint = "if memory was short, give the command again with fewer --jobs"
+            return Failure(problems=(Problem(message=f"its process got {name}", hint=hint),))
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        why = said.rpartition("\n")[2]
+        message = f"its process {how}" + (f": {why}" if why else "")
+        return Failure(problems=(Problem(message=message),), traceback=said or message)
+
+
+class LocalWorkers:
+    """Processes of this machine."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._workers: list[_Worker] = []
+
+    @property
+    def capacity(self) -> int:
+        """One task a process."""
+        return self._jobs
+
+    def start(self, number: int, task: Task) -> None:
+        """Give the task to a process that has none."""
+        worker = next((worker for worker in self._workers if worker.task is None), None)
+        if worker is None:
+            if len(self._workers) >= self._jobs:
+                raise InternalError("more tasks than worker processes")
+            worker = _Worker()
+            self._workers.append(worker)
+        worker.task = number
+        with contextlib.suppress(OSError):  # a dead process: `finished` finds its last words
+            worker.connection.send(task)
+
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+        """Wait for outcomes; a process that died has its own."""
+        outcomes: list[tuple[int, Outcome]] = []
+        while not outcomes:
+            busy = {
+                worker.connection: worker for worker in self._workers if worker.task is not None
+            }
+            for ready in wait(list(busy)):
+                worker = busy[ready]  # type: ignore[index]  # only connections were given
+                number = worker.task
+                if number is None:
+                    raise InternalError("an outcome of no task")
+                try:
+                    text, outcome = worker.connection.recv()
+                except (EOFError, OSError):
+                    text, outcome = "", worker.last_words()
+                    self._workers.remove(worker)
+                    worker.let_go()
+                    worker.end(0)
+                if outcome is None:
+                    note(text)
+                else:
+                    worker.task = None
+                    outcomes.append((number, outcome))
+        return outcomes
+
+    def close(self) -> None:
+        """Let all processes leave; kill those that do not."""
+        for worker in self._workers:
+            worker.let_go()
+        deadline = time.monotonic() + GRACE
+        for worker in self._workers:
+            worker.end(deadline)
+        self._workers = []

@@ -1,0 +1,206 @@
+"""What does a sweep leave behind, and what does it find of an earlier one that was interrupted?
+
+    sweep.json      the grid, the first point's resolved scenario, versions: written at the start
+    points/         a file for each point that is done: its grid values, scenario, rows, provenance
+    results.csv     the rows of all points, the grid's keys as first columns: written at the end
+    results.json    the same, by point, and what failed
+
+A point's file is written under another name, brought to the disk and renamed; its checksum tells
+one that was damaged all the same. Points are found again by their resolved scenario, and count
+only when the code and the libraries are those that would run now. One sweep at a time works in a
+folder: a lock that the system releases when the process is gone sees to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gcsim
+from gcsim.compressors.registry import REGISTRY
+from gcsim.errors import InputError, Problem
+from gcsim.files import replacing
+from gcsim.scenarios.result import SCHEMA, Result, row_from
+from gcsim.scenarios.running.keys import input_files, own_model_code
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sweeps.points import Point, named
+from gcsim.traces.stage1 import cache as profile_cache
+
+HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
+ELSEWHERE = "choose another folder with -o"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Have the folder to oneself, and make it when it is missing.
+
+    Raises `InputError` when another sweep works in it, or when it holds something else's results.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a+")
+    except OSError as error:
+        message = f"cannot write: {error.strerror or error}"
+        raise InputError(Problem(place=str(folder), message=message, hint=ELSEWHERE)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            message = f"another sweep (process {file.read().strip()}) is running in this folder"
+            hint = f"wait for it, or {ELSEWHERE}"
+            raise InputError(Problem(place=str(folder), message=message, hint=hint)) from None
+        if (folder / JSON).exists() and not (folder / HEADER).exists():
+            message = f"holds a {JSON} that is not of a sweep"
+            raise InputError(Problem(place=str(folder), message=message, hint=ELSEWHERE))
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        _remove_halves(folder)
+        yield
+
+
+def _remove_halves(folder: Path) -> None:
+    """What a sweep that was killed was just writing."""
+    for name in (HEADER, CSV, JSON):
+        for half in folder.glob(f".{name}.*"):
+            half.unlink(missing_ok=True)
+    for half in (folder / POINTS).glob(".*.json.*"):
+        half.unlink(missing_ok=True)
+
+
+def begin(folder: Path, header: Mapping[str, Any]) -> None:
+    """Write `sweep.json`."""
+    _write(folder / HEADER, _json(header))
+
+
+def finish(folder: Path, csv: str, document: str) -> None:
+    """Write `results.csv` and `results.json`."""
+    _write(folder / CSV, csv)
+    _write(folder / JSON, document)
+
+
+def path_of(point: Point) -> str:
+    """Where a point's file lies, from the sweep's folder."""
+    return f"{POINTS}/{point.key[:20]}.json"
+
+
+def store(folder: Path, point: Point, code: str, result: Result) -> None:
+    """Keep the result of a point, for good."""
+    document = {
+        "schema": SCHEMA,
+        "point": point.values,
+        "key": point.key,
+        "code": code,
+        **{name: value for name, value in json.loads(result.to_json()).items() if name != "schema"},
+    }
+    _write(folder / path_of(point), _json({**document, "sha256": _checksum(document)}))
+
+
+def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[str, Result]:
+    """Results of points that are done, by the point's key.
+
+    What is damaged, or was made by other code, is left out. Raises `InputError` when a point is
+    there that the sweep has not: another grid or scenario.
+    """
+    wanted = {point.key: code for point, code in zip(points, codes, strict=True)}
+    found: dict[str, Result] = {}
+    others: list[str] = []
+    for path in sorted((folder / POINTS).glob("*.json")):
+        document = _whole(path)
+        if document is None:
+            continue
+        if document["key"] not in wanted:
+            others.append(named(document["point"]))
+        elif document["code"] == wanted[document["key"]]:
+            found[document["key"]] = Result(
+                scenario=document["scenario"],
+                provenance=document["provenance"],
+                rows=tuple(row_from(row) for row in document["rows"]),
+                wall=document["wall"],
+            )
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        message = (
+            f"holds points of another grid or scenario, which this sweep has not: {others[0]}{more}"
+        )
+        hint = f"add these values, or {ELSEWHERE}"
+        raise InputError(Problem(place=str(folder), message=message, hint=hint))
+    return found
+
+
+def _whole(path: Path) -> dict[str, Any] | None:
+    """A point's document, or None when it is damaged."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.pop("sha256") == _checksum(document) and document["schema"] == SCHEMA:
+            return dict(document)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that it is whole after a loss of power, too."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(OSError):  # not every file system can
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# --- which code makes a result -------------------------------------------------------------------
+
+
+class Codes:
+    """Hashes of all that a result depends on beside its resolved scenario and the machine."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], str] = {}
+
+    def of(self, scenario: Scenario) -> str:
+        """Of gcsim and its libraries, the user's own code and files that the scenario names."""
+        files = input_files(scenario)
+        kinds = {choice.kind for choice in scenario.compressors} - REGISTRY.keys()
+        names = kinds | own_model_code(scenario)
+        modules = sorted({name.partition(":")[0] for name in names})
+        if (*files, *modules) not in self._known:
+            facts = {
+                "gcsim": gcsim.__version__,
+                "simulation": _simulation_code(),
+                "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
+            }
+            self._known[*files, *modules] = profile_cache.key(facts, modules)
+        return self._known[*files, *modules]
+
+
+@cache
+def _simulation_code() -> str:
+    """A hash of the rooms that `profile_cache.key` leaves out: what stage 2 consists of."""
+    digest = hashlib.sha256()
+    scenarios = Path(__file__).parent.parent
+    for room in (scenarios, scenarios.parent / "simulator"):
+        for path in sorted(room.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,260 @@
+"""A sweep: one scenario at every combination of some values, on one machine or on many.
+
+    scenario, grid ─► points, all checked ─► stage 1 for each new compressor and gradients, once
+                                                │
+      results.csv, results.json ◄─ points/ ◄────┴─► each point from its profiles, in parallel
+
+Every row is that of `gcsim.run` with the same values, to the last bit, whatever the number of
+workers. Points are stored as they come; what is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gcsim
+from gcsim.errors import InputError, InternalError, Problem
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.reading import document
+from gcsim.scenarios.result import SCHEMA, Result
+from gcsim.scenarios.running.gradients import check_trace
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.scenarios.sweeps.grid import Grid, read_grid
+from gcsim.scenarios.sweeps.points import Point, named, points
+from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
+from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
+from gcsim.scenarios.sweeps.stage1 import Stage1, gradients_of
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What is to be run: checked, and nothing of it has run."""
+
+    name: str
+    grid: Grid
+    points: tuple[Point, ...]
+    header: dict[str, Any]
+    """`sweep.json`."""
+
+
+def sweep(
+    scenario: str | os.PathLike[str] | Scenario,
+    grid: Mapping[str, Sequence[Any]] | Sequence[str],
+    *,
+    overrides: Mapping[str, str] | Sequence[str] = (),
+    seed: int | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run a scenario at every combination of the grid's values.
+
+    Parameters
+    ----------
+    scenario
+        A YAML file, a shipped scenario's name, or a loaded scenario.
+    grid
+        Values by key, as in `{"cluster.nodes": [8, 16], "cluster.network": ["10gbe", "25gbe"]}`.
+        Keys are those of `gcsim run --set`; a text is YAML (`"10 Gbit/s"`, `"[1, 2]"`).
+    overrides, seed
+        As in `load_scenario`: the same for all points.
+    jobs
+        Processes on this machine; as many as cores, or as have room in memory, when None.
+    dask
+        The address of a dask.distributed scheduler, in the place of processes here.
+    output
+        A folder for the results. Points that it holds already are not run again, so the same call
+        goes on after an interrupt. Without one nothing is kept.
+
+    Raises
+    ------
+    InputError
+        With every problem of the scenario and of all values, before anything is run; or when
+        `output` holds another sweep. A point that fails when it runs raises nothing: see
+        `SweepResult.failed`.
+    """
+    watcher = progress or SilentProgress()
+    plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=watcher)
+    return carry_out(
+        plan, None if output is None else Path(output), jobs=jobs, dask=dask, progress=watcher
+    )
+
+
+def prepare(
+    scenario: str | os.PathLike[str] | Scenario,
+    grid: Mapping[str, Sequence[Any]] | Sequence[str],
+    *,
+    overrides: Mapping[str, str] | Sequence[str] = (),
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Check every point; see `sweep`."""
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={text}" for key, text in overrides.items()]
+    values = read_grid(grid)
+    with _as_file(scenario) as source:
+        found = points(source, values, overrides, seed, progress)
+    _check_traces(found)
+    first = found[0].scenario
+    shown = first.name if isinstance(scenario, Scenario) else os.fspath(scenario)
+    header = {
+        "schema": SCHEMA,
+        "scenario": shown,
+        "overrides": list(overrides),
+        "seed": seed,
+        "grid": {key: [value.text for value in entries] for key, entries in values.items()},
+        "points": len(found),
+        "versions": _versions(),
+        "first_point": first.resolved,
+    }
+    return Sweep(name=first.name, grid=values, points=tuple(found), header=header)
+
+
+def carry_out(
+    plan: Sweep,
+    folder: Path | None,
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> SweepResult:
+    """Run what is not in `folder` yet; see `sweep`. `tell` hears what was found there."""
+    if jobs is not None and (jobs < 1 or dask is not None):
+        message = "must be at least 1" if jobs < 1 else "has no effect with --dask"
+        raise InputError(Problem(place="--jobs", message=message))
+    with ExitStack() as stack:
+        at = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gcsim-sweep-")))
+        stack.enter_context(sweep_store.locked(at))
+        running = _Running(plan, at, progress or SilentProgress())
+        if running.done:
+            tell(f"{running.done} of {len(plan.points)} points are done already, in {at}")
+        running.run(jobs, dask)
+        return running.finish(folder)
+
+
+@contextmanager
+def _as_file(scenario: str | os.PathLike[str] | Scenario) -> Iterator[str | os.PathLike[str]]:
+    """A scenario that was loaded becomes a file again, so that values of it can be changed."""
+    if not isinstance(scenario, Scenario):
+        yield scenario
+        return
+    with tempfile.TemporaryDirectory(prefix="gcsim-sweep-") as folder:
+        path = Path(folder) / f"{scenario.name}.yaml"
+        path.write_text(document.write(scenario.resolved), encoding="utf-8")
+        yield path
+
+
+def _check_traces(found: Sequence[Point]) -> None:
+    """Each trace once for each set of compressors: they are read as a whole."""
+    distinct: dict[tuple[Hashable, ...], Scenario] = {}
+    for point in found:
+        kinds = {choice.kind for choice in point.scenario.compressors}
+        distinct.setdefault((gradients_of(point.scenario), frozenset(kinds)), point.scenario)
+    for scenario in distinct.values():
+        check_trace(scenario)
+
+
+def _versions() -> dict[str, str]:
+    libraries = {name: metadata.version(name) for name in ("torch", "numpy", "simpy")}
+    return {"gcsim": gcsim.__version__, "python": platform.python_version(), **libraries}
+
+
+class _Running:
+    """One call of `carry_out`: what is done, and what is left."""
+
+    def __init__(self, plan: Sweep, at: Path, progress: Progress) -> None:
+        self._plan, self._at, self._progress = plan, at, progress
+        codes = sweep_store.Codes()
+        self._codes = [codes.of(point.scenario) for point in plan.points]
+        self._results = sweep_store.stored(at, plan.points, self._codes)
+        self._failures: dict[str, Failure] = {}
+
+    @property
+    def done(self) -> int:
+        """Points that have a result."""
+        return len(self._results)
+
+    def run(self, jobs: int | None, dask: str | None) -> None:
+        """Run the points that have none."""
+        todo = [n for n, point in enumerate(self._plan.points) if point.key not in self._results]
+        if not todo:
+            sweep_store.begin(self._at, self._plan.header)
+            return
+        scenarios = [self._plan.points[number].scenario for number in todo]
+        if dask is not None:
+            from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
+
+            with closing(ClusterWorkers(dask, scenarios[0])) as cluster:
+                sweep_store.begin(self._at, self._plan.header)
+                stage1 = Stage1(scenarios, shared_cache=False)
+                stage1.run(cluster, self._progress)
+                self._simulate(todo, stage1, cluster)
+            return
+        sweep_store.begin(self._at, self._plan.header)
+        stage1 = Stage1(scenarios, shared_cache=True)
+        if stage1.missing:
+            with closing(LocalWorkers(1)) as alone:  # with all cores; its memory is free afterwards
+                stage1.run(alone, self._progress)
+        with closing(LocalWorkers(min(jobs or default_jobs(), len(todo)))) as workers:
+            self._simulate(todo, stage1, workers)
+
+    def _simulate(self, todo: Sequence[int], stage1: Stage1, workers: Workers) -> None:
+        waiting: deque[tuple[int, Task]] = deque()
+        with self._progress.task("points", len(todo)) as stage:
+
+            def done(number: int, outcome: Outcome) -> None:
+                point = self._plan.points[number]
+                self._keep(number, outcome)
+                failed = " failed" if isinstance(outcome, Failure) else ""
+                stage.advance(note=f"{named(point.values)}{failed}")
+
+            for number in todo:
+                scenario = self._plan.points[number].scenario
+                failure = stage1.failure(scenario)
+                if failure is None:
+                    waiting.append((number, stage1.task(scenario)))
+                else:
+                    done(number, failure)
+            drive(workers, waiting, done)
+
+    def _keep(self, number: int, outcome: Outcome) -> None:
+        point = self._plan.points[number]
+        if isinstance(outcome, Failure):
+            self._failures[point.key] = outcome
+        elif isinstance(outcome, Result):
+            sweep_store.store(self._at, point, self._codes[number], outcome)
+            self._results[point.key] = outcome
+        else:
+            raise InternalError("profiles came back where a result was asked for")
+
+    def finish(self, folder: Path | None) -> SweepResult:
+        """Write the results of all points."""
+        found = SweepResult(
+            grid={k: tuple(value.data for value in v) for k, v in self._plan.grid.items()},
+            versions=self._plan.header["versions"],
+            points=tuple(
+                SweepPoint(
+                    values=point.values,
+                    result=self._results.get(point.key),
+                    failure=self._failures.get(point.key),
+                    file=sweep_store.path_of(point),
+                )
+                for point in self._plan.points
+            ),
+            folder=folder,
+        )
+        sweep_store.finish(self._at, found.to_csv(), found.to_json())
+        return found

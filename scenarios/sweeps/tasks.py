@@ -1,0 +1,156 @@
+"""What does a worker of a sweep do? Stage 1 for some compressors, or one point from its profiles.
+
+Gradients belong to a number of threads: sums over threads differ in their last bits, and training
+carries that into the bytes that some methods send. So stage 1 has all cores, as in `gcsim run`,
+and for that only one process of a machine measures at a time: a lock in the cache folder sees to
+it, also between sweeps. Points then find their profiles in the cache and need one thread each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gcsim.errors import InputError, Problem
+from gcsim.files import cache_folder, write_text
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.result import Result
+from gcsim.scenarios.run import run, traffic_profiles
+from gcsim.scenarios.running.gradients import check_trace
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.scenario import Scenario
+from gcsim.traces.stage1 import cache
+
+Profiles = tuple[tuple[str, str], ...]
+"""Names in the cache, and what stands under them: in the order of a scenario's compressors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Something to do in another process, perhaps on another machine."""
+
+    scenario: Scenario
+    measure_only: bool = False
+    """Make the profiles of the scenario's compressors, and simulate nothing."""
+    profiles: Profiles = ()
+    """Made by an earlier task, for a machine with a cache of its own."""
+    set_threads: bool = False
+    """Use all cores whatever the environment says: dask's workers are started with one thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a task has no result."""
+
+    problems: tuple[Problem, ...]
+    traceback: str = ""
+    """Of a bug; empty when the input is at fault, or the machine."""
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether the fault is gcsim's (or of the user's own code), not the input's."""
+        return bool(self.traceback)
+
+
+Outcome = Result | Profiles | Failure
+"""That of a point (without timelines), the profiles that were asked for, or why there are none."""
+
+
+def perform(task: Task, progress: Progress | None = None) -> Outcome:
+    """Do what `task` asks for; whatever goes wrong comes back as a `Failure`."""
+    watcher = progress or SilentProgress()
+    try:
+        _keep(task.profiles)
+        keys = [profile_key(task.scenario, choice) for choice in task.scenario.compressors]
+        if any(cache.load(key) is None for key in keys):
+            with measuring_alone():
+                _measure(task, keys, watcher)
+        if task.measure_only:
+            return tuple((key, _stored(key)) for key in keys)
+        result = replace(run(task.scenario, progress=watcher), timelines=(), faulty=None)
+        result.to_json()  # a result that cannot be written fails here, not the whole sweep there
+        return result
+    except Exception as error:
+        return failure(error)
+
+
+def failure(error: Exception) -> Failure:
+    """What is told of an exception: the same as when it ends `gcsim run`."""
+    if isinstance(error, InputError):
+        return Failure(problems=error.problems)
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else str(error.filename)
+        return Failure(problems=(Problem(place=place, message=error.strerror or str(error)),))
+    if isinstance(error, MemoryError):
+        hint = "use a smaller model, fewer workers or fewer iterations"
+        return Failure(problems=(Problem(message="not enough memory", hint=hint),))
+    text = "".join(traceback.format_exception(error))
+    first_line = str(error).partition("\n")[0]
+    return Failure(
+        problems=(Problem(message=f"{type(error).__name__}: {first_line}"),), traceback=text
+    )
+
+
+def _measure(task: Task, keys: list[str], progress: Progress) -> None:
+    check_trace(task.scenario)
+    with _all_cores() if task.set_threads else contextlib.nullcontext():
+        traffic_profiles(task.scenario, keys, use_cache=True, progress=progress)
+
+
+@contextlib.contextmanager
+def _all_cores() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    yield
+    torch.set_num_threads(before)
+
+
+def _keep(profiles: Profiles) -> None:
+    for key, text in profiles:
+        if cache.load(key) is None:
+            write_text(_path(key), text)
+
+
+def _stored(key: str) -> str:
+    try:
+        return _path(key).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = "set GCSIM_CACHE_DIR to a folder with space"
+        message = "profiles cannot be kept here, and a sweep needs them"
+        raise InputError(Problem(place=str(cache_folder()), message=message, hint=hint)) from None
+
+
+def _path(key: str) -> Path:
+    return cache_folder() / f"{key}.json"
+
+
+@contextlib.contextmanager
+def measuring_alone() -> Iterator[None]:
+    """While the context lasts no other sweep's worker measures on these cores."""
+    cores = hashlib.sha256(repr(sorted(os.sched_getaffinity(0))).encode()).hexdigest()[:8]
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"measuring-{platform.node()}-{cores}.lock").open("w") as file:
+        # where a file system has no locks, two at once are only slower
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def code_here() -> dict[str, str]:
+    """What must be the same on every machine of a sweep."""
+    import gcsim
+
+    return {
+        "gcsim": gcsim.__version__,
+        "Python": platform.python_version(),
+        "gcsim's code, torch, numpy and numba": cache.key({}),
+    }

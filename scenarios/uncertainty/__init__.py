@@ -1,0 +1,1 @@
+"""What is not known of a scenario, and what does that leave open?"""

@@ -1,0 +1,369 @@
+"""How long is an iteration in each of many worlds, about?
+
+To simulate every world exactly would take minutes. What a world changes is nearly all in one rank's
+step: when its computations end, and how long its collectives take. So
+
+    iteration in a world = exact iteration as stated * f(world) / f(as stated)
+
+where f is that step by itself (`one_rank.py`), the slowest rank's, with collectives that take as
+long as when all ranks enter together; the first and the last device of a node leave them apart, as
+they do as stated. Of each phase of a period one recorded step stands for all. What f leaves out
+(other skew, cores that are shared, what a random iteration brings) is in the exact factor, as if it
+were the same share in every world. `docs/model.md` has the error.
+
+- Kernels' prices are linear in a launch's time and in the reciprocals of the rates.
+- Forward and backward take a share longer or shorter.
+- What a training's own figures add to a plan is linear in each of them.
+- A collective's time depends on links, host and sums of a world
+  (`uncertainty/collective_times.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios.running.kernel_use import COEFFICIENTS, Figure, counts
+from gcsim.scenarios.scenario import with_nodes
+from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes, Column
+from gcsim.scenarios.uncertainty.figures import Input
+from gcsim.scenarios.uncertainty.worlds import (
+    World,
+    cluster_in,
+    coordinates,
+    moves_links,
+    passes_in,
+    training_in,
+)
+from gcsim.scenarios.uncertainty.worlds import alone as alone_in
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.plans import DENSE, Planner, shared
+from gcsim.simulator.steps.averages import slow_ranks
+from gcsim.simulator.steps.noise import longest, paces
+from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+from gcsim.simulator.training import Interference, Training
+from gcsim.traces.profile import Compute, Step, TrafficProfile
+
+Rows = NDArray[np.float64]
+"""A column for each world."""
+_PACES = 20
+"""Iterations of which the slowest rank's pace is averaged."""
+
+
+class Drawn:
+    """What is not as stated in a world, whatever the size."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        training: Training,
+        inputs: Sequence[Input],
+        worlds: Sequence[World],
+    ) -> None:
+        """`worlds` are the stated one, the draws, and those in which one input differs, by input.
+
+        The cluster and the training are those of the scenario.
+        """
+        self.inputs, self.worlds = inputs, worlds
+        linked = [one for one in inputs if moves_links(one)]
+        self.clusters = [cluster_in(world, cluster, linked) for world in worlds]
+        """With the stated device; one and the same where nothing about it differs."""
+        self.trainings = [training_in(world, training, inputs) for world in worlds]
+        self.passes = np.array([passes_in(world, inputs) for world in worlds])
+        """How many times as long as stated forward and backward take."""
+        self.around = {
+            dense: np.array(
+                [
+                    [float(code.per_tensor), float(code.per_bucket), float(code.passes)]
+                    for code in (one.reducer if dense else one.hook for one in self.trainings)
+                ]
+            ).T
+            for dense in (True, False)
+        }
+        """`[3, worlds]` each: what the code around an exchange takes a tensor, a bucket, and in
+        passes over the bucket."""
+        self.late = np.array([one.overlap == "none" for one in self.trainings])
+        self.beside = [
+            (
+                training_in(alone, training, (one,)).interference,
+                coordinates((one,), worlds)[:, 0] * ~self.late,
+            )
+            for one in inputs
+            if one.main.way == _INTERFERENCE
+            for alone in alone_in((one,))
+        ]
+        """What one input alone makes of it, and how much of that there is in each world."""
+        self.slower: dict[Figure, Column] = {}
+        """By coefficient of a kernel class: picoseconds more for each launch, byte or FLOP."""
+        for one in inputs:
+            for figure in one.figures:
+                if figure.way[:3] == ("cluster", "device", "kernels"):
+                    slowness = np.array(
+                        [
+                            _slowness(figure.field, float(figure.exactly(world.slowness[one.name])))
+                            if one.name in world.slowness
+                            else _slowness(figure.field, float(figure.stated))
+                            for world in worlds
+                        ]
+                    )
+                    kind = next(k for k in cluster.device.kernels if k == figure.way[3])
+                    self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
+
+
+class Approximation:
+    """All methods on one cluster, in picoseconds."""
+
+    def __init__(
+        self,
+        drawn: Drawn,
+        nodes: int,
+        training: Training,
+        compute: ComputeTimes,
+        profiles: Sequence[TrafficProfile],
+        *,
+        prices: PriceList,
+        carry_out: CarryOut,
+        seed: int,
+        held: CollectiveTimes | None = None,
+    ) -> None:
+        """On so many nodes; `training` and what carries out collectives are the stated ones
+        there. `held` are the collectives' times of another approximation in the same worlds, which
+        has all of these."""
+        at_size = {id(one): with_nodes(one, nodes) for one in drawn.clusters}
+        clusters = [at_size[id(one)] for one in drawn.clusters]
+        cluster = clusters[0]
+        self._drawn, self._worlds = drawn, drawn.worlds
+        self._cluster, self._prices = cluster, prices
+        self.held = held or CollectiveTimes(
+            clusters, records_of(profiles), drawn.inputs, drawn.worlds
+        )
+        self._planner = Planner(cluster, compute, training, prices, self._together)
+        skewed = [float(longest(one.noise, cluster.workers)) for one in drawn.trainings]
+        crowded = [float(shared(cluster, one)) for one in drawn.trainings]
+        longer = np.array(skewed) * np.array(crowded)
+        self._passes = drawn.passes * longer / longer[0]
+        self._beside = [
+            (
+                Planner(
+                    cluster,
+                    compute,
+                    replace(training, interference=interference),
+                    prices,
+                    self._together,
+                ),
+                places,
+            )
+            for interference, places in drawn.beside
+        ]
+        alone = replace(training, interference=Interference())
+        self._alone = Planner(cluster, compute, alone, prices, self._together)
+        """Where nothing runs beside the exchange."""
+        self._streamed = training.encode_on == "communicator"
+        self._pace = _pace(cluster, training, seed)
+        self._exits, self._abreast = carry_out, np.zeros(cluster.workers, dtype=np.int64)
+        middle, last = cluster.nodes // 2, cluster.devices_per_node - 1
+        self._devices = np.unique([0, last]) + middle * cluster.devices_per_node
+        latency = np.array([float(one.network.latency) for one in clusters])
+        self._farther = latency / latency[0] if latency[0] else np.ones(len(latency))
+
+    def _together(
+        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds, key: int
+    ) -> Times:
+        """As stated."""
+        exits: Times = entry + round(self.held(record, server_time, self._extra(()))[0])
+        return exits
+
+    def iteration(self, profile: TrafficProfile) -> Column:
+        """f of a method."""
+        total = np.zeros(len(self._worlds))
+        for phase, step in zip(profile.phases, _steps(profile), strict=True):
+            total += phase.count * self._step(step, profile)
+        return total / profile.period
+
+    def _step(self, step: Step, profile: TrafficProfile) -> Column:
+        from gcsim.simulator.steps import one_rank  # compiles its loops
+
+        plan = self._planner.plan(step, self._planner.around(profile))
+        stated = _Durations.of(plan)
+        alone = _Durations.of(self._alone.plan(step, self._planner.around(profile)))
+        parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
+        for planner, places in self._beside:
+            other = _Durations.of(planner.plan(step, planner.around(profile)))
+            more = [far - near for far, near in zip(other.rows, stated.rows, strict=True)]
+            parts, before, after, held, served = (
+                rows + rise[:, None] * places
+                for rows, rise in zip((parts, before, after, held, served), more, strict=True)
+            )
+        passes = self._pace * self._passes
+        parts = parts * passes
+        parts[0], parts[1:] = (
+            np.where(self._drawn.late, parts.sum(axis=0), parts[0]),
+            np.where(self._drawn.late, 0.0, parts[1:]),
+        )
+        on_stream = self._pace * float(plan.side_slowdown if plan.side_stream else 1)
+        times: list[Column] = []
+        early: list[Rows] = []
+        extra_before, extra_after = [], []
+        framework = self._framework(profile, len(step.exchanges))
+        for exchange, around in zip(step.exchanges, framework, strict=True):
+            start, *answers = exchange.computes
+            moments = () if exchange.moments is None else (exchange.moments,)
+            extra_before.append(self._extra((start, *moments)))
+            extra_after += [self._extra((compute,)) for compute in answers]
+            if answers:  # as `plans.framed`
+                extra_before[-1] = extra_before[-1] + around / 2
+                extra_after[-1] = extra_after[-1] + around / 2
+            servers = exchange.servers or (None,) * len(exchange.collectives)
+            for record, by in zip(exchange.collectives, servers, strict=True):
+                number = len(times)
+                parted = self._cluster.servers if record.kind == "push_pull" else 1
+                more_served = self._extra(() if by is None else (by,), parted)
+                server_time = round(float(stated.rows[_SERVED][number]))
+                longer = np.where(self._drawn.late, alone.rows[_HELD][number], held[number])
+                times.append(longer + self.held(record, server_time, more_served))
+                early.append(self._early(record, server_time))
+        if self._streamed:  # as `plans.in_its_stream`
+            times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
+            extra_after = [0 * longer for longer in extra_after]
+            for bucket, longer in enumerate(extra_before):
+                if stated.first[bucket] < stated.first[bucket + 1]:
+                    times[stated.first[bucket]] = times[stated.first[bucket]] + longer
+                    extra_before[bucket] = 0 * longer
+        worlds = len(self._worlds)
+        alike = plan.slots > 1 or not early  # one rank stands for all
+        apart = np.zeros((len(early), 1, worlds)) if alike else np.array(early)
+        found = np.empty(worlds)
+        one_rank.exchange_times(
+            parts,
+            on_stream * (before + np.array(extra_before).reshape(-1, worlds)),
+            np.array(times).reshape(-1, worlds),
+            on_stream * (after + np.array(extra_after).reshape(-1, worlds)),
+            stated.first,
+            apart,
+            plan.side_stream,
+            plan.slots,
+            found,
+        )
+        return self._whole(plan, found, passes)
+
+    def _early(self, record: CollectiveRecord, server_time: Picoseconds) -> Rows:
+        """How much sooner than the other the first and the last device of a node leave it."""
+        if len(self._devices) == 1:
+            return np.zeros((1, len(self._worlds)))
+        exits = self._exits(record, self._abreast, server_time, 0)[self._devices]
+        sooner: Rows = (exits.max() - exits)[:, None] * self._farther
+        return sooner
+
+    def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
+        """By how much longer than as stated a stretch of computation takes."""
+        total = np.zeros(len(self._worlds))
+        slower = self._drawn.slower
+        for compute in computes if slower else ():
+            needed = counts(compute, self._cluster.device, self._cluster.workers, servers)
+            for figure, count in needed.items():
+                if figure in slower:
+                    total += count * slower[figure]
+        return total
+
+    def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
+        """By bucket: by how much longer than as stated the code around its exchange takes."""
+        if self._cluster.workers == 1:
+            return np.zeros((exchanges, len(self._worlds)))
+        per_tensor, per_bucket, passes = self._drawn.around[profile.compressor == DENSE]
+        if not (per_tensor.any() or per_bucket.any() or passes.any()):
+            return np.zeros((exchanges, len(self._worlds)))
+        tensors = np.array([[len(layout.slices)] for layout in profile.buckets])
+        nbytes = np.array([[4 * layout.numel] for layout in profile.buckets])
+        once = _streaming(int(nbytes.sum()))
+        each = self._extra((once,)) + self._prices.compute_time(once, 1)
+        times = (tensors * per_tensor + per_bucket) * PS_PER_SECOND
+        times += nbytes / max(1, nbytes.sum()) * each * passes
+        longer: Rows = times - times[:, :1]
+        return longer
+
+    def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
+        """With what goes before and after: earlier micro-batches, the optimiser, the loader."""
+        micro = plan.accumulation
+        alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
+        computed = alone * passes + exchanged + self._pace * plan.optimizer
+        loaded = float(micro * plan.input_batch)
+        return np.maximum(computed, loaded) if loaded else computed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Durations:
+    """Those of a plan, in picoseconds."""
+
+    rows: tuple[Column, ...]
+    """Parts of the backward pass; by bucket what goes before; by collective what follows, what it
+    takes longer than by itself, and the servers' computation."""
+    first: NDArray[np.int64]
+    """The number of each bucket's first collective, and of all."""
+
+    @staticmethod
+    def of(plan: StepPlan) -> _Durations:
+        parts = [*plan.compute.parts, plan.compute.rest]
+        before = [sum(job.duration for job in work.before) for work in plan.buckets]
+        after: list[int] = []
+        held: list[int] = []
+        served: list[int] = []
+        first = [0]
+        for work in plan.buckets:
+            count = len(work.collectives)
+            after += [job.duration for job in work.after]
+            held += work.held or (0,) * count
+            served += work.server_times or (0,) * count
+            first.append(first[-1] + count)
+        return _Durations(
+            rows=tuple(np.array(each, np.float64) for each in (parts, before, after, held, served)),
+            first=np.array(first, dtype=np.int64),
+        )
+
+
+def _streaming(nbytes: int) -> Compute:
+    """Elements that are read or written once."""
+    cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
+    return Compute(stage="encode", fixed=(cost,))
+
+
+_HELD, _SERVED = 3, 4
+_INTERFERENCE = ("training", "interference")
+
+
+def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
+    """All that are asked for, each once."""
+    found = {
+        record: None
+        for profile in profiles
+        for step in _steps(profile)
+        for exchange in step.exchanges
+        for record in exchange.collectives
+    }
+    return list(found)
+
+
+def _steps(profile: TrafficProfile) -> list[Step]:
+    """By phase: the one that stands for all that were recorded."""
+    return [phase.steps[len(phase.steps) // 2] for phase in profile.phases]
+
+
+def _slowness(field: str, value: float) -> float:
+    return value if field == next(iter(COEFFICIENTS)) else 1 / value
+
+
+def _pace(cluster: Cluster, training: Training, seed: int) -> float:
+    """How many times as long the slowest rank computes, in the mean."""
+    slow, noise = slow_ranks(cluster, training), training.noise
+    constant = np.ones(cluster.workers) if slow is None else slow
+    if noise is None or not (noise.variation or noise.slow_probability):
+        return float(constant.max())
+    drawn = [paces(noise, seed, n, cluster.workers) * constant for n in range(_PACES)]
+    return float(np.mean([one.max() for one in drawn]))

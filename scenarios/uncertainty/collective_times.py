@@ -1,0 +1,229 @@
+"""How long do collectives take that all ranks enter together, in each of many worlds?
+
+Gloo's rings are simulated in every world (`rings/worlds.py`). Another collective is simulated in
+few worlds, and at few sizes of its kind: as stated, with each input by
+itself at its end that is farther away, and in some of the drawn worlds. Between them
+
+- over worlds: a radial basis with a linear tail (M. Buhmann 2003, "Radial basis functions", sec.
+  2.2; basis r). Its coordinates are the figures that move this collective, times as they are and
+  rates as their reciprocals: as long as the same messages are on the critical path, a collective's
+  time is linear in these, and then the interpolation is exact;
+- over sizes: along a straight line between the two nearest sizes of the same kind, which gives the
+  ratio to what is stated; that is simulated for every collective.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios.uncertainty.figures import Input
+from gcsim.scenarios.uncertainty.worlds import World, coordinates, moves_links
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.collectives.rings.worlds import RingWorlds
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.rate_trace import RateTrace
+
+Column = NDArray[np.float64]
+"""`[worlds]`: the stated one first."""
+
+SUPPORT = 32
+"""Drawn worlds in which collectives are simulated."""
+SIZES = 3
+"""Sizes of a kind at which they are."""
+_MOVES = 1e-9
+
+
+class CollectiveTimes:
+    """On one cluster, in picoseconds."""
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        records: Sequence[CollectiveRecord],
+        inputs: Sequence[Input],
+        worlds: Sequence[World],
+    ) -> None:
+        """`records` are those that will be asked for; worlds and their clusters are those of
+        `Approximation`."""
+        cluster = clusters[0]
+        self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
+        self._places = coordinates(self._inputs, worlds)
+        first = len(worlds) - len(inputs)
+        self._alone = [first + inputs.index(one) for one in self._inputs]
+        self._support = [0, *self._alone, *range(1, min(first, 1 + SUPPORT) if self._alone else 1)]
+        moved = [*range(first), *self._alone]
+        distinct = {id(clusters[n]): _steady(clusters[n]) for n in moved}
+        places = {name: place for place, name in enumerate(distinct)}
+        self._of_world = [places.get(id(one), 0) for one in clusters]
+        self._rings = RingWorlds(list(distinct.values()))
+        self._memos = [CollectiveMemo(distinct[id(clusters[n])]) for n in self._support]
+        self._in_rings: dict[CollectiveRecord, Column | None] = {}
+        self._together = np.zeros(cluster.workers, dtype=np.int64)
+        self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        self._known: dict[tuple[CollectiveRecord, int], Column] = {}
+        self._anchors = _anchors(records)
+
+    def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
+        """`more` is what the servers' computation takes longer than as stated."""
+        if record not in self._in_rings:
+            found = self._rings(record)
+            self._in_rings[record] = None if found is None else found[self._of_world]
+        around = self._in_rings[record]
+        if around is not None:
+            return around
+        below, above = self._anchors[_kind(record)].neighbours(record)
+        stated, low, high = _bytes(record), _bytes(below), _bytes(above)
+        share = (stated - low) / (high - low) if high > low else 0.0
+        ratios = self._of(below, server_time)
+        if share:
+            ratios = (1 - share) * ratios + share * self._of(above, server_time)
+        times: Column = self._simulated(0, record, server_time) * ratios / ratios[0]
+        if server_time and more.any():
+            alone = self._simulated(0, record, 0)
+            served = (times[0] - alone) / server_time
+            times = np.maximum(times + served * more, 0.0)
+        return times
+
+    def _of(self, record: CollectiveRecord, server_time: int) -> Column:
+        """Of an anchor."""
+        if (record, server_time) not in self._known:
+            points = np.array(
+                [self._simulated(n, record, server_time) for n in range(len(self._support))]
+            )
+            alone = points[1 : 1 + len(self._alone)]
+            moving = tuple(np.flatnonzero(abs(alone - points[0]) > _MOVES * points[0]).tolist())
+            self._known[record, server_time] = self._between(points, moving)
+        return self._known[record, server_time]
+
+    def _simulated(self, number: int, record: CollectiveRecord, server_time: int) -> float:
+        return float(self._memos[number](record, self._together, server_time).max()) or 1e-30
+
+    def _between(self, points: Column, moving: tuple[int, ...]) -> Column:
+        """In all worlds; `moving` are the numbers of the inputs that move it."""
+        if not moving:
+            return np.full(len(self._places), points[0])
+        drawn = range(1 + len(self._alone), len(points))
+        used = [0, *(1 + number for number in moving), *drawn]
+        if moving not in self._weights:
+            places = self._places[:, list(moving)]
+            support = places[[self._support[n] for n in used]]
+            self._weights[moving] = _interpolation(support, places)
+        found: Column = self._weights[moving] @ points[used]
+        return np.maximum(found, 1e-30)
+
+
+def _interpolation(
+    support: NDArray[np.float64], places: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Weights `[places, support]` of the values at the support."""
+    count = len(support)
+
+    def rows(at: NDArray[np.float64]) -> NDArray[np.float64]:
+        apart = np.sqrt(((at[:, None] - support[None]) ** 2).sum(axis=2))
+        return np.hstack([apart, np.ones((len(at), 1)), at])
+
+    known = rows(support)
+    tail = known[:, count:]
+    system = np.vstack([known, np.hstack([tail.T, np.zeros((tail.shape[1],) * 2)])])
+    solved: NDArray[np.float64] = np.linalg.lstsq(system.T, rows(places).T, rcond=None)[0]
+    return solved[:count].T
+
+
+def _moves_collectives(one: Input, cluster: Cluster, records: Sequence[CollectiveRecord]) -> bool:
+    """Whether collectives of these may depend on it."""
+    way = one.main.way
+    if not moves_links(one):
+        return False
+    if way == ("cluster", "network") and cluster.nodes == 1:
+        return False
+    return way != ("cluster", "sums") or one.main.field in {record.dtype for record in records}
+
+
+class _Anchors:
+    """Records of a kind, by size."""
+
+    def __init__(self, records: Sequence[CollectiveRecord]) -> None:
+        by_size = sorted({_bytes(record): record for record in records}.items())
+        low, high = (math.log1p(by_size[place][0]) for place in (0, -1))
+        wanted = np.linspace(low, high, SIZES)
+        nearest = {
+            min(range(len(by_size)), key=lambda n: abs(math.log1p(by_size[n][0]) - at))
+            for at in wanted.tolist()
+        }
+        self._records = [by_size[n][1] for n in sorted(nearest)]
+
+    def neighbours(self, record: CollectiveRecord) -> tuple[CollectiveRecord, CollectiveRecord]:
+        """The nearest anchors that are not larger and not smaller."""
+        size = _bytes(record)
+        below = [one for one in self._records if _bytes(one) <= size]
+        above = [one for one in self._records if _bytes(one) >= size]
+        return below[-1], above[0]
+
+
+def _anchors(records: Sequence[CollectiveRecord]) -> dict[object, _Anchors]:
+    kinds: dict[object, list[CollectiveRecord]] = {}
+    for record in records:
+        kinds.setdefault(_kind(record), []).append(record)
+    return {kind: _Anchors(own) for kind, own in kinds.items()}
+
+
+def _kind(record: CollectiveRecord) -> object:
+    """Collectives of a kind differ in bytes alone."""
+    pulled = bool(record.pulled)
+    return replace(record, sent=(), pulled=int(pulled))
+
+
+def _bytes(record: CollectiveRecord) -> int:
+    return sum(record.sent) + record.pulled
+
+
+def _steady(cluster: Cluster) -> Cluster:
+    """The cluster with links that are at all times what they are in the long run."""
+    if not any(link.timed for link in cluster.links()):
+        return cluster
+    chosen, racks = cluster.collectives, cluster.racks
+    if chosen.server_network is not None:
+        chosen = replace(chosen, server_network=_even(chosen.server_network))
+    return replace(
+        cluster,
+        network=_even(cluster.network),
+        intra_node=_even(cluster.intra_node),
+        cards={node: _even(card) for node, card in cluster.cards.items()},
+        racks=None if racks is None else replace(racks, uplink=_even(racks.uplink)),
+        collectives=chosen,
+    )
+
+
+def _even(link: Link) -> Link:
+    """A message waits for half a grant's period; a trace flows at its mean rate."""
+    if not link.timed:
+        return link
+    up = link.up
+    if up is not None:
+        up = replace(
+            up,
+            trace=None,
+            bandwidth=_mean(up.trace, up.bandwidth * link.efficiency) / link.efficiency,
+            latency=up.latency + up.grant / 2,
+            grant=Fraction(0),
+        )
+    return replace(
+        link,
+        trace=None,
+        bandwidth=_mean(link.trace, link.bandwidth * link.efficiency) / link.efficiency,
+        latency=link.latency + link.grant / 2,
+        grant=Fraction(0),
+        up=up,
+    )
+
+
+def _mean(trace: RateTrace | None, rate: Fraction) -> Fraction:
+    return rate if trace is None else trace.long_run

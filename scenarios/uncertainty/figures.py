@@ -1,0 +1,233 @@
+"""What is not known of a scenario? Its figures that have a range.
+
+A figure has a range where `<figure>_range` stands beside it in a value of the simulator's, so that
+whoever adds a field with a range need not say so here. Figures that are wrong together are one
+input:
+
+- Equal values at several places (cards of one link) are one thing that is stated once.
+- Coefficients of one kernel class of a device: what is not known is how well that class runs.
+  Another class has another source, and may be fast where this one is slow.
+- Forward and backward take a share longer or shorter together, between the ends that the device's
+  training rates or its layer model have.
+- Whether the exchange overlaps the backward pass, where nobody has said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from gcsim.scenarios.running.kernel_use import COEFFICIENTS
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Link, Uplink
+from gcsim.simulator.training import Training
+
+Way = tuple[str | int, ...]
+"""From the cluster (`cluster`) or the training (`training`): fields, keys, places."""
+
+_RANGE = "_range"
+_RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})
+_ABOVE_TIMES = 1000
+"""A figure above this is a rate of bytes or FLOPs a second: no time or share comes near."""
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure with its range."""
+
+    way: Way
+    """To the value that has the field."""
+    field: str
+    stated: Any
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> bool:
+        """Whether more of it is faster."""
+        return self.field in _RATES or self.stated > _ABOVE_TIMES
+
+    def at(self, slowness: float) -> float:
+        """The figure at a share of the way from the fast end of its range to the slow one.
+
+        On a logarithmic scale, where the low end is above 0.
+        """
+        start, end = (self.high, self.low) if self.rate else (self.low, self.high)
+        if self.low > 0:
+            return float(start * (end / start) ** slowness)
+        return start + (end - start) * slowness
+
+    @property
+    def far(self) -> float:
+        """The slowness of the end that is farther from what is stated, in time."""
+        slow, stated, fast = (
+            1 / value if self.rate else value
+            for value in (self.at(1.0), float(self.stated), self.at(0.0))
+        )
+        return 1.0 if slow - stated >= stated - fast else 0.0
+
+    def exactly(self, slowness: float) -> Any:
+        """`at` in the type of the stated one, rounded to digits that keep fractions short."""
+        value = f"{self.at(slowness):.{_DIGITS}g}"
+        return Fraction(value) if isinstance(self.stated, Fraction) else float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Figures that are drawn together."""
+
+    name: str
+    unit: str
+    measure: str
+    """What narrows it: a command or a key."""
+    figures: tuple[Figure, ...]
+    """The first one stands for all; those of the passes and of overlap are no fields."""
+
+    @property
+    def main(self) -> Figure:
+        """The figure that is told."""
+        return self.figures[0]
+
+
+PASSES: Way = ("compute",)
+OVERLAP: Way = ("training", "overlap")
+NO_OVERLAP = 0.25
+"""Share of the worlds without overlap where nobody has said: an assumption. PyTorch's
+DistributedDataParallel overlaps; own loops and several optimisers for compressed gradients do
+not."""
+
+
+def uncertain_inputs(
+    cluster: Cluster, training: Training, compute: Mapping[str, ComputeTimes]
+) -> list[Input]:
+    """All inputs, used or not; `compute` has the passes as `stated`, `fastest` and `slowest`."""
+    found = [*_kernels(cluster.device), *_passes(compute)]
+    groups: dict[tuple[object, str], list[Figure]] = {}
+    rest = replace(cluster, device=_WITHOUT_FIGURES)
+    for root, value in (("cluster", rest), ("training", training)):
+        for owner, figure in _figures(value, (root,)):
+            groups.setdefault((owner, figure.field), []).append(figure)
+    for (owner, _), figures in groups.items():
+        name, unit, measure = _words(owner, figures[0])
+        found.append(Input(name=name, unit=unit, measure=measure, figures=tuple(figures)))
+    if training.overlap is None:
+        figure = Figure(way=OVERLAP, field="overlap", stated=0.0, low=0.0, high=1.0)
+        name = "whether the exchange waits for the end of the backward pass"
+        found.append(Input(name=name, unit="", measure="training.overlap", figures=(figure,)))
+    return found
+
+
+_WITHOUT_FIGURES = Device(name="", title="", kernels={}, effective_flop_rate=1.0, source="")
+
+
+def _figures(value: Any, way: Way) -> Iterator[tuple[Any, Figure]]:
+    """Figures with a range inside a value, each with the value whose field it is."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _figures(each, (*way, key))
+    elif isinstance(value, tuple):
+        for place, each in enumerate(value):
+            yield from _figures(each, (*way, place))
+    elif is_dataclass(value):
+        for one in fields(value):
+            each = getattr(value, one.name)
+            if not one.name.endswith(_RANGE):
+                yield from _figures(each, (*way, one.name))
+            elif each is not None:
+                name = one.name.removesuffix(_RANGE)
+                stated = getattr(value, name, None)
+                figure = None if stated is None else _figure(way, name, stated, each)
+                if figure is not None:
+                    yield value, figure
+
+
+def _figure(way: Way, name: str, stated: Any, bounds: tuple[Any, Any]) -> Figure | None:
+    """None where the range is a point. A range that leaves out what is stated is widened to it."""
+    low, high = min(float(bounds[0]), float(stated)), max(float(bounds[1]), float(stated))
+    if low == high:
+        return None
+    return Figure(way=way, field=name, stated=stated, low=low, high=high)
+
+
+def _kernels(device: Device) -> Iterator[Input]:
+    for kind, rate in device.kernels.items():
+        way = ("cluster", "device", "kernels", kind)
+        figures = [figure for _, figure in _figures(rate, way)]
+        if figures:
+            figures.sort(key=lambda figure: figure.low / figure.high)  # the least known one first
+            words = COEFFICIENTS[figures[0].field]
+            yield Input(
+                name=f"the device's {words.name} of {kind} kernels",
+                unit=words.unit,
+                measure="gcsim calibrate device",
+                figures=tuple(figures),
+            )
+
+
+def _passes(compute: Mapping[str, ComputeTimes]) -> Iterator[Input]:
+    times = {name: one.total / 1e12 for name, one in compute.items()}
+    figure = _figure(PASSES, "passes", times["stated"], (min(times.values()), max(times.values())))
+    if figure is not None:
+        yield Input(
+            name="the time of forward and backward",
+            unit="s",
+            measure="compute: {forward, backward}, measured on the device",
+            figures=(figure,),
+        )
+
+
+_PLACES: dict[Way, str] = {
+    ("cluster", "network"): "the network's",
+    ("cluster", "network", "up"): "the uplink's",
+    ("cluster", "intra_node"): "the links' inside a node",
+    ("cluster", "racks", "uplink"): "the racks' uplinks'",
+    ("cluster", "collectives", "server_network"): "the servers' network's",
+    ("cluster", "host"): "the host's",
+    ("cluster", "sums"): "the host's",
+    ("training", "interference"): "what slows",
+    ("training", "shared_node"): "a shared node's",
+    ("training", "noise"): "the workers'",
+    ("training", "reducer"): "the dense exchange's",
+    ("training", "hook"): "a hook's",
+}
+_FIGURES = {
+    "latency": ("latency", "s"),
+    "bandwidth": ("bandwidth", "B/s"),
+    "efficiency": ("goodput over its line rate", ""),
+    "overhead": ("cost of a message", "s"),
+    "per_message": ("work for a message", "s"),
+    "per_byte": ("work for a byte", "s/B"),
+    "per_call": ("work for a call", "s"),
+    "per_copied_byte": ("work for a copied byte", "s/B"),
+    "per_received_byte": ("work for a received byte", "s/B"),
+    "dispatch": ("delay of a call", "s"),
+    "computation": ("computations beside collectives", ""),
+    "bus": ("collectives beside computations", ""),
+    "per_tensor": ("cost of a tensor", "s"),
+    "per_bucket": ("cost of a bucket", "s"),
+    "passes": ("passes over the gradient", ""),
+}
+
+
+def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
+    """Name, unit, and what narrows it."""
+    way = figure.way
+    place = _PLACES.get(way)
+    if place is None and way[:2] == ("cluster", "cards"):
+        place = f"the card's of node {way[2]}"
+    key = ".".join(map(str, (*way, figure.field)))
+    if figure.field == "ring_over_tree":
+        return "NCCL's choice between ring and tree", "", "cluster.collectives.all_reduce"
+    if figure.field == "grouped":
+        return "what all-to-alls reach of the network", "", "cluster.collectives.push_pull"
+    if way[:2] == ("cluster", "sums"):
+        return f"{place} rate of {figure.field} sums", "B/s", "gcsim calibrate link"
+    words, unit = _FIGURES.get(figure.field, (figure.field.replace("_", " "), ""))
+    by_measuring = isinstance(owner, Link | Uplink) or way[:2] == ("cluster", "host")
+    measure = "gcsim calibrate link" if by_measuring else key
+    return f"{place} {words}" if place else key, unit, measure

@@ -1,0 +1,148 @@
+"""Which worlds are tried? Draws of all that is not known of a scenario, together.
+
+A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each input's
+range is cut into N parts of equal probability, and each part occurs once. Positive figures are
+drawn evenly on a logarithmic scale. An input's draws depend on the seed and on its name alone, so
+that a range that is widened or taken away leaves the draws of the others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, OVERLAP, PASSES, Figure, Input, Way
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.training import Training
+
+FAST = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One possibility: by name of an input its slowness, 0 to 1; as stated where none stands."""
+
+    slowness: Mapping[str, float]
+
+    def figures(self, inputs: Sequence[Input]) -> list[tuple[Figure, float]]:
+        """Those that are not as stated, with their slowness."""
+        return [
+            (figure, self.slowness[one.name])
+            for one in inputs
+            if one.name in self.slowness
+            for figure in one.figures
+        ]
+
+
+STATED = World({})
+
+
+def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
+    """The drawn worlds."""
+    columns = {}
+    for one in inputs:
+        rng = np.random.default_rng([seed, crc32(one.name.encode())])
+        columns[one.name] = (rng.permutation(count) + rng.random(count)) / count
+    return [
+        World({name: float(column[k]) for name, column in columns.items()}) for k in range(count)
+    ]
+
+
+def alone(inputs: Sequence[Input]) -> list[World]:
+    """Of each input by itself: the end of its range that is farther from what is stated."""
+    return [World({one.name: one.main.far}) for one in inputs]
+
+
+def value(one: Input, slowness: float) -> float:
+    """An input's main figure; 1 where the exchange waits for the backward pass, 0 where not."""
+    if one.main.way == OVERLAP:
+        return float(not overlaps(slowness))
+    return float(one.main.exactly(slowness))
+
+
+def overlaps(slowness: float) -> bool:
+    """Whether the exchange overlaps the backward pass."""
+    return slowness < 1 - NO_OVERLAP
+
+
+def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.float64]:
+    """`[worlds, inputs]`: times, and the reciprocals of rates; 0 as stated, 1 at the far end."""
+    columns = []
+    for one in inputs:
+        figure = one.main
+
+        def slow(value: Any, rate: bool = figure.rate) -> float:
+            return 1 / float(value) if rate else float(value)
+
+        stated = slow(figure.stated)
+        width = slow(figure.exactly(figure.far)) - stated
+        columns.append(
+            [
+                (slow(figure.exactly(world.slowness[one.name])) - stated) / width
+                if one.name in world.slowness
+                else 0.0
+                for world in worlds
+            ]
+        )
+    return np.array(columns).reshape(len(inputs), len(worlds)).T
+
+
+def moves_links(one: Input) -> bool:
+    """Whether it is of links, hosts or sums: of the cluster, but for its device."""
+    return one.main.way[0] == "cluster" and one.main.way[:2] != ("cluster", "device")
+
+
+def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Cluster:
+    """The cluster in a world, its device included."""
+    changed: Cluster = _put(cluster, "cluster", world.figures(inputs))
+    return changed
+
+
+def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Training:
+    """The training in a world."""
+    figures = world.figures(inputs)
+    overlap = next((slow for figure, slow in figures if figure.way == OVERLAP), FAST)
+    if not overlaps(overlap):
+        training = replace(training, overlap="none")
+    figures = [(figure, slow) for figure, slow in figures if figure.way != OVERLAP]
+    changed: Training = _put(training, "training", figures)
+    return changed
+
+
+def passes_in(world: World, inputs: Sequence[Input]) -> float:
+    """How many times as long as stated forward and backward take."""
+    for figure, slow in world.figures(inputs):
+        if figure.way == PASSES:
+            return figure.at(slow) / float(figure.stated)
+    return 1.0
+
+
+def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
+    """A value in which figures are as drawn and have no range any more."""
+    changes: dict[Way, dict[str, Any]] = {}
+    for figure, slow in figures:
+        if figure.way[0] == root:
+            drawn = changes.setdefault(figure.way[1:], {})
+            drawn |= {figure.field: figure.exactly(slow), f"{figure.field}_range": None}
+    for way, drawn in changes.items():
+        value = _changed(value, way, drawn)
+    return value
+
+
+def _changed(value: Any, way: Way, drawn: Mapping[str, Any]) -> Any:
+    if not way:
+        return replace(value, **drawn)
+    here, rest = way[0], way[1:]
+    if isinstance(value, Mapping):
+        if here not in value:  # a node that this size does not have
+            return value
+        return {**value, here: _changed(value[here], rest, drawn)}
+    if isinstance(value, tuple):
+        place = int(here)
+        return (*value[:place], _changed(value[place], rest, drawn), *value[place + 1 :])
+    return replace(value, **{str(here): _changed(getattr(value, str(here)), rest, drawn)})

@@ -1,0 +1,225 @@
+"""Which algorithm and protocol does NCCL choose, and how long do its collectives take then?
+
+NCCL predicts the time of every enabled pair and takes the shortest. For n bytes on p ranks of N
+nodes, W the line rate, with the constants of the tables below:
+
+    ring   base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
+    tree   base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
+
+and half of the ring's steps for an all-gather, which has no tree. The latency of a Simple ring
+between nodes counts 1.4 times. W is that of the network card, for one node that of the bus.
+
+What was chosen is then carried out in the tuner's terms: every rank begins `base` later; a hop
+costs the path's latency and the table's, and carries `share` of what the path carries; the ring is
+that of `rings/allreduce.py`, the tree that of `double/allreduce.py` in NCCL's pieces. So on
+equal links with no latency, one device a node, a ring takes what the tuner predicts for it (without
+the 1.4); what slices and channels overlap is in the table's latencies.
+
+Assumptions: as on devices of capability 8.0 or more with an Intel host; two channels; LL128 is
+enabled for one device a node only (NCCL: over NVLink, not over PCIe). Ceilings that bind only above
+20 GB/s, NVLS, CollNet and PAT are left out. The tuner is not told the link's latency: NCCL's own
+transports report none.
+
+Source: NCCL 2.28.3, src/graph/tuning.cc (`ncclTunerConstantsDefaults`, `ncclTopoTuneModel`,
+`treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes), and
+src/device/all_reduce.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from gcsim.simulator.clock import Times, picoseconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
+from gcsim.simulator.collectives.rings.traffic import ring_traffic
+from gcsim.simulator.collectives.trees.double.allreduce import (
+    double_tree_allreduce,
+    tree_traffic,
+)
+from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.host import Traffic
+
+Shape = Literal["tree", "ring"]
+Protocol = Literal["ll", "ll128", "simple"]
+Kind = Literal["all_reduce", "all_gather"]
+
+CHANNELS = 2
+RING_PLATEAU = Fraction(14, 10)
+"""On the latency of a Simple ring between nodes whose chunks have 64 bytes or more a channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """An algorithm with a protocol, and the tuner's constants for it."""
+
+    shape: Shape
+    protocol: Protocol
+    base: Fraction
+    """Seconds, once."""
+    bus: Fraction
+    """Seconds a step between two devices of a node, over PCIe."""
+    net: Fraction
+    """Seconds a step between two nodes."""
+    share: Fraction
+    """Of the link's bandwidth."""
+
+    @property
+    def name(self) -> str:
+        """As a scenario writes it."""
+        return f"nccl_{self.shape}_{self.protocol}"
+
+    def title(self, kind: Kind) -> str:
+        """As a report writes it."""
+        algorithm = "double tree" if self.shape == "tree" else "ring"
+        protocol = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[self.protocol]
+        return f"NCCL {algorithm} {kind.replace('_', '-')}, {protocol}"
+
+
+def _mode(shape: Shape, protocol: Protocol, times: str, share: Fraction) -> Mode:
+    """`times` is base, bus and net in microseconds."""
+    base, bus, net = (Fraction(time) / 10**6 for time in times.split())
+    return Mode(shape=shape, protocol=protocol, base=base, bus=bus, net=net, share=share)
+
+
+_TREE = Fraction(92, 100)
+MODES = (
+    _mode("tree", "ll", "6.8 1.0 5.0", _TREE * Fraction(10, 38)),
+    _mode("tree", "ll128", "14.0 1.9 8.5", _TREE * Fraction(120, 128)),
+    _mode("tree", "simple", "8.4 4.0 14.0", _TREE),
+    _mode("ring", "ll", "6.6 1.0 2.7", Fraction(1, 2)),
+    _mode("ring", "ll128", "14.0 2.5 4.0", Fraction(92, 100)),
+    _mode("ring", "simple", "8.4 5.7 14.0", Fraction(1)),
+)
+"""In the order in which the tuner asks: the first of equals wins."""
+_EXPOSED = {mode.protocol: mode.net for mode in MODES if mode.shape == "tree"}
+"""A ring's network latency with one device a node, where nothing hides it."""
+_CORRECTION: dict[Protocol, tuple[int, ...]] = {
+    "ll": (10, 10, 10, 10, 9, 8, 7, 7, 7, 7, 6, 5, 4, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10),
+    "ll128": (10, 10, 10, 10, 10, 9, 8, 8, 8, 7, 6, 6, 6, 6, 6, 6, 8, 9, 9, 9, 9, 10, 10),
+    "simple": (9, 9, 9, 9, 9, 9, 9, 8, 7, 6, 6, 5, 5, 5, 5, 6, 7, 8, 7, 7, 8, 9, 9),
+}
+"""Tenths of a tree's bandwidth that medium sizes reach, from 64 bytes by powers of two."""
+
+
+def enabled(kind: Kind, cluster: Cluster) -> list[Mode]:
+    """What the tuner chooses among."""
+    return [
+        mode
+        for mode in MODES
+        if (mode.protocol != "ll128" or cluster.devices_per_node == 1)
+        and (mode.shape == "ring" or kind == "all_reduce")
+    ]
+
+
+def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
+    """What the tuner takes; `nbytes` of the vector, or of all gathered blocks together."""
+    ring = cluster.collectives.ring_over_tree
+
+    def held(mode: Mode) -> Fraction:
+        seconds = predicted(mode, kind, nbytes, cluster)
+        return seconds * ring if mode.shape == "ring" else seconds
+
+    return min(enabled(kind, cluster), key=held)
+
+
+def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
+    """Seconds, as the tuner predicts them."""
+    mode = _on(mode, cluster)
+    ranks, nodes = cluster.workers, cluster.nodes
+    rate = mode.share * (cluster.network if nodes > 1 else cluster.intra_node).bandwidth
+    if mode.shape == "tree":
+        size = (nbytes >> 6).bit_length() - 1
+        correction = _CORRECTION[mode.protocol]
+        if 0 <= size < len(correction):
+            rate *= Fraction(correction[size], 10)
+        hops = (cluster.devices_per_node - 1) * mode.bus + (nodes.bit_length() - 1) * mode.net
+        return mode.base + 2 * hops + 2 * nbytes / rate
+    passes = 2 if kind == "all_reduce" else 1
+    steps, crossing = passes * (ranks - 1), passes * (nodes - 1)
+    latency = mode.base + (steps - crossing) * mode.bus + crossing * mode.net
+    if (
+        (kind, mode.protocol) == ("all_reduce", "simple")
+        and nodes > 1
+        and nbytes >= 64 * CHANNELS * ranks
+    ):
+        latency *= RING_PLATEAU
+    return latency + Fraction(steps * nbytes, ranks) / rate
+
+
+def nccl_allreduce(call: Call, mode: Mode) -> Times:
+    """Exit times `[p]` of an all-reduce, picoseconds."""
+    entry, fabric = _told(call, mode)
+    if mode.shape == "ring":
+        links = fabric.ring_links()
+        return ring_allreduce(entry, call.nbytes, links, element=call.element, key=call.key)
+    return double_tree_allreduce(
+        entry,
+        call.nbytes,
+        fabric,
+        piece=tree_piece(mode.protocol, call.nbytes, call.cluster),
+        element=call.element,
+        key=call.key,
+    )
+
+
+def nccl_allgather(call: Call, mode: Mode) -> Times:
+    """Exit times `[p]` of an all-gather, picoseconds; unequal blocks travel whole."""
+    entry, fabric = _told(call, mode)
+    return ring_allgather(entry, call.sent, fabric.ring_links(), key=call.key)
+
+
+def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
+    """What the ranks handle in an all-reduce."""
+    if mode.shape == "tree":
+        piece = tree_piece(mode.protocol, call.nbytes, call.cluster)
+        return tree_traffic(call.nbytes, call.fabric, piece=piece, element=call.element)
+    blocks = chunks(call.nbytes, len(call.sent), call.element)
+    devices = call.fabric.devices
+    return ring_traffic([1] * len(blocks), blocks, devices=devices, firsts=(0, 1))
+
+
+def allgather_traffic(call: Call) -> Traffic:
+    """What the ranks handle in an all-gather."""
+    return ring_traffic([1] * len(call.sent), call.sent, devices=call.fabric.devices)
+
+
+def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
+    """Bytes of a piece of the tree: a slot of the buffers, halved until the pipeline fills."""
+    levels = cluster.nodes.bit_length() - 1
+    if protocol == "ll":
+        return 32 * 1024
+    piece: int
+    if protocol == "ll128":
+        piece, least = 576_000, 1 + levels + Fraction(cluster.devices_per_node, 10)
+        rules = [(64 * least, 1 << 17), (16 * least, 1 << 15)]
+        rules = [(pieces / cluster.devices_per_node, floor) for pieces, floor in rules]
+    else:
+        piece, depth = 512 * 1024, Fraction(cluster.devices_per_node - 1 + levels)
+        rules = [(8 * depth, 1 << 17), (4 * depth, 1 << 16), (depth, 1 << 15)]
+    for pieces, floor in rules:
+        while nbytes // (CHANNELS * piece) < pieces and piece > floor:
+            piece //= 2
+    return piece
+
+
+def _on(mode: Mode, cluster: Cluster) -> Mode:
+    """With the latency that the tuner uses on this cluster, and the tree's share in one node."""
+    if mode.shape == "ring" and cluster.devices_per_node == 1:
+        return replace(mode, net=_EXPOSED[mode.protocol])
+    if (mode.shape, mode.protocol) == ("tree", "ll128") and cluster.nodes == 1:
+        return replace(mode, share=_TREE * Fraction(7, 9))
+    return mode
+
+
+def _told(call: Call, mode: Mode) -> tuple[Times, Fabric]:
+    """When ranks begin, and over links that are what the protocol makes of them."""
+    mode = _on(mode, call.cluster)
+    framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
+    fabric = call.fabric.prepared(Fabric.framed, framing)
+    return call.entry + picoseconds(mode.base), fabric

@@ -1,0 +1,94 @@
+"""How long does the textbook ring all-reduce take?
+
+2(p - 1) steps of chunks of n / p: p - 1 steps of reduce-scatter, in which each arriving chunk is
+added to the rank's own, then p - 1 steps of all-gather. Chunks split the vector between
+elements; their sizes differ by at most one element, the larger ones first.
+
+With equal links, chunks and entries: 2(p - 1)(alpha + n beta / p) + (p - 1) n gamma / p.
+
+Assumptions: those of `rings/recurrence.py`; links may differ from hop to hop and ranks may enter at
+any time.
+
+Source: Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69, 117-124), sec. 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.messages import Blocks
+from gcsim.simulator.collectives.rings.recurrence import NO_COST, PreparedRing
+from gcsim.simulator.collectives.rings.traffic import ring_traffic
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+
+_RINGS: Prepared[PreparedRing] = Prepared()
+
+
+def ring_allreduce(
+    entry: Times,
+    nbytes: int,
+    links: Sequence[Link],
+    *,
+    element: int = 1,
+    gamma: Fraction = NO_COST,
+    key: int = 0,
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `nbytes` is the vector's size, `element` bytes an element, `links[r]` leads from rank r to
+    rank r + 1 (mod p), and a reduction costs `gamma` seconds a byte. p = 1 costs nothing. Message
+    s of a rank is its send of step s; `key` is the collective's.
+    """
+    if len(entry) == 1:
+        return entry.copy()
+    return prepared(nbytes, links, element=element, gamma=gamma)(entry, key)
+
+
+def prepared(
+    nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
+) -> PreparedRing:
+    """The all-reduce of p > 1 ranks, to be called with entry times and key."""
+    ranks = len(links)
+    return _RINGS(
+        (nbytes, element, gamma),
+        links,
+        lambda: PreparedRing(
+            Blocks.chunks(nbytes, ranks, element),
+            links,
+            steps=2 * (ranks - 1),
+            gamma=gamma,
+            reducing_steps=ranks - 1,
+        ),
+    )
+
+
+def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
+    """Bytes of each part of a vector that is split evenly between its elements.
+
+    A last element that is not whole counts as one of its own, and is last.
+    """
+    return Blocks.chunks(nbytes, parts, element).tolist()
+
+
+def carry_out(call: Call) -> Times:
+    """The ring over all devices, node by node."""
+    return ring_allreduce(
+        call.entry,
+        call.nbytes,
+        call.ring_links(),
+        element=call.element,
+        gamma=call.gamma,
+        key=call.key,
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    blocks = chunks(call.nbytes, len(call.sent), call.element)
+    devices = call.fabric.devices
+    return ring_traffic([1] * len(blocks), blocks, devices=devices, firsts=(0, 1))

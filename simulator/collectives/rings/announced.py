@@ -1,0 +1,225 @@
+"""When does each rank leave a ring whose receivers announce themselves?
+
+Pieces of blocks travel from rank to rank. A rank works through its messages in order with a few in
+flight: it posts the receive and the send of message i when message i - w has arrived and been
+reduced and its own message i - w has left (w: `in_flight`). Data leave when the sender has posted
+them and has heard that the receiver has posted them too. With U the time of posting and F the end
+of a send, for w = 2:
+
+    U[i] = max(max(U[i-1], arrival of i - 2) + reduction, F[i-2])
+    F[i] = max(U[i], U[i] of the receiver + latency, F[i-1]) + serialisation
+    arrival of i = F[i] + latency + delay, and not before that of i - 1
+
+Between two ranks both ways share one connection: an announcement waits behind the data that its
+rank has put on it before, and arrives behind them; data arrive behind the announcements put on it
+before. What arrives at an instant is dealt with before what is posted then, and nothing arrives at
+the instant at which it is sent.
+
+Assumptions: a message has left when its last byte is on the link (Gloo: in the socket's buffer);
+headers and announcements (48 bytes each) occupy no link, have the latency of an empty message and
+no random delay, and for p > 2 wait for nothing. A message's number is its place among the data
+messages of its sender.
+
+Source: pytorch/gloo, gloo/transport/tcp/pair.cc (`send`, `recv`, `handleRemotePendingRecv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.rings.announced_loop import (
+    FIRST_ODD,
+    ODD_BLOCKS,
+    POSTED,
+    REDUCES,
+    SENDS_FIRST,
+    SKIPS,
+    STEADY,
+    TWO,
+    post,
+    state_of,
+    wait,
+)
+from gcsim.simulator.collectives.rings.messages import (
+    DRAWN_AT_A_TIME,
+    NO_COST,
+    Messages,
+    check_range,
+    common_period,
+)
+from gcsim.simulator.collectives.rings.traffic import ring_traffic
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """p - 1 blocks a rank: r + `first`, r + `first` - 1, ... (mod p)."""
+
+    first: int = 0
+    reduces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """What every rank of a ring does; pieces of blocks travel from rank r to rank r + 1."""
+
+    sizes: tuple[int, ...]
+    """Bytes of a piece, by class."""
+    pieces: NDArray[np.int64]
+    """`[p, s]`: class of each piece of each block."""
+    phases: tuple[Phase, ...] = (Phase(),)
+    """Between two of them a rank waits for all that it has posted."""
+    in_flight: int
+    """Messages that a rank has posted and not yet waited for."""
+    sends_first: bool
+    """A rank posts a message's send before its receive."""
+    skips_empty: bool = False
+    """Empty pieces are no messages."""
+    backwards: bool = False
+    """The ranks are numbered against the ring: rank r of it is rank p - 1 - r."""
+
+
+def program_traffic(program: Program, devices: int, *, copied: int = 0) -> Traffic:
+    """What the ranks handle in it, `devices` a node; announcements are parts of their messages."""
+    sizes = np.array(program.sizes, dtype=np.int64)
+    counted = sizes > 0 if program.skips_empty else np.ones_like(sizes)
+    return ring_traffic(
+        counted.astype(np.int64)[program.pieces].sum(axis=1),
+        sizes[program.pieces].sum(axis=1),
+        devices=devices,
+        firsts=[phase.first for phase in program.phases],
+        backwards=program.backwards,
+        copied=copied,
+    )
+
+
+class AnnouncedRing:
+    """A ring that goes through `program` over known links, of p > 1 ranks.
+
+    `links[r]` leads from rank r to rank r + 1 (mod p), and announcements back over it; a reduction
+    costs `gamma` seconds a byte, and a rank has a message `reception` seconds a byte after its
+    last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
+    constant, one rank stands for all that do the same, and where blocks are equal too the rest of a
+    phase is known once all ranks keep one pace. Where links are equal and few blocks, neighbours,
+    are not, only the ranks around these are computed once all others keep one pace.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        links: Sequence[Link],
+        *,
+        gamma: Fraction = NO_COST,
+        reception: Fraction = NO_COST,
+    ) -> None:
+        self.program, self.ranks = program, len(links)
+        self._messages = messages = Messages.of(
+            program.sizes, links, gamma=gamma, reception=reception
+        )
+        back = np.array([link.latency_for(0) for link in messages.links], dtype=np.int64)
+        self._back = back[messages.kinds]
+        self._slowest = messages.slowest + int(back.max())
+        self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
+        self._post = messages.run(post)
+        self._period = 0
+        self._odd: tuple[int, int] | None = None
+        """The first of the blocks that differ from the rest, and how many follow it."""
+        if messages.constant:
+            alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
+            self._period = common_period(alike, messages.kinds)
+            if len(messages.links) == 1 and self.ranks > 2:
+                self._odd = _odd_run(alike)
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """Exit times `[p]` for entry times `[p]`, int64, picoseconds.
+
+        `key` is the collective's. Raises `InputError` when the clock cannot hold the times.
+        """
+        program, ranks = self.program, self.ranks
+        per_phase = (ranks - 1) * program.pieces.shape[1]
+        check_range(entry, (2 * len(program.phases) * per_phase + 4) * self._slowest)
+        period = common_period(entry, multiple_of=self._period) if self._period else ranks
+        state, queue = state_of(entry[:period], program.in_flight)
+        posted = state[POSTED]
+        once = program.pieces[:period]
+        pieces = np.concatenate((once, once)).T.copy()
+        sent = np.zeros(ranks, dtype=np.int64)
+        for phase in program.phases:
+            flags = np.zeros(7, dtype=np.int64)
+            if period == ranks and self._odd is not None:
+                flags[FIRST_ODD], flags[ODD_BLOCKS] = self._odd
+            flags[TWO], flags[SENDS_FIRST] = ranks == 2, program.sends_first
+            flags[SKIPS], flags[REDUCES] = program.skips_empty, phase.reduces
+            flags[STEADY] = self._messages.constant and bool((once == once[0]).all())
+            for first, last, late in self._portions(phase, per_phase, sent, key, period):
+                self._messages.check_delays(int(posted.max()), last - first, late)
+                self._post(
+                    state,
+                    queue,
+                    pieces,
+                    self._messages.kinds,
+                    self._messages.nbytes,
+                    self._busy,
+                    self._latency,
+                    self._back,
+                    self._messages.reductions,
+                    late,
+                    flags,
+                    phase.first % period,
+                    first,
+                    last,
+                )
+            while queue[0]:
+                wait(state, queue)
+        return np.tile(posted, ranks // period)
+
+    def _portions(
+        self, phase: Phase, posts: int, sent: NDArray[np.int64], key: int, period: int
+    ) -> Iterator[tuple[int, int, Times]]:
+        """Portions of a phase's messages, with their random delays `[messages, p]`.
+
+        `sent` `[p]` counts the data messages of each rank, and moves on.
+        """
+        if not self._messages.late.any:
+            yield 0, posts, np.zeros((0, period), dtype=np.int64)
+            return
+        program, messages = self.program, self._messages
+        rank = np.arange(self.ranks, dtype=np.int64)
+        together = max(1, DRAWN_AT_A_TIME // self.ranks)
+        for first in range(0, posts, together):
+            last = min(posts, first + together)
+            block, piece = np.divmod(np.arange(first, last), program.pieces.shape[1])
+            at = (rank + phase.first - block[:, None]) % self.ranks
+            sizes = program.pieces[at, piece[:, None]]
+            real = messages.nbytes[sizes] > 0 if program.skips_empty else sizes >= 0
+            number = sent + np.cumsum(real, axis=0) - real
+            sent += real.sum(axis=0)
+            late = messages.late(
+                np.tile(messages.kinds, (last - first, 1)),
+                messages.nbytes[sizes],
+                key=key,
+                message=number,
+                rank=np.tile(rank[::-1] if program.backwards else rank, (last - first, 1)),
+            )
+            yield first, last, late
+
+
+def _odd_run(alike: NDArray[np.int64]) -> tuple[int, int] | None:
+    """The run (mod p) that has in it all blocks unlike the commonest: first, and how many.
+
+    None where all are alike, or where that is no short run.
+    """
+    odd = np.flatnonzero(alike != np.bincount(alike).argmax())
+    if not len(odd):
+        return None
+    gaps = np.diff(np.append(odd, odd[0] + len(alike)))
+    widest = int(gaps.argmax())
+    count = len(alike) - int(gaps[widest]) + 1
+    return (int(odd[(widest + 1) % len(odd)]), count) if count <= len(alike) // 8 else None

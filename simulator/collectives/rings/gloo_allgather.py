@@ -1,0 +1,86 @@
+"""How long does Gloo's all-gather take, blocks equal or not?
+
+Each rank passes blocks on to its successor, as a ring whose receivers announce themselves
+(`rings/announced.py`).
+
+- Equal blocks (`allgather`): two halves a block, two messages in flight. With equal links and
+  entries and halves of m bytes, m beta >= 2 alpha: 2 (p - 1) m beta + 2 alpha.
+- Unequal blocks (`allgatherv`): whole blocks, one message in flight, so that every step costs its
+  block and two latencies: (p - 1)(n beta + 2 alpha) for equal blocks of n bytes.
+
+A rank posts its send before its receive. Of two ranks, one that enters a latency after the other or
+later sends at once, and its announcement waits behind its data: the other one sends half a block
+later, and the two take three halves of a block instead of two (unequal blocks: both in turn).
+
+Assumptions: those of `rings/announced.py`; sizes are known; empty blocks, and empty halves of
+blocks of one byte, are messages too; if all blocks are empty nobody sends anything.
+
+Source: pytorch/gloo, gloo/allgather.cc and gloo/allgatherv.cc; PyTorch uses the first for tensors,
+which must be of one size, and the second for sparse ones (torch/csrc/distributed/c10d,
+ProcessGroupGloo.cpp, where all blocks are gathered in one buffer and copied from there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing, Program, program_traffic
+from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.messages import classes
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+
+_RINGS: Prepared[AnnouncedRing] = Prepared()
+
+
+def gloo_ring_allgather(
+    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1 (mod p);
+    `key` is the collective's. p = 1 costs nothing. Raises `InputError` when the clock cannot hold
+    the times.
+    """
+    if len(entry) == 1:
+        return entry.copy()
+    if not any(sizes):
+        return np.full_like(entry, entry.max())
+    sizes = tuple(sizes)
+    ring = _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))
+    return ring(entry, key)
+
+
+def program(sizes: Sequence[int]) -> Program:
+    """Of blocks of `sizes` bytes, by rank."""
+    if len(set(sizes)) == 1:
+        half = sizes[0] // 2
+        pieces = np.tile(np.arange(2, dtype=np.int64), (len(sizes), 1))
+        return Program(sizes=(half, sizes[0] - half), pieces=pieces, in_flight=2, sends_first=True)
+    distinct, blocks = classes(sizes)
+    return Program(sizes=tuple(distinct), pieces=blocks[:, None], in_flight=1, sends_first=True)
+
+
+def carry_out(call: Call) -> Times:
+    """The ring over all devices, node by node.
+
+    Two ranks never meet within a latency: the later one, or rank 1, counts as a latency later. The
+    threads of two machines are no closer to each other, and what they do depends on it.
+    """
+    links, entry = call.ring_links(), call.entry
+    if len(entry) == 2:
+        first, late = (0, 1) if entry[0] <= entry[1] else (1, 0)
+        entry = entry.copy()
+        entry[late] = max(entry[late], entry[first] + max(1, links[first].latency_for(0)))
+    return gloo_ring_allgather(entry, call.sent, links, key=call.key)
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    if not any(call.sent):
+        return Traffic.none(len(call.sent), call.fabric.devices)
+    return program_traffic(program(call.sent), call.fabric.devices, copied=sum(call.sent))

@@ -1,0 +1,136 @@
+"""How long does Gloo's ring all-reduce take?
+
+The vector is cut into p chunks of s segments each, s the smallest number of at least two for which
+a segment has at most 1 MiB. The last segments may be short or empty; empty ones are not sent.
+Chunks are reduced around the ring, then the sums are gathered: 2 (p - 1) s messages a rank, each to
+the rank before it, with two in flight, to receivers that announce themselves
+(`rings/announced.py`). Before it gathers, a rank waits for everything.
+
+With equal links and entries and segments of m bytes that take long, m beta >= 2 alpha + m gamma,
+latency is all but hidden, and the time is
+
+    2 (p - 1) s m beta + 4 alpha + m gamma
+
+where they take less, a chunk costs m beta + 2 alpha + m gamma: two segments are on their way in the
+time of one, of an announcement and of what the receiver does before it announces the next. Of that,
+what the host needs to take a segment in (`Host.per_received_byte`, kappa a byte) counts in both
+halves: 2 alpha + m kappa in the place of 2 alpha.
+
+Assumptions: those of `rings/announced.py`; an empty vector costs nothing once all have entered
+(Gloo: at once).
+
+Source: pytorch/gloo, gloo/allreduce.cc (`ring`) and gloo/allreduce.h (`kMaxSegmentSize`). Before
+July 2019 (pull request 192) the last s - 2 iterations of both loops sent segments that nobody
+needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.rings.announced import (
+    AnnouncedRing,
+    Phase,
+    Program,
+    program_traffic,
+)
+from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.messages import NO_COST
+from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.links import Link
+
+LARGEST_SEGMENT = 1 << 20
+"""Bytes."""
+_RINGS: Prepared[AnnouncedRing] = Prepared()
+
+
+def gloo_ring_allreduce(
+    entry: Times,
+    nbytes: int,
+    links: Sequence[Link],
+    *,
+    element: int = 1,
+    gamma: Fraction = NO_COST,
+    reception: Fraction = NO_COST,
+    largest: int = LARGEST_SEGMENT,
+    key: int = 0,
+) -> Times:
+    """Exit times `[p]` for entry times `[p]`, picoseconds.
+
+    `nbytes` is the vector's size, `element` bytes an element, `links[r]` leads from rank r to rank
+    r - 1 (mod p), `largest` bytes is the limit of a segment; a reduction costs `gamma` seconds a
+    byte, taking in what has arrived `reception` seconds a byte; `key` is the collective's. p = 1
+    costs nothing. Raises `InputError` when the clock cannot hold the times.
+    """
+    if len(entry) == 1:
+        return entry.copy()
+    if nbytes == 0:
+        return np.full_like(entry, entry.max())
+    ring = _RINGS(
+        (nbytes, element, gamma, reception, largest),
+        links,
+        lambda: AnnouncedRing(
+            program(nbytes, len(links), element, largest),
+            list(links)[::-1],
+            gamma=gamma,
+            reception=reception,
+        ),
+    )
+    return ring(entry[::-1], key)[::-1]
+
+
+def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
+    """Backwards, the ring goes from rank to rank + 1, and begins with chunk p - r."""
+    count, segment = segments(nbytes, ranks, element, largest)
+    full, rest = divmod(nbytes, segment)
+    number = np.arange(count, dtype=np.int64)
+    chunks = np.where(number < full, 0, np.where(number == full, 1, 2)).reshape(ranks, -1)
+    return Program(
+        sizes=(segment, rest, 0),
+        pieces=np.roll(chunks[::-1], 1, axis=0),
+        phases=(Phase(first=0, reduces=True), Phase(first=1)),
+        in_flight=2,
+        sends_first=False,
+        skips_empty=True,
+        backwards=True,
+    )
+
+
+def segments(
+    nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT
+) -> tuple[int, int]:
+    """How many segments Gloo cuts a vector into, and the bytes of each but the last."""
+    most = element * max(1, largest // element)
+    count = ranks * _ratio(max(_ratio(nbytes, most), 2 * ranks), ranks)
+    return count, element * _ratio(_ratio(nbytes, count), element)
+
+
+def _ratio(over: int, under: int) -> int:
+    """Rounded up."""
+    return -(-over // under)
+
+
+def carry_out(call: Call) -> Times:
+    """The ring over all devices, node by node."""
+    return gloo_ring_allreduce(
+        call.entry,
+        call.nbytes,
+        call.ring_links(backwards=True),
+        element=call.element,
+        gamma=call.gamma,
+        reception=call.reception,
+        key=call.key,
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What the ranks handle in it."""
+    if call.nbytes == 0:
+        return Traffic.none(len(call.sent), call.fabric.devices)
+    ring = program(call.nbytes, len(call.sent), call.element)
+    return program_traffic(ring, call.fabric.devices)

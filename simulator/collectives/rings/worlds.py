@@ -1,0 +1,195 @@
+"""How long do Gloo's rings take on many clusters at once, where all ranks enter together?
+
+Clusters that differ in prices alone (links, host, sums) go through one and the same program: what
+a message costs is priced for all clusters together, and one compiled loop goes from cluster to
+cluster (`rings/announced_loop.py`). With copies and the host, as `dispatch.py` puts them together.
+
+Left out: that the last segments of an all-reduce are short, where that is a few bytes, so that
+ranks on equal links are alike and one stands for all; random delays and links that change over
+time; picoseconds by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_received, sizes_sent
+from gcsim.simulator.collectives.rings import gloo_allgather as gloo_ring_allgather
+from gcsim.simulator.collectives.rings import gloo_allreduce as gloo_ring_allreduce
+from gcsim.simulator.collectives.rings.announced import Program, program_traffic
+from gcsim.simulator.collectives.rings.announced_loop import (
+    REDUCES,
+    SENDS_FIRST,
+    SKIPS,
+    STEADY,
+    TWO,
+    last_exits,
+)
+from gcsim.simulator.collectives.rings.messages import classes, common_period
+from gcsim.simulator.collectives.staging import copy_link
+from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.host import PRICES, Host
+from gcsim.simulator.network.links import Link
+
+Column = NDArray[np.float64]
+"""`[clusters]`, picoseconds."""
+_ABOUT_ALL = 1.05
+"""Segments that are all as long as the first one are too long together, by this at most."""
+
+
+class RingWorlds:
+    """Gloo's rings on clusters of one shape."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        self._cluster, self._clusters = clusters[0], clusters
+        links: list[Link] = []
+        self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        """By direction: each rank's class of link, and the classes' numbers on each cluster."""
+        fabrics = [Fabric.of(cluster) for cluster in clusters]
+        for backwards in (False, True):
+            rings = [fabric.ring_links(backwards=backwards) for fabric in fabrics]
+            _, kinds = classes([id(link) for link in rings[0]])
+            one_each = np.unique(kinds, return_index=True)[1].tolist()
+            numbers = np.arange(len(rings) * len(one_each)).reshape(len(rings), -1) + len(links)
+            links += [ring[rank] for ring in rings for rank in one_each]
+            self._hops[backwards] = kinds, numbers
+        self._copies = np.arange(len(clusters)) + len(links)
+        self._links = links = [*links, *map(copy_link, clusters)]
+        self._factors = any(link.factors for link in links)
+        self._each = np.array([float(PS_PER_SECOND / link.rate) for link in links])
+        self._once = np.array([float(link.overhead * PS_PER_SECOND) for link in links])
+        self._latency = np.array([link.latency_for(0) for link in links], dtype=np.int64)
+        hosts = [cluster.host or Host() for cluster in clusters]
+        self._host = hosts[0]
+        self._prices = {
+            price: np.array([float(getattr(host, price)) for host in hosts]) * PS_PER_SECOND
+            for price in PRICES
+        }
+
+    def __call__(self, record: CollectiveRecord) -> Column | None:
+        """None of what is no ring of Gloo's, is empty, or is delayed at random."""
+        cluster = self._cluster
+        if cluster.workers == 1 or any(link.random or link.timed for link in cluster.links()):
+            return None
+        sent = sizes_sent(record, cluster.workers)
+        carry_out = algorithm_of(record, cluster).carry_out
+        reduces = carry_out is gloo_ring_allreduce.carry_out
+        if not any(sent) or not (reduces or carry_out is gloo_ring_allgather.carry_out):
+            return None
+        if reduces:
+            program = gloo_ring_allreduce.program(sent[0], len(sent), record.element)
+            if program.sizes[0] * program.pieces.size <= _ABOUT_ALL * sent[0]:
+                program = replace(program, pieces=np.zeros_like(program.pieces))
+        else:
+            program = gloo_ring_allgather.program(sent)
+        received = sizes_received(record, sent)[0]
+        entry, back = self._copied(sent), self._copied([received])[:, 0]
+        exits = self._exits(program, entry, record.dtype)
+        return self._hosted(program, entry.max(axis=1), exits, 0 if reduces else received) + back
+
+    def _copied(self, sizes: Sequence[int]) -> Times:
+        """Between device and host: `[clusters, sizes]`."""
+        if not self._cluster.collectives.stages:
+            return np.zeros((len(self._copies), len(sizes)), dtype=np.int64)
+        places, ranks = classes(sizes)
+        times = [self._busy(self._copies, n) + self._later(self._copies, n) for n in places]
+        copies: Times = np.stack(times, axis=1)[:, ranks]
+        return copies
+
+    def _busy(self, numbers: NDArray[np.int64], nbytes: int) -> Times:
+        if self._factors:
+            return self._asked(Link.serialization, numbers, nbytes)
+        times = self._once[numbers] + nbytes * self._each[numbers]
+        rounded: Times = np.rint(times).astype(np.int64)
+        return rounded
+
+    def _later(self, numbers: NDArray[np.int64], nbytes: int) -> Times:
+        if self._factors:
+            return self._asked(Link.latency_for, numbers, nbytes)
+        return self._latency[numbers]
+
+    def _asked(
+        self, question: Callable[[Link, int], int], numbers: NDArray[np.int64], nbytes: int
+    ) -> Times:
+        found = [question(self._links[number], nbytes) for number in numbers.reshape(-1).tolist()]
+        return np.array(found, dtype=np.int64).reshape(numbers.shape)
+
+    def _exits(self, program: Program, entry: Times, dtype: str) -> Times:
+        """Of the last rank, without the host's work: `[clusters]`."""
+        kinds, numbers = self._hops[program.backwards]
+        alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
+        if program.backwards:
+            kinds = kinds[::-1]
+        elif entry.shape[1] == 2:
+            entry = self._apart(entry, self._later(numbers, 0)[:, kinds])
+        ranks, period = len(kinds), common_period(alike, kinds, entry[0])
+        each = np.array(program.sizes, dtype=np.int64)
+        reception, gamma = np.zeros(len(entry)), np.zeros(len(entry))
+        if program.backwards:  # an all-reduce
+            reception = self._prices["per_received_byte"]
+            sums = [cluster.sums.gamma(dtype) for cluster in self._clusters]
+            gamma = np.array([float(one) for one in sums]) * PS_PER_SECOND
+        taken = np.rint(reception[:, None] * each).astype(np.int64)
+        sizes = program.sizes
+        busy = np.stack([self._busy(numbers, n) for n in sizes], axis=1)
+        latency = np.stack([self._later(numbers, n) for n in sizes], axis=1) + taken[:, :, None]
+        once = program.pieces[:period]
+        flags = np.zeros((len(program.phases), 7), dtype=np.int64)
+        flags[:, TWO], flags[:, SENDS_FIRST] = ranks == 2, program.sends_first
+        flags[:, SKIPS], flags[:, STEADY] = program.skips_empty, bool((once == once[0]).all())
+        flags[:, REDUCES] = [phase.reduces for phase in program.phases]
+        found = np.empty(len(entry), dtype=np.int64)
+        last_exits(
+            np.ascontiguousarray(entry[:, :period]),
+            np.concatenate((once, once)).T.copy(),
+            np.ascontiguousarray(kinds[:period]),
+            each,
+            busy.reshape(len(entry), -1),
+            latency.reshape(len(entry), -1),
+            np.ascontiguousarray(self._later(numbers, 0)[:, kinds[:period]]),
+            np.rint(gamma[:, None] * each).astype(np.int64),
+            flags,
+            np.array([phase.first % period for phase in program.phases], dtype=np.int64),
+            (ranks - 1) * program.pieces.shape[1],
+            program.in_flight,
+            found,
+        )
+        return found
+
+    @staticmethod
+    def _apart(entry: Times, latency: Times) -> Times:
+        """Two ranks gather a latency apart at least (`gloo_ring_allgather.carry_out`)."""
+        rows, first = np.arange(len(entry)), (entry[:, 0] > entry[:, 1]).astype(np.int64)
+        apart = entry.copy()
+        soonest = entry[rows, first] + np.maximum(1, latency[rows, first])
+        apart[rows, 1 - first] = np.maximum(entry[rows, 1 - first], soonest)
+        return apart
+
+    def _hosted(self, program: Program, last: Times, exits: Times, copied: int) -> Column:
+        """With what the processors do (`host.py`)."""
+        host, prices, devices = self._host, self._prices, self._cluster.devices_per_node
+        processes = self._cluster.workers if host.ranks == "all" else devices
+        network = (exits - last).astype(np.float64)
+        if any(prices[price].any() for price in ("per_message", "per_byte", "per_call")):
+            traffic = program_traffic(program, devices)
+            handled = np.outer(prices["per_message"], traffic.ends)
+            handled += np.outer(prices["per_byte"], traffic.nbytes)
+            work = prices["per_call"][:, None] + handled / 2
+            machines = work.reshape(len(work), -1, processes).sum(axis=2) / host.cores
+            beside = np.maximum(work.max(axis=1), machines.max(axis=1))
+            under, over, power = np.zeros_like(beside), np.ones_like(beside), np.ones_like(beside)
+            for _ in range(host.in_flight):
+                power = power * beside
+                under, over = over, network * over + power
+            network = over / under
+        turns = max(1.0, processes / host.cores)
+        after = prices["dispatch"] + copied * turns * prices["per_copied_byte"]
+        hosted: Column = last + network + after
+        return hosted

@@ -1,0 +1,1 @@
+"""The all-reduce over two binary trees."""

@@ -1,0 +1,1 @@
+"""How long do the messages of a round take, each on its way?"""

@@ -1,0 +1,209 @@
+"""How long do many messages take on links of few or many kinds? Arrays in the place of `Link`s.
+
+Serialisation times and latencies of whole arrays of messages, with `==` to what each link says of
+each message alone. Where neither size factors nor the time of day matter, a link is a straight
+line, overhead + bytes / rate, and arrays are put through it exactly; other links are asked once
+for each size.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.collectives.rings.recurrence import check_range
+from gcsim.simulator.network.delays import RandomDelays
+from gcsim.simulator.network.links import Link
+
+Kinds = NDArray[np.int64]
+"""Numbers of links in a table."""
+Ranks = NDArray[np.int64]
+Bytes = NDArray[np.int64]
+_LARGEST = 2**62
+_FEW = 32
+"""Links that are asked one by one, and sizes whose answers are kept."""
+_ZERO = np.zeros(1, dtype=np.int64)
+
+
+class LinkTable:
+    """Links by number, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self._lines: list[tuple[int, int, int]] = []
+        self._columns: _Columns | None = None
+        self._times: dict[int, Times] = {}
+
+    def add(self, link: Link) -> int:
+        """The link's number from now on."""
+        self.links.append(link)
+        self._lines.append(_line(link))
+        return len(self.links) - 1
+
+    def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
+        """For how long each message `[n]` occupies its sender; one size for all or one each.
+
+        Links that are `timed` are asked with `left` instead. Raises `InputError` when the time is
+        beyond the clock.
+        """
+        columns = self._arrays()
+        if isinstance(nbytes, int) and len(self.links) <= _FEW:
+            return self._of_few(nbytes)[kinds]
+        sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
+        straight = columns.straight[kinds]
+        if straight.all():
+            return columns.busy(kinds, sizes)
+        found = np.empty(kinds.shape, dtype=np.int64)
+        found[straight] = columns.busy(kinds[straight], sizes[straight])
+        found[~straight] = self._asked("serialization", kinds[~straight], sizes[~straight])
+        return found
+
+    def latency(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
+        """The latency of each message `[n]`."""
+        columns = self._arrays()
+        found = columns.latency[kinds]
+        asked = columns.factors[kinds]
+        if asked.any():
+            sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
+            found[asked] = self._asked("latency_for", kinds[asked], sizes[asked])
+        return found
+
+    def left(self, start: Times, kinds: Kinds, nbytes: Bytes | int) -> Times:
+        """When each message `[n]` that may start at `start`, absolute time, has left."""
+        sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
+        messages = zip(kinds.tolist(), start.tolist(), sizes.tolist(), strict=True)
+        found = [self.links[kind].left(begin, size) for kind, begin, size in messages]
+        check_range(_ZERO, max(found, default=0))
+        return _times(found)
+
+    def delays(
+        self,
+        kinds: Kinds,
+        nbytes: Bytes | int,
+        *,
+        key: int,
+        message: NDArray[np.int64] | int,
+        rank: Ranks,
+    ) -> Times:
+        """The random extra latency of each message, as `delays.py` draws it.
+
+        `[n]`, or `[k, n]` for k numbers of messages.
+        """
+        shape = np.broadcast_shapes(np.shape(message), kinds.shape)
+        return self._arrays().delays(
+            np.broadcast_to(kinds, shape),
+            nbytes if isinstance(nbytes, int) else np.broadcast_to(nbytes, shape),
+            key=key,
+            message=np.broadcast_to(np.asarray(message, dtype=np.int64), shape),
+            rank=np.broadcast_to(rank, shape),
+        )
+
+    def random(self, kinds: Kinds) -> bool:
+        """Whether any message has a random delay."""
+        return bool(self._arrays().random[kinds].any())
+
+    def timed(self, kinds: Kinds) -> bool:
+        """Whether absolute time matters to any message."""
+        return bool(self._arrays().timed[kinds].any())
+
+    def _arrays(self) -> _Columns:
+        if self._columns is None or len(self._columns.latency) < len(self.links):
+            self._columns = _Columns(self.links, self._lines)
+            self._times.clear()
+        return self._columns
+
+    def _of_few(self, nbytes: int) -> Times:
+        """Of each link, 0 where it is timed."""
+        if nbytes not in self._times:
+            if len(self._times) >= _FEW:
+                self._times.clear()
+            asked = [0 if link.timed else link.serialization(nbytes) for link in self.links]
+            check_range(_ZERO, max(asked, default=0))
+            self._times[nbytes] = _times(asked)
+        return self._times[nbytes]
+
+    def _asked(self, question: str, kinds: Kinds, sizes: Bytes) -> Times:
+        """What each link says of a size, asked once for each pair."""
+        pairs, places = np.unique(np.stack((kinds, sizes)), axis=1, return_inverse=True)
+        answers = [
+            getattr(self.links[kind], question)(size)
+            for kind, size in zip(*pairs.tolist(), strict=True)
+        ]
+        check_range(_ZERO, max(answers))
+        return _times(answers)[places.reshape(-1)]
+
+
+class _Columns:
+    """The rows of a table as arrays."""
+
+    def __init__(self, links: list[Link], lines: list[tuple[int, int, int]]) -> None:
+        self._links, self._lines = links[:], lines[:]
+        self.factors = np.array([bool(link.factors) for link in links], dtype=bool)
+        self.random = np.array([link.random for link in links], dtype=bool)
+        self.timed = np.array([link.timed for link in links], dtype=bool)
+        self.straight = ~(self.factors | self.timed)
+        self.latency = _times([link.latency_for(0) for link in links])
+
+    @cached_property
+    def delays(self) -> RandomDelays:
+        """Of all links."""
+        return RandomDelays(self._links)
+
+    @cached_property
+    def _line(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        over, under, base = zip(*self._lines, strict=True)
+        return np.array(over), np.array(under), np.array(base)
+
+    @cached_property
+    def _rough(self) -> NDArray[np.float64]:
+        return np.array([[over / under, base / under] for over, under, base in self._lines])
+
+    def busy(self, kinds: Kinds, sizes: Bytes) -> Times:
+        """Serialisation times on links that are straight lines."""
+        if not len(sizes):
+            return sizes.copy()
+        rough = self._rough[kinds]
+        longest = int((sizes * rough[:, 0] + rough[:, 1]).max())
+        check_range(_ZERO, longest)
+        over, under, base = self._line
+        return scaled(sizes, over[kinds], under[kinds], base[kinds])
+
+
+def _line(link: Link) -> tuple[int, int, int]:
+    """Picoseconds are (bytes * over + base) / under, as long as no size factor applies."""
+    each, once = PS_PER_SECOND / link.rate, link.overhead * PS_PER_SECOND
+    under = math.lcm(each.denominator, once.denominator)
+    return int(each * under), under, int(once * under)
+
+
+def _times(values: list[int]) -> Times:
+    return np.array(values, dtype=np.int64)
+
+
+def scaled(
+    values: NDArray[np.int64],
+    over: NDArray[Any] | int,
+    under: NDArray[Any] | int,
+    base: NDArray[Any] | int = 0,
+) -> Times:
+    """`(values * over + base) / under`, rounded to whole numbers, halves to the even one.
+
+    Of whole numbers, none negative. Exact for integers of any size: an array of objects holds
+    those that 64 bits do not.
+    """
+    if values.size == 0:
+        return values
+    product = int(np.max(over)) * max(1, int(values.max())) + int(np.max(base))
+    if max(product, 2 * int(np.max(under))) >= _LARGEST:
+        values = values.astype(object)
+    numerator = values * over + base
+    whole = numerator // under
+    twice = 2 * (numerator - whole * under)
+    whole = whole + ((twice > under) | ((twice == under) & (whole % 2 == 1)))
+    rounded: Times = whole.astype(np.int64, copy=False)
+    return rounded

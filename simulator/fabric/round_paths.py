@@ -1,0 +1,280 @@
+"""Which paths do the messages of a round take, when some of them pass the same card or cable?
+
+Between two devices of a node a message takes the devices' own links; to another node it takes the
+network cards of both nodes and what lies between them. Messages of a round that pass the same thing
+in the same direction share it: each gets its rate divided by their number.
+
+| shared                      | by the round's messages that                                     |
+|-----------------------------|------------------------------------------------------------------|
+| a device's own link, out/in | leave/reach the device inside its node                           |
+| the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)          |
+| a network card, out/in      | leave/reach the node                                             |
+| a rack's uplink, out/in     | leave/reach the rack                                             |
+| the air (`Link.shared`)     | cross it: once for each end of a message that is a station       |
+
+A message sees the path (`paths.py`) from one end to the other, each slowed by its share, by way of
+the sender's uplink or the receiver's, whichever more messages share. The uplink's latency, that of
+both racks' switches together, comes on top once.
+
+Where a round has very many different paths, of links without size factors, delays and traces, the
+links on the way are listed instead, the slowest of which counts: that is the same time, and a
+cluster of n different cards has n of them but n^2 paths.
+
+Assumptions: messages of a round that share something take as long as if they started together, also
+when skew keeps them apart; a switch holds nothing up.
+
+Source: shares as in the fluid picture of `sharing/fair.py`, with equal messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import PS_PER_SECOND, picoseconds
+from gcsim.simulator.cluster import Racks
+from gcsim.simulator.fabric.hops import Hops
+from gcsim.simulator.fabric.link_table import Kinds, LinkTable, Ranks
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.paths import path, slowed, through
+
+_MANY = 64
+"""Different paths in a round."""
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """What a protocol makes of every path."""
+
+    share: Fraction = Fraction(1)
+    """Of the rate, that the payload gets; at most 1."""
+    network: Fraction = Fraction(0)
+    """Seconds on top of the latency, between two nodes."""
+    inside: Fraction = Fraction(0)
+    """Seconds on top of the latency, inside a node."""
+
+    def of(self, link: Link, extra: Fraction) -> Link:
+        """What is left of a link."""
+        if self.share == 1 and not extra:
+            return link
+        return slowed(link, 1 / self.share).exactly(latency=link.latency + extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """One end of each message: number of its link, and how many messages share that."""
+
+    kind: Integers
+    share: Integers
+
+
+class RoundPaths:
+    """Numbers the paths of rounds, and knows what they share."""
+
+    def __init__(
+        self,
+        *,
+        devices: int,
+        nodes: int,
+        cards: Sequence[Link],
+        buses: Sequence[Link],
+        racks: Racks | None,
+        shared_bus: bool,
+        framing: Framing,
+    ) -> None:
+        """`cards` and `buses`: one for all nodes or one each."""
+        self.table = LinkTable()
+        self._devices, self._nodes = devices, nodes
+        self._racks, self._shared_bus, self._framing = racks, shared_bus, framing
+        # a card and a bus that are equal links stay two kinds
+        numbers: dict[tuple[str, Link], int] = {}
+        self._bus = np.resize(_numbered(numbers, "bus", buses), nodes)
+        self._first_card = len(numbers)
+        self._card = np.resize(_numbered(numbers, "card", cards), nodes)
+        self._links = [link for _, link in numbers]
+        self._stations = np.array([link.shared for link in self._links])
+        uplinks = [racks.uplink] if racks else []
+        self._plain = (
+            all(_plain(link) for link in (*self._links, *uplinks))
+            and _integral(framing.network)
+            and _integral(framing.inside)
+        )
+        self._latency = np.array([link.latency_for(0) for link in self._links], dtype=np.int64)
+        self._known: dict[tuple[int, ...], int] = {}
+        self._at_share: dict[int, Kinds] = {}
+
+    @property
+    def flat(self) -> bool:
+        """Messages of ranks that send one each and receive one each all see the same link."""
+        racks = self._racks is not None and self._racks.nodes < self._nodes
+        cards = len(self._links) - self._first_card
+        return self._devices == cards == 1 and not racks and not self._stations.any()
+
+    def ends(self) -> tuple[Kinds, Integers] | None:
+        """Where a message of such a round sees its ends' cards alone: the number of each rank's
+        card in the table, and its latency, half of which counts; the slower card's rate does.
+        None where more than that matters.
+        """
+        racks = self._racks is not None and self._racks.nodes < self._nodes
+        if self._devices > 1 or racks or not self._plain or self._framing.network:
+            return None
+        if self._stations.any():
+            return None
+        one = np.ones(self._nodes, dtype=np.int64)
+        return self._numbers(_Ends(kind=self._card, share=one)), self._latency[self._card]
+
+    def hops(self, senders: Ranks, receivers: Ranks, *, whole: bool = False) -> Hops:
+        """Of the messages of one round, `[n]`; with `whole`, their paths however many there are."""
+        out, into = senders // self._devices, receivers // self._devices
+        crosses = out != into
+        ends, crossings = [], 0
+        for node, rank in ((out, senders), (into, receivers)):
+            own = out if self._shared_bus else rank
+            ends.append(
+                _Ends(
+                    kind=np.where(crosses, self._card[node], self._bus[node]),
+                    share=_crowd(np.where(crosses, node, self._nodes + own)),
+                )
+            )
+        if self._stations.any():
+            stations = [self._stations[end.kind] & crosses for end in ends]
+            crossings = int(sum(at.sum() for at in stations))
+            for end, at in zip(ends, stations, strict=True):
+                end.share[at] = crossings
+        uplink = np.zeros(len(senders), dtype=np.int64)
+        if self._racks is not None:
+            racks = [node // self._racks.nodes for node in (out, into)]
+            leaves = racks[0] != racks[1]
+            uplink[leaves] = np.maximum(*(_crowd(rack[leaves]) for rack in racks))
+        kinds, latencies = self._kinds(ends, uplink, crosses, whole=whole)
+        return Hops(
+            senders=senders,
+            receivers=receivers,
+            table=self.table,
+            kinds=kinds,
+            latencies=latencies,
+        )
+
+    def _kinds(
+        self, ends: list[_Ends], uplink: Integers, crosses: NDArray[np.bool_], *, whole: bool
+    ) -> tuple[tuple[Kinds, ...], Integers | None]:
+        """Numbers of the paths, or of the links on the way and the paths' latencies."""
+        out, into = ends
+        if whole or not self._plain or len(self._links) <= _MANY:
+            chosen, place = _distinct(out.kind, out.share, into.kind, into.share, uplink)
+            if whole or not self._plain or len(chosen) <= _MANY:
+                paths = np.stack((out.kind, out.share, into.kind, into.share, uplink), axis=1)
+                numbers = [self._path(*numbers) for numbers in paths[chosen].tolist()]
+                return (np.array(numbers, dtype=np.int64)[place],), None
+        kinds = [self._numbers(end) for end in ends]
+        framing = self._framing
+        extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
+        if self._racks is not None and uplink.any():
+            cable = self._racks.uplink
+            first, which = _distinct(uplink)
+            found = [self._link(cable, share) if share else -1 for share in uplink[first].tolist()]
+            kinds.append(np.where(uplink > 0, np.array(found, dtype=np.int64)[which], kinds[0]))
+            extra = extra + np.where(uplink > 0, cable.latency_for(0), 0)
+        twice = self._latency[out.kind] + self._latency[into.kind]
+        half = twice // 2
+        half += (twice % 2) & (half + extra) & 1  # halves to the even sum
+        return tuple(kinds), half + extra
+
+    def _numbers(self, ends: _Ends) -> Kinds:
+        """The number of each end's link, with its share."""
+        if len(ends.share) and (ends.share == ends.share[0]).all():
+            share = int(ends.share[0])
+            if share not in self._at_share:
+                found = [self._link(link, share) for link in self._links]
+                self._at_share[share] = np.array(found, dtype=np.int64)
+            return self._at_share[share][ends.kind]
+        first, which = _distinct(ends.kind, ends.share)
+        asked = np.stack((ends.kind, ends.share), axis=1)[first].tolist()
+        numbers = [self._link(self._links[kind], share) for kind, share in asked]
+        return np.array(numbers, dtype=np.int64)[which]
+
+    def _path(self, out: int, sharing: int, into: int, meeting: int, uplink: int) -> int:
+        """The number of a path from link `out` to link `into`."""
+        name = out, sharing, into, meeting, uplink
+        if name not in self._known:
+            link = path(_shared(self._links[out], sharing), _shared(self._links[into], meeting))
+            if uplink and self._racks is not None:
+                link = through(link, self._racks.uplink, uplink)
+            crosses = out >= self._first_card
+            extra = self._framing.network if crosses else self._framing.inside
+            self._known[name] = self.table.add(self._framing.of(link, extra))
+        return self._known[name]
+
+    def _link(self, link: Link, share: int) -> int:
+        """The number of a link on the way."""
+        name = id(link), share
+        if name not in self._known:
+            self._known[name] = self.table.add(self._framing.of(slowed(link, share), Fraction(0)))
+        return self._known[name]
+
+
+def _numbered(numbers: dict[tuple[str, Link], int], place: str, links: Sequence[Link]) -> Integers:
+    """Numbers of links, new ones where needed; equal links have one number."""
+    found = [numbers.setdefault((place, link), len(numbers)) for link in links]
+    return np.array(found, dtype=np.int64)
+
+
+def _plain(link: Link) -> bool:
+    """A rate and a latency of whole picoseconds are all that there is to it."""
+    more = link.factors, link.overhead, link.jitter, link.loss, link.timed, link.up
+    return not any(more) and _integral(link.latency)
+
+
+def _integral(seconds: Fraction) -> bool:
+    return (seconds * PS_PER_SECOND).denominator == 1
+
+
+def _shared(link: Link, sharing: int) -> Link:
+    """An end that messages share; of an access link they all take the same leg."""
+    up = link.up
+    if sharing == 1 or up is None:
+        return slowed(link, sharing)
+    each = Fraction(1, sharing)
+    return replace(
+        link,
+        bandwidth=link.bandwidth * each,
+        trace=link.trace and link.trace.times_factor(each),
+        up=replace(
+            up, bandwidth=up.bandwidth * each, trace=up.trace and up.trace.times_factor(each)
+        ),
+    )
+
+
+def _crowd(places: Integers) -> Integers:
+    """How many have the same number as each."""
+    return np.bincount(places)[places]
+
+
+def _distinct(*columns: Integers) -> tuple[Integers, Integers]:
+    """The place of one row of each kind, and the kind of each row."""
+    kind = columns[0]
+    places = np.zeros(min(1, len(kind)), dtype=np.int64)
+    for number, column in enumerate(columns):
+        if len(kind):
+            rows = kind * (int(column.max()) + 1) + column if number else kind
+            places, kind = _compact(rows)
+    return places, kind
+
+
+def _compact(values: Integers) -> tuple[Integers, Integers]:
+    """As `np.unique` with index and inverse; without sorting where values are small."""
+    top = int(values.max()) + 1
+    if top > 4 * len(values) + 1024:
+        _, places, kinds = np.unique(values, return_index=True, return_inverse=True)
+        return places, kinds
+    place = np.full(top, -1, dtype=np.int64)
+    place[values] = np.arange(len(values), dtype=np.int64)
+    present = np.flatnonzero(place >= 0)
+    number = np.empty(top, dtype=np.int64)
+    number[present] = np.arange(len(present), dtype=np.int64)
+    return place[present], number[values]

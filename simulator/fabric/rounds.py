@@ -1,0 +1,217 @@
+"""How long do the messages of a round take, and what is known of a cluster's links beforehand?
+
+    left = start + serialisation      arrival = left + latency + random delay
+
+on the path of each message, slowed by what the other messages of the round take of it
+(`fabric/round_paths.py`).
+
+Assumptions: messages are buffered, as in `rings/recurrence.py`, and those of
+`fabric/round_paths.py`. Message m of a rank in a collective of rounds is its m-th, counted from 0.
+
+Source: alpha-beta links (Hockney 1994).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.cluster import Cluster, Racks, Sharing
+from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
+from gcsim.simulator.fabric.hops import Hops
+from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
+from gcsim.simulator.fabric.round_paths import Framing, RoundPaths
+from gcsim.simulator.fabric.shared_paths import SharedPaths
+from gcsim.simulator.network.links import Link
+
+_KEPT_ROUNDS = 64
+_KEPT_BYTES = 2**28
+
+
+class Prepared(Protocol):
+    """What a collective needs to know of a fabric, ready for any entry times."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+
+
+T = TypeVar("T", bound=Prepared)
+
+
+class Fabric:
+    """The links of `nodes * devices` ranks, counted node by node."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int,
+        devices: int,
+        cards: Sequence[Link],
+        buses: Sequence[Link],
+        racks: Racks | None = None,
+        shared_bus: bool = False,
+        framing: Framing | None = None,
+        sharing: Sharing = "counted",
+    ) -> None:
+        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each.
+
+        `sharing`: how messages of collectives of rounds share what they cross (`rounds.py`).
+        """
+        self.sharing = sharing
+        self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
+        self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
+        self._of: dict[str, Any] = {
+            "nodes": nodes,
+            "devices": devices,
+            "cards": cards,
+            "buses": buses,
+            "racks": racks,
+            "shared_bus": shared_bus,
+        }
+        self._framing = framing or Framing()
+        self._paths = RoundPaths(**self._of, framing=self._framing)
+        self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
+        self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
+        self._prepared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    @staticmethod
+    def of(cluster: Cluster) -> Fabric:
+        """That of a cluster."""
+        nodes = range(cluster.nodes)
+        return Fabric(
+            nodes=cluster.nodes,
+            devices=cluster.devices_per_node,
+            cards=[cluster.card(node) for node in nodes] if cluster.cards else [cluster.network],
+            buses=[cluster.intra_node],
+            racks=cluster.racks,
+            shared_bus=cluster.shared_bus,
+            sharing=cluster.collectives.sharing,
+        )
+
+    @property
+    def fluid(self) -> bool:
+        """Messages share what they cross while they cross it, whatever round they are of."""
+        return self.sharing == "fluid"
+
+    @property
+    def flat(self) -> bool:
+        """Every message of a round in which each rank sends and receives one sees the same link,
+        and nobody else's matter."""
+        return self._paths.flat and not self.fluid
+
+    def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
+        """The cards of the two ranks of a message, where these are all that it sees.
+
+        Of messages as those of `flat`, on plain links: the table, the number of each rank's card
+        in it and its latency; None where more matters.
+        """
+        found = self._paths.ends()
+        return None if found is None else (self._paths.table, *found)
+
+    def framed(self, framing: Framing) -> Fabric:
+        """The same links under a protocol."""
+        return Fabric(**self._of, framing=framing, sharing=self.sharing)
+
+    def crossed(self) -> SharedPaths:
+        """What messages cross, to be filled with those of one collective."""
+        return SharedPaths(**self._of, framing=self._framing)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, without what it has prepared itself."""
+        return 64 * self.ranks
+
+    def prepared(self, prepare: Callable[..., T], *arguments: Any) -> T:
+        """`prepare(self, *arguments)`, remembered as long as there is room."""
+        known, name = self._prepared, (prepare, *arguments)
+        if name in known:
+            known.move_to_end(name)
+        else:
+            known[name] = prepare(self, *arguments)
+            while len(known) > 1 and sum(each.nbytes for each in known.values()) > _KEPT_BYTES:
+                known.popitem(last=False)
+        found: T = known[name]
+        return found
+
+    def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
+        """The links of the messages of one round, `[n]`. Sender and receiver differ.
+
+        Remembered, for collectives of few rounds; to ask `exchange` leaves no trace.
+        """
+        name = senders.tobytes(), receivers.tobytes()
+        if name not in self._rounds:
+            if len(self._rounds) >= _KEPT_ROUNDS:
+                self._rounds.popitem(last=False)
+            self._rounds[name] = self._paths.hops(senders, receivers)
+        return self._rounds[name]
+
+    def exchange(
+        self,
+        ready: Times,
+        senders: Ranks,
+        receivers: Ranks,
+        nbytes: Bytes | int,
+        gamma: Fraction = NO_COST,
+        *,
+        key: int = 0,
+        message: int = 0,
+    ) -> Times:
+        """When each rank is ready for the next round, given when it was ready for this one.
+
+        Each rank sends and receives at most one message, and is ready when its own has left and
+        the other has arrived and been reduced (`gamma` seconds a byte). `nbytes` is one size for
+        all messages or one each; they are number `message` of their senders. `InternalError` where
+        they share by more than counting.
+        """
+        if self.fluid:
+            raise InternalError("a fluid knows no single rounds")
+        hops = self._paths.hops(senders, receivers)
+        start = ready[senders]
+        left = hops.left(start, nbytes) if hops.timed else start + hops.busy(nbytes)
+        ready = ready.copy()
+        ready[senders] = left
+        arrival = left + hops.latency(nbytes) + hops.delays(nbytes, key=key, message=message)
+        ready[receivers] = np.maximum(ready[receivers], arrival) + reduction(nbytes, gamma)
+        return ready
+
+    def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
+        """The hop from each rank to its successor (mod p), or to its predecessor.
+
+        Every hop of a ring is in use at every step, and a hop's link has its share already.
+        """
+        return self._ring(1, backwards=backwards)
+
+    def leader_links(self) -> tuple[Link, ...]:
+        """The hop from the first device of each node to that of the next (mod N)."""
+        return self._ring(self.devices, backwards=False)
+
+    def _ring(self, every: int, *, backwards: bool) -> tuple[Link, ...]:
+        if (every, backwards) not in self._rings:
+            ranks = self.everyone[::every]
+            self._rings[every, backwards] = self.links(ranks, np.roll(ranks, 2 * backwards - 1))
+        return self._rings[every, backwards]
+
+    def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
+        """The path of each message of a round, its share included."""
+        if self.ranks == 1:
+            return ()
+        return tuple(self._paths.hops(senders, receivers, whole=True).links)
+
+
+def reduction(nbytes: Bytes | int, gamma: Fraction) -> Times | int:
+    """What it takes to add so many bytes, `gamma` seconds each; `InputError` beyond the clock."""
+    if not gamma:
+        return 0
+    each = gamma * PS_PER_SECOND
+    longest = round(each * int(np.max(nbytes, initial=0)))
+    check_range(np.zeros(1, dtype=np.int64), longest)
+    if isinstance(nbytes, int):
+        return longest
+    return scaled(nbytes, each.numerator, each.denominator)

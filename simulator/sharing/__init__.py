@@ -1,0 +1,1 @@
+"""How fast do flows run that share links? Max-min fairness."""

@@ -1,0 +1,159 @@
+"""When do flows end of which each crosses one shared link, such as the card of a server?
+
+On a link with capacity C and n flows each has C / n. The link's virtual time V is the number of
+bytes that a flow which had always been there would have got, dV = C dt / n; a flow that starts at
+V and has s bytes ends when V + s is reached. So a start and an end cost O(log n) however many
+flows there are. When all n start together with sorted sizes s, flow i ends at
+
+    t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C
+
+A flow ends at the first whole picosecond at which its bytes are through and keeps its share until
+then (`sharing/fair.py`).
+
+Source: virtual time of processor sharing, Demers, Keshav and Shenker 1989 (SIGCOMM), sec. 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from heapq import heapify, heappop, heappush
+from math import gcd, lcm
+from typing import Any
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds
+from gcsim.simulator.sharing.model import (
+    Capacity,
+    Ended,
+    FlowClass,
+    Supply,
+    supply,
+)
+
+_PATIENCE = 16
+"""Changes of scale before a link takes a scale that many numbers of flows divide."""
+_LARGEST = 1 << 15
+
+
+def share_single_links(
+    starts: Mapping[int, Picoseconds],
+    flows: Sequence[FlowClass],
+    capacities: Mapping[Any, Capacity],
+    ended: Ended,
+) -> None:
+    """Run flows to their ends; arguments as those of `fair_sharing.share_fairly`.
+
+    Every flow crosses exactly one link.
+    """
+    waiting = [(start, place) for place, start in starts.items()]
+    heapify(waiting)
+    links: dict[Hashable, _SharedLink] = {}
+    ends: list[tuple[Picoseconds, int, int]] = []  # time, number of the link, its version
+    numbered: list[_SharedLink] = []
+    while waiting or ends:
+        now = min(queue[0][0] for queue in (waiting, ends) if queue)
+        touched: dict[int, _SharedLink] = {}
+        while True:
+            while ends and ends[0][0] <= now:
+                _, number, version = heappop(ends)
+                if numbered[number].version == version:
+                    touched[number] = numbered[number]
+            while waiting and waiting[0][0] <= now:
+                start, place = heappop(waiting)
+                if start < now:
+                    raise InternalError(f"flow {place} starts in the past, before {now} ps")
+                ((name, load),) = flows[place].loads.items()
+                if name not in links:
+                    links[name] = _SharedLink(len(numbered), supply(capacities[name]))
+                    numbered.append(links[name])
+                link = links[name]
+                touched[link.number] = link
+                link.add(now, place, flows[place].nbytes, load)
+            through = [place for link in touched.values() for place in link.through(now)]
+            for place in sorted(through):
+                for further, start in ended(place, now).items():
+                    heappush(waiting, (start, further))
+            if not waiting or waiting[0][0] > now:
+                break
+        for number, link in touched.items():
+            link.version += 1
+            end = link.next_end()
+            if end is not None:
+                heappush(ends, (end, number, link.version))
+
+
+class _SharedLink:
+    """One link and the flows on it."""
+
+    def __init__(self, number: int, supply: Supply) -> None:
+        self.number, self.version = number, 0
+        self.tags: list[tuple[int, int, int]] = []
+        """Heap of (virtual time of the end, place, load)."""
+        self._supply = supply
+        self._scale = 1
+        """Virtual time is in units of 1 / _scale bytes."""
+        self._virtual = 0
+        self._delivered = 0
+        """By the link, when virtual time was brought up to date."""
+        self._load = 0
+        self._changes = 0
+
+    def add(self, now: Picoseconds, place: int, nbytes: int | Fraction, load: int) -> None:
+        """A flow class starts."""
+        self._advance(now)
+        if not isinstance(nbytes, int) and self._scale % nbytes.denominator:
+            self._rescale(nbytes.denominator)
+        self._load += load
+        heappush(self.tags, (self._virtual + int(nbytes * self._scale), place, load))
+
+    def through(self, now: Picoseconds) -> list[int]:
+        """Take out the flow classes whose bytes are through."""
+        self._advance(now)
+        places = []
+        while self.tags and self.tags[0][0] <= self._virtual:
+            _, place, load = heappop(self.tags)
+            self._load -= load
+            places.append(place)
+        return places
+
+    def next_end(self) -> Picoseconds | None:
+        """When the next flow class is through if nothing starts before; None: there is none."""
+        if not self.tags:
+            return None
+        unit = self._unit()
+        missing = -((self._virtual - self.tags[0][0]) // unit)
+        return self._supply.reached(self._delivered + missing)
+
+    def _advance(self, now: Picoseconds) -> None:
+        delivered = self._supply.delivered(now)
+        if self._load and delivered != self._delivered:
+            self._virtual += self._unit() * (delivered - self._delivered)
+        self._delivered = delivered
+
+    def _unit(self) -> int:
+        """By how much virtual time moves when the link delivers one of its units."""
+        per_byte = self._supply.scale * self._load
+        if self._scale % per_byte:
+            self._rescale(per_byte)
+        return self._scale // per_byte
+
+    def _rescale(self, divisor: int) -> None:
+        """Have the divisor divide the scale; after many such changes, most later ones too."""
+        self._changes += 1
+        if self._changes > _PATIENCE and self.tags:
+            common = gcd(*(load for _, _, load in self.tags))
+            numbers = 1 << (self._load // common - 1).bit_length()
+            if numbers <= _LARGEST:
+                divisor = lcm(divisor, self._supply.scale * common * divided_by_all(numbers))
+        factor = divisor // gcd(self._scale, divisor)
+        self._scale *= factor
+        self._virtual *= factor
+        self.tags = [(tag * factor, place, load) for tag, place, load in self.tags]
+
+
+@cache
+def divided_by_all(numbers: int) -> int:
+    """The least common multiple of 1 ... numbers."""
+    return lcm(*range(1, numbers + 1))

@@ -1,0 +1,245 @@
+"""Which links hold which flows up, and at what rates? Max-min fairness, level by level.
+
+Progressive filling: the rates of all flows rise together; when links are full their flows are
+fixed at that level, and the others rise on. A compiled loop in floating point finds out which
+links fill up at each level; their exact shares follow in integers:
+
+    share(link, level) = (capacity - sum over lower levels of count * share) / count at the level
+
+The levels are right if the exact shares of all links of a level are equal: the loop takes links
+within 1e-8 of the smallest share as full, far more than its rounding errors, so that no other link
+can have an exact share as small. Where they differ, or the counts are so large that rounding
+might matter, exact progressive filling finds the levels.
+
+Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import gcd, lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.simulator.sharing.model import FlowClass
+
+Ints = NDArray[np.int64]
+_BAND = 1e-8
+_ROUNDING = 1e-10
+"""Bound of the loop's relative rounding errors, well inside the band."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Rates of flows: flow f has `shares[level[f]] / scale` times the capacities' unit."""
+
+    level: Ints
+    shares: list[int]
+    scale: int
+    held: Ints
+    """By flow: a number that only flows of one level share, mostly that of a link that is full."""
+
+
+class Crossings:
+    """Which flow classes cross which links, how many of a class on one link."""
+
+    def __init__(self, flows: Sequence[FlowClass]) -> None:
+        self.links = list({link: None for flow in flows for link in flow.loads})
+        number = {link: place for place, link in enumerate(self.links)}
+        lengths = np.array([len(flow.loads) for flow in flows], dtype=np.int64)
+        self.first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths)))
+        self.link = np.array(
+            [number[link] for flow in flows for link in flow.loads], dtype=np.int64
+        )
+        self.count = np.array(
+            [count for flow in flows for count in flow.loads.values()], dtype=np.int64
+        )
+
+        self._capacities: Sequence[int] | None = None
+        """The last ones; in floating point, of at most 1:"""
+        self._room = np.zeros(0, dtype=np.float64)
+
+    @cached_property
+    def largest(self) -> int:
+        """Flows on one link, at most."""
+        load: Any = np.bincount(self.link, weights=self.count, minlength=len(self.links))
+        return int(load.max())
+
+    def levels(self, active: Ints, capacities: Sequence[int]) -> Levels:
+        """Levels of the active flow classes (ascending places), by place among them.
+
+        `capacities` by number of the link, in any unit; a list that never changes.
+        """
+        if capacities is not self._capacities:
+            room = np.array(capacities, dtype=np.float64)
+            self._capacities, self._room = capacities, room / max(room.max(), 1)
+        level, steps, counts, full, held = _fill(
+            active, self.first, self.link, self.count, self._room, _BAND
+        )
+        if self.largest * (steps + 8) * 2.0**-52 < _ROUNDING:
+            found = _exact_shares(capacities, counts, full, steps)
+            if found is not None:
+                return Levels(level, *found, held)
+        return self._exact(active, capacities)
+
+    def _exact(self, active: Ints, capacities: Sequence[int]) -> Levels:
+        flows = []
+        for place in active.tolist():
+            part = slice(self.first[place], self.first[place + 1])
+            flows.append(
+                dict(zip(self.link[part].tolist(), self.count[part].tolist(), strict=True))
+            )
+        rates = filled(flows, dict(enumerate(map(Fraction, capacities))))
+        distinct = sorted(set(rates))
+        scale = lcm(*(rate.denominator for rate in distinct))
+        place_of = {rate: place for place, rate in enumerate(distinct)}
+        level = np.array([place_of[rate] for rate in rates], dtype=np.int64)
+        return Levels(level, [int(rate * scale) for rate in distinct], scale, level)
+
+
+def filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> list[Fraction]:
+    """The rate of one flow of each class, given its loads: exact progressive filling."""
+    on: dict[Any, list[int]] = {}
+    load: dict[Any, int] = {}
+    for place, flow in enumerate(flows):
+        for link, count in flow.items():
+            on.setdefault(link, []).append(place)
+            load[link] = load.get(link, 0) + count
+    room = {link: capacities[link].as_integer_ratio() for link in load}
+    rates = [Fraction(0)] * len(flows)
+    for over, under, fixed in progressive_filling(
+        on, [tuple(flow.items()) for flow in flows], load, room
+    ):
+        for place in fixed:
+            rates[place] = Fraction(over, under)
+    return rates
+
+
+def progressive_filling(
+    on: Mapping[Any, Iterable[int]] | Sequence[Iterable[int]],
+    loads: Sequence[tuple[tuple[Any, int], ...]],
+    load: dict[Any, int],
+    room: dict[Any, tuple[int, int]],
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Exact progressive filling, level by level: a rate as a fraction, and whom it is for.
+
+    `on[link]` are the classes of flows on a link, `loads[flow]` the links of a class and the number
+    of its flows on each, `load` the number of all on each link, `room` its capacity as a fraction.
+    Uses up `load` and `room`.
+    """
+    done: set[int] = set()
+    while load:
+        over, under, tight = 1, 0, list[Any]()
+        for link, flows in load.items():
+            left, scale = room[link]
+            mine, least = left * under, over * scale * flows
+            if mine < least:
+                over, under, tight = left, scale * flows, [link]
+            elif mine == least:
+                tight.append(link)
+        common = gcd(over, under)
+        over, under = over // common, under // common
+        fixed = []
+        taken: dict[Any, int] = {}
+        for link in tight:
+            for flow in on[link]:
+                if flow not in done:
+                    done.add(flow)
+                    fixed.append(flow)
+                    for other, count in loads[flow]:
+                        taken[other] = taken.get(other, 0) + count
+        yield over, under, fixed
+        for link, flows in taken.items():
+            load[link] -= flows
+            if not load[link]:
+                del load[link]
+            else:
+                left, scale = room[link]
+                left, scale = left * under - flows * over * scale, scale * under
+                common = gcd(left, scale)
+                room[link] = left // common, scale // common
+
+
+def _exact_shares(
+    capacities: Sequence[int], counts: Ints, full: Ints, steps: int
+) -> tuple[list[int], int] | None:
+    """The levels' shares over a common scale; None when the levels cannot be right."""
+    shares: list[int] = []
+    scale = 1
+    for step in range(steps):
+        over, under = 0, 0
+        for link in np.flatnonzero(full == step).tolist():
+            row = counts[link, : step + 1].tolist()
+            left = capacities[link] * scale
+            left -= sum(count * share for count, share in zip(row, shares, strict=False))
+            if not under:
+                over, under = left, row[step]
+            elif left * under != over * row[step]:
+                return None
+        factor = under // gcd(over, under)
+        shares = [share * factor for share in shares]
+        shares.append(over * factor // under)
+        scale *= factor
+    return shares, scale
+
+
+@loop
+def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
+    active: Ints, first: Ints, link: Ints, count: Ints, capacity: NDArray[np.float64], band: float
+) -> tuple[Ints, int, Ints, Ints, Ints]:
+    """Levels of the active flows, their number, flows by link and level, level of full links, and
+    the full link that holds each flow up."""
+    links = capacity.size
+    flows = active.size
+    left = capacity.copy()
+    load = np.zeros(links, dtype=np.int64)
+    taken = np.zeros(links, dtype=np.int64)
+    full = np.full(links, -1, dtype=np.int64)
+    level, held = np.zeros(flows, dtype=np.int64), np.full(flows, -1, dtype=np.int64)
+    free = np.arange(flows)
+    for flow in range(flows):
+        for at in range(first[active[flow]], first[active[flow] + 1]):
+            load[link[at]] += count[at]
+    steps = 0
+    waiting = flows
+    while waiting:
+        smallest = np.inf
+        for number in range(links):
+            if load[number]:
+                smallest = min(smallest, left[number] / load[number])
+        bound = smallest * (1 + band)
+        for number in range(links):
+            if load[number] and left[number] / load[number] <= bound:
+                full[number] = steps
+        kept = 0
+        for place in range(waiting):
+            flow = free[place]
+            begin, end = first[active[flow]], first[active[flow] + 1]
+            for at in range(begin, end):
+                if full[link[at]] == steps:
+                    held[flow] = link[at]
+            if held[flow] >= 0:
+                level[flow] = steps
+                for at in range(begin, end):
+                    taken[link[at]] += count[at]
+            else:
+                free[kept] = flow
+                kept += 1
+        waiting = kept
+        for number in range(links):
+            if taken[number]:
+                left[number] -= smallest * taken[number]
+                load[number] -= taken[number]
+                taken[number] = 0
+        steps += 1
+    counts = np.zeros((links, steps), dtype=np.int64)
+    for flow in range(flows):
+        for at in range(first[active[flow]], first[active[flow] + 1]):
+            counts[link[at], level[flow]] += count[at]
+    return level, steps, counts, full, held

@@ -1,0 +1,1 @@
+"""The step, event by event, in SimPy."""

@@ -1,0 +1,237 @@
+"""When do ranks enter and leave where two collectives may be under way at a time?
+
+As Gloo's two threads: a rank enters a collective when it has asked for it, has entered the one in
+front, and has left all but one of those in front. The order is that of `events/communicator.py`.
+
+Ring all-reduces and all-gathers run message by message (`events/message_ring.py`), and those that
+are
+under way together share each rank's link to the network (`events/egress_queue.py`). Which protocol
+they follow,
+the textbook's or Gloo's, is that of the algorithm that would carry them out alone. Everything else
+(parameter servers, merges, all-to-all, trees, logarithmic, hierarchical and pipelined algorithms,
+NCCL's, Gloo's rings of two ranks) runs alone: a rank enters it when it has left all in front, and
+nothing behind it before it has left it.
+
+Assumptions: copies between device and host of two collectives do not slow each other down, nor
+does a rack's uplink that both cross; the two directions in which Gloo's rings go (all-reduces
+backwards, all-gathers forwards) share a rank's link, whatever node it leads to.
+
+Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (`Options::threads`, 2 by default, run
+what is queued in order).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds, Times, reading
+from gcsim.simulator.network.delays import collective_key, delays
+from gcsim.simulator.steps.events.communicator import (
+    Name,
+    Pending,
+    Queue,
+    Request,
+    UnlikeRanksError,
+    exits_by_class,
+)
+from gcsim.simulator.steps.events.egress_queue import Outlet
+from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
+from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
+from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+
+Rings = Callable[[CollectiveRecord], RingProgram | None]
+"""What a collective is in messages; None: it runs alone."""
+SLOTS = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A collective that is queued or under way."""
+
+    pending: Pending
+    ring: MessageRing | None
+    """None: it runs alone."""
+    entered: list[Picoseconds]
+    """By class of ranks; -1 for those that have not."""
+    left: list[int] = field(default_factory=list)
+    """Of the ranks that stand for all: those that have left at this instant, of classes that
+    have not."""
+
+
+class TwoSlots:
+    """The collectives of all ranks, two at a time; `classes[r]` is the class of rank r."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        plans: Sequence[StepPlan],
+        classes: NDArray[np.int64],
+        *,
+        carry_out: CarryOut,
+        rings: Rings,
+        seed: int = 0,
+    ) -> None:
+        self._env, self._classes, self._carry_out, self._seed = env, classes, carry_out, seed
+        buckets = [bucket for plan in plans for bucket in plan.buckets]
+        records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
+        self._programs = {record: rings(record) for record in records}
+        programs = [program for program in self._programs.values() if program is not None]
+        period = _period(classes, programs)
+        self._outlets = [Outlet(env) for _ in range(period)]
+        """Of the ranks that stand for all."""
+        self._count = int(classes.max()) + 1
+        self._members: list[list[int]] = [[] for _ in range(self._count)]
+        for rank, member in enumerate(classes[:period].tolist()):
+            self._members[member].append(rank)
+        self._queue = Queue(env, self._count)
+        self._ahead: list[deque[_Running]] = [deque() for _ in range(self._count)]
+        """By class: what it has not entered, in order."""
+        self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
+        """By class: what it has entered and not left."""
+        self._settling = False
+
+    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
+        """As `Asking.ask`; it comes when the class leaves."""
+        self._settle_later()
+        return self._queue.ask(member, name, request)
+
+    def state(self) -> str:
+        """What is waiting, for a report of a deadlock."""
+        inside = [
+            f"class {member} is in collective {running.pending.name}"
+            for member, all_inside in enumerate(self._inside)
+            for running in all_inside
+        ]
+        return "; ".join([self._queue.state(), *inside])
+
+    def _settle_later(self) -> None:
+        if not self._settling:
+            self._settling = True
+            Later(self._env, COLLECTIVES, self._settle)
+
+    def _settle(self) -> None:
+        """At the end of an instant: who left has left, who may enter enters."""
+        self._settling = False
+        for member in range(self._count):
+            for running in list(self._inside[member]):
+                self._leave(member, running)
+        for pending in self._queue.join():
+            running = self._running(pending)
+            for ahead in self._ahead:
+                ahead.append(running)
+        for member in range(self._count):
+            while self._ahead[member] and self._may_enter(member, self._ahead[member][0]):
+                self._enter(member, self._ahead[member].popleft())
+        while self._queue.waiting and self._queue.waiting[0].missing == 0:
+            self._queue.pop()
+
+    def _running(self, pending: Pending) -> _Running:
+        program = self._programs[pending.request.record]
+        running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
+        if program is not None:
+            running.ring = MessageRing(
+                self._env,
+                program,
+                self._outlets,
+                order=pending.name,
+                delays=_delays(program, collective_key(self._seed, *pending.name)),
+                done=lambda rank: self._done(running, rank),
+            )
+        return running
+
+    def _may_enter(self, member: int, running: _Running) -> bool:
+        inside = self._inside[member]
+        if running.pending.asked[member] < 0:
+            return False
+        return not inside or (
+            len(inside) < SLOTS and running.ring is not None and inside[0].ring is not None
+        )
+
+    def _enter(self, member: int, running: _Running) -> None:
+        running.entered[member] = reading(self._env.now)
+        self._inside[member].append(running)
+        if running.ring is not None:
+            for rank in self._members[member]:
+                running.ring.enter(rank)
+        elif -1 not in running.entered:
+            self._run_alone(running)
+
+    def _run_alone(self, running: _Running) -> None:
+        """Everybody is in it: nothing that happens later can change when they leave."""
+        exits = exits_by_class(
+            running.pending, running.entered, self._classes, self._carry_out, self._seed
+        )
+        for member, left in enumerate(exits):
+            for rank in self._members[member]:
+                delay = left - reading(self._env.now)
+                Later(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
+
+    def _done(self, running: _Running, rank: int) -> None:
+        running.left.append(rank)
+        self._settle_later()
+
+    def _leave(self, member: int, running: _Running) -> None:
+        """All ranks of a class leave together, or they are not alike."""
+        members = self._members[member]
+        left = [rank for rank in members if rank in running.left]
+        if not left:
+            return
+        if len(left) < len(members):
+            # all are told apart at once: who leaves later would be told apart one at a time
+            place = np.arange(len(self._classes)) % len(self._outlets)
+            apart = np.where(self._classes == member, place, 0)
+            raise UnlikeRanksError(self._classes, apart.tolist())
+        running.left = [rank for rank in running.left if rank not in left]
+        self._inside[member].remove(running)
+        now, entered = reading(self._env.now), running.entered
+        last = now if -1 in entered else max(entered)  # it may need nothing of who is not in it
+        running.pending.turns[member].succeed((entered[member], last, now))
+
+
+def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
+    """So many ranks, the first ones, stand for all: the others do the same."""
+    patterns = [classes]
+    for program in programs:
+        if program.ranks != len(classes):
+            raise InternalError(f"a ring of {program.ranks} for {len(classes)} ranks")
+        if any(link.random for link in program.links):
+            return len(classes)
+        places = {link: number for number, link in enumerate(dict.fromkeys(program.links))}
+        patterns.append(np.array([places[link] for link in program.links], dtype=np.int64))
+        patterns += [*program.pieces.T]
+        patterns += [copies for copies in (program.before, program.after) if copies is not None]
+    for period in range(1, len(classes)):
+        if len(classes) % period == 0 and all(
+            (pattern.reshape(-1, period) == pattern[:period]).all() for pattern in patterns
+        ):
+            return period
+    return len(classes)
+
+
+def _delays(program: RingProgram, key: int) -> Times | None:
+    """Random extra latencies `[messages, ranks]` by sender; None: there are none."""
+    if not any(link.random for link in program.links):
+        return None
+    rank = np.array([program.rank(place) for place in range(program.ranks)], dtype=np.int64)
+    sizes = np.array(sizes_of(program, program.ranks), dtype=np.int64).T
+    real = sizes != NOTHING
+    by_place = delays(
+        program.links,
+        np.arange(program.ranks, dtype=np.int64),
+        np.maximum(sizes, 0),
+        key=key,
+        message=np.cumsum(real, axis=0) - real,
+        rank=rank,
+    )
+    by_rank = np.empty_like(by_place)
+    by_rank[:, rank] = by_place
+    return by_rank

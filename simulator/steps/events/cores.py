@@ -1,0 +1,125 @@
+"""How fast does a rank compute on a machine whose cores it shares with other ranks?
+
+Processor sharing: while n ranks' streams compute on the cores of a machine that has c of them, each
+gets on at the speed min(1, c / n), as a fair scheduler lets them whose slices are short beside the
+work (L. Kleinrock 1967, Journal of the ACM 14(2), 242-261, "Time-shared systems: a theoretical
+treatment"; Linux's schedulers are made to come near it). A computation uses one core at a time. It
+ends at the first whole picosecond at which it has had its work, and counts until then.
+
+With more ranks than cores that is what makes compressing on a CPU slow: the ranks of a machine
+encode at the same time. Ranks that accelerators compute for share nothing here but what of their
+work runs on the host (`Machines.kinds`).
+
+Assumptions: every rank's work counts the same; a rank that has a core to itself is not slowed down
+by the others' use of caches and memory; what carries messages (`host.py`) takes no core away.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import count
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import Picoseconds, reading
+from gcsim.simulator.steps.events.communicator import UnlikeRanksError
+from gcsim.simulator.steps.step_plan import Machines
+
+
+class Cores:
+    """The cores of one machine."""
+
+    def __init__(self, env: simpy.Environment, cores: int) -> None:
+        self._env, self._cores = env, cores
+        self._served, self._at = Fraction(0), 0
+        """What a computation that was there from the beginning has had by an instant."""
+        self._busy = 0
+        """Ranks that compute."""
+        self._running: list[tuple[Fraction, int, int, simpy.Event]] = []
+        """By what `_served` is when it ends: its number, for how many ranks it stands, its end."""
+        self._number = count()
+        self._planned = 0
+        """Number of the wake-up that counts; those before it are out of date."""
+
+    def compute(self, work: Picoseconds, ranks: int) -> simpy.Event:
+        """An event that comes when so many ranks, from now on, have each done the work, which
+        takes that long on a core of its own."""
+        self._catch_up()
+        done = self._env.event()
+        heapq.heappush(self._running, (self._served + work, next(self._number), ranks, done))
+        self._busy += ranks
+        self._plan()
+        return done
+
+    def _speed(self) -> Fraction:
+        return min(Fraction(1), Fraction(self._cores, self._busy))
+
+    def _catch_up(self) -> None:
+        now = reading(self._env.now)
+        if self._busy:
+            self._served += (now - self._at) * self._speed()
+        self._at = now
+
+    def _plan(self) -> None:
+        """Wake up when the next one ends, unless something changes before."""
+        self._planned += 1
+        if self._running:
+            left = (self._running[0][0] - self._served) / self._speed()
+            end = self._env.timeout(max(0, -(-left.numerator // left.denominator)))
+            assert end.callbacks is not None
+            planned = self._planned
+            end.callbacks.append(lambda _: self._wake(planned))
+
+    def _wake(self, planned: int) -> None:
+        if planned != self._planned:
+            return
+        self._catch_up()
+        while self._running and self._running[0][0] <= self._served:
+            _, _, ranks, done = heapq.heappop(self._running)
+            self._busy -= ranks
+            done.succeed()
+        self._plan()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The place of a class of ranks on the cores of its machines."""
+
+    cores: Cores
+    ranks: int
+    """Of the class on a machine: all of them compute at the same time."""
+
+    def compute(self, work: Picoseconds) -> simpy.Event:
+        """An event that comes when every rank of the class has done the work."""
+        return self.cores.compute(work, self.ranks)
+
+
+def shares(
+    env: simpy.Environment, machines: Machines, classes: NDArray[np.int64]
+) -> Sequence[Share]:
+    """By class of ranks. One machine stands for all that carry as many ranks of each class.
+
+    Raises `UnlikeRanksError` when a class has ranks on machines that differ in that: they will
+    compute at different speeds.
+    """
+    alike: dict[tuple[int, ...], int] = {}
+    count_of = np.zeros((max(machines.of_rank) + 1, int(classes.max()) + 1), dtype=np.int64)
+    np.add.at(count_of, (np.array(machines.of_rank, dtype=np.int64), classes), 1)
+    kinds = [alike.setdefault(tuple(row), len(alike)) for row in count_of.tolist()]
+    kind_of_rank = [kinds[machine] for machine in machines.of_rank]
+    first = np.unique(classes, return_index=True)[1].tolist()
+    if any(kind_of_rank[first[c]] != kind for c, kind in zip(classes, kind_of_rank, strict=True)):
+        raise UnlikeRanksError(classes, kind_of_rank)
+    by_kind = [Cores(env, machines.cores) for _ in alike]
+    return [
+        Share(
+            cores=by_kind[kind_of_rank[rank]],
+            ranks=int(count_of[machines.of_rank[rank], member]),
+        )
+        for member, rank in enumerate(first)
+    ]

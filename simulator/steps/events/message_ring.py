@@ -1,0 +1,292 @@
+"""What does each rank of a ring send, and when is it ready to? A ring collective in messages.
+
+Every ring here is one program (`RingProgram`): a rank works through messages 0, 1, 2, ... of
+pieces of blocks to its successor. It posts message i, its send and its receive, when it has posted
+i - 1 and waited for i - `in_flight`: its own has left and its predecessor's has arrived; at the end
+of a phase it waits for everything. A message is ready to leave when it is posted and, where
+receivers announce themselves, the announcement that the successor has posted it too has come, a
+latency after that. A rank is done when it has waited for all.
+
+What arrives of the first p - 1 blocks of an all-reduce is added to what the rank has, `gamma`
+seconds a byte, one piece after the other. Where receivers announce themselves (Gloo) the rank adds
+a message while it waits for it, before it waits for its own to leave; else as it arrives.
+
+| ring           | blocks | pieces a block | in flight | announced |
+|----------------|--------|----------------|-----------|-----------|
+| textbook       | one phase      | 1              | 1         | no        |
+| Gloo           | two phases     | all-reduce: segments | 2   | yes       |
+
+With links of its own this is the recurrence of `collectives/ring.py` and of Gloo's rings, event by
+event; `events/egress_queue.py` says what happens on links that two collectives share. Announcements
+occupy no
+link. Each collective has a thread of its own: the additions of two do not slow each other.
+
+Source: as the kernels'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
+from gcsim.simulator.collectives.rings.recurrence import NO_COST
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.steps.events.egress_queue import Message, Outlet, at
+
+NOTHING = -1
+"""In the place of a size: no message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RingProgram:
+    """What all ranks of a ring collective do.
+
+    Places count along the ring: place k sends to place k + 1 (mod p), and in a phase first the
+    block k + first, then k + first - 1, and so on.
+    """
+
+    backwards: bool = False
+    """Place k is rank p - 1 - k, else rank k."""
+    pieces: NDArray[np.int64]
+    """`[p, pieces]`: bytes of each piece of each block, or `NOTHING`."""
+    phases: tuple[tuple[int, int], ...]
+    """First block, counted from the place, and number of blocks that a rank sends."""
+    in_flight: int
+    announced: bool
+    links: tuple[Link, ...]
+    """By place, to the next."""
+    gamma: Fraction = NO_COST
+    """Seconds a byte that is added to a rank's own."""
+    reception: Fraction = NO_COST
+    """Seconds a byte from a message's arrival until its rank has it."""
+    before: Times | None = None
+    after: Times | None = None
+    """By rank, `[p]`: copies to the host before the first message, and from it after the last;
+    None: no copies."""
+
+    @property
+    def ranks(self) -> int:
+        """p."""
+        return len(self.pieces)
+
+    def rank(self, place: int) -> int:
+        """The rank at a place."""
+        return self.ranks - 1 - place if self.backwards else place
+
+    def costs(self, sizes: Sequence[int]) -> list[Picoseconds]:
+        """What it takes to add each message of these sizes; later ones cost nothing."""
+        if not self.gamma:
+            return []
+        each, adds = self.gamma * PS_PER_SECOND, (self.ranks - 1) * self.pieces.shape[1]
+        return [round(each * max(size, 0)) for size in sizes[:adds]]
+
+
+class MessageRing:
+    """A ring collective under way, of which the first `period` ranks stand for all."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        program: RingProgram,
+        outlets: Sequence[Outlet],
+        *,
+        order: tuple[int, ...],
+        delays: Times | None,
+        done: Callable[[int], None],
+    ) -> None:
+        """`outlets` are those of the first ranks, `order` tells the collective's place in a link's
+        queue, `delays` `[messages, ranks]` by sender, `done(rank)` is called when a rank leaves.
+        """
+        self.program, self.env, self.order, self.delays = program, env, order, delays
+        period = len(outlets)
+        self._done = done
+        sizes = sizes_of(program, period)
+        self._places = [
+            _Place(self, rank=program.rank(place) % period, sizes=sizes[place])
+            for place in range(period)
+        ]
+        for place, at_place in enumerate(self._places):
+            after = self._places[(place + 1) % period]
+            at_place.outlet = outlets[at_place.rank]
+            at_place.link = program.links[place]
+            at_place.successor, after.predecessor = after, at_place
+            after.costs = program.costs(at_place.sizes)
+        self._by_rank = {place.rank: place for place in self._places}
+
+    def enter(self, rank: int) -> None:
+        """One of the first ranks enters now."""
+        place = self._by_rank[rank]
+        at(self.env, _copy(self.program.before, rank), place.enter)
+
+    def leave(self, rank: int) -> None:
+        """A rank has done its part."""
+        at(self.env, _copy(self.program.after, rank), lambda: self._done(rank))
+
+
+class _Place:
+    """One rank of the ring."""
+
+    outlet: Outlet
+    link: Link
+    """To the successor."""
+    successor: _Place
+    predecessor: _Place
+    costs: list[Picoseconds]
+    """Of adding the predecessor's first messages; the others are not added."""
+
+    def __init__(self, ring: MessageRing, *, rank: int, sizes: list[int]) -> None:
+        self.ring, self.rank, self.sizes = ring, rank, sizes
+        program = ring.program
+        ends = np.cumsum([count for _, count in program.phases]) * program.pieces.shape[1]
+        self._phase_ends = set(ends.tolist())
+        self.real = _real(sizes)
+        """At place i the first message from i on that there is."""
+        self._inside = False
+        self._posted = self._waited = self._heard = 0
+        self._sent = self._left = self.real[0]
+        """The first message that has not been handed to the link; that has not left it."""
+        self._arrived = 0
+        """The first message that has not come from the predecessor; without announcements, that has
+        not been added."""
+        self._early: list[int] = []
+        """Messages that came before the rank entered."""
+        self._added = 0
+        """With announcements, the first message that has not been added."""
+        self._free = 0
+        """When the rank has added all that it has begun to add."""
+        self._arrival = 0
+        """Of the last message at the successor; links deliver in order."""
+
+    def enter(self) -> None:
+        """The rank begins."""
+        self._inside = True
+        self._arrived = max(self._arrived, self.predecessor.real[0])
+        self._free = reading(self.ring.env.now)
+        for number in self._early:
+            self._take(number)
+        self._go_on()
+
+    def hear(self, number: int) -> None:
+        """The successor has posted so many."""
+        self._heard = number
+        self._send()
+
+    def _go_on(self) -> None:
+        """Wait and post as far as possible."""
+        if not self._inside:
+            return
+        while True:
+            full = self._posted - self._waited == self.ring.program.in_flight
+            if (full or self._posted in self._phase_ends) and self._waited < self._posted:
+                if self._waited >= self._arrived or self._adds() or self._waited >= self._left:
+                    return
+                self._waited += 1
+            elif self._posted < len(self.sizes):
+                self._post()
+            else:
+                self._inside = False
+                self.ring.leave(self.rank)
+                return
+
+    def _post(self) -> None:
+        self._posted += 1
+        number, sender = self._posted, self.predecessor
+        if self.ring.program.announced and sender.sizes[number - 1] != NOTHING:
+            at(self.ring.env, sender.link.latency_for(0), lambda: sender.hear(number))
+        self._send()
+
+    def _send(self) -> None:
+        known = self._heard if self.ring.program.announced else self._posted
+        while self._sent < min(self._posted, known):
+            self._submit(self._sent)
+            self._sent = self.real[self._sent + 1]
+
+    def _submit(self, number: int) -> None:
+        self.outlet.send(
+            Message(
+                ready=reading(self.ring.env.now),
+                order=(*self.ring.order, number),
+                link=self.link,
+                nbytes=self.sizes[number],
+                leaves=lambda left: self._leaves(number, left),
+                left=lambda: self._has_left(number),
+            )
+        )
+
+    def _leaves(self, number: int, left: Picoseconds) -> None:
+        size, delays = self.sizes[number], self.ring.delays
+        taken = round(self.ring.program.reception * max(size, 0) * PS_PER_SECOND)
+        latency = self.link.latency_for(size) + taken
+        late = 0 if delays is None else int(delays[number, self.rank])
+        self._arrival = max(self._arrival, left + latency + late)
+        delay = self._arrival - reading(self.ring.env.now)
+        at(self.ring.env, delay, lambda: self.successor.receive(number))
+
+    def _has_left(self, number: int) -> None:
+        self._left = self.real[number + 1]
+        self._go_on()
+
+    def receive(self, number: int) -> None:
+        """A message has come; it waits for the rank to enter."""
+        if not self.costs or self.ring.program.announced:
+            self._has_come(number)
+        elif self._inside:
+            self._take(number)
+        else:
+            self._early.append(number)
+
+    def _take(self, number: int) -> None:
+        """Add what has come, when what came before it has been added."""
+        now = reading(self.ring.env.now)
+        cost = self.costs[number] if number < len(self.costs) else 0
+        self._free = max(self._free, now) + cost
+        if self._free == now:
+            self._has_come(number)
+        else:
+            at(self.ring.env, self._free - now, lambda: self._has_come(number))
+
+    def _has_come(self, number: int) -> None:
+        # of what is added at one instant the last may be known first
+        self._arrived = max(self._arrived, self.predecessor.real[number + 1])
+        self._go_on()
+
+    def _adds(self) -> bool:
+        """Whether the rank is adding the message that it waits for; if it must, it begins."""
+        if not self.costs or not self.ring.program.announced:
+            return False
+        now, number = reading(self.ring.env.now), self._waited
+        if self._added <= number < len(self.costs):
+            self._added, self._free = number + 1, now + self.costs[number]
+            if self._free > now:
+                at(self.ring.env, self._free - now, self._go_on)
+        return self._free > now
+
+
+def _copy(copies: Times | None, rank: int) -> Picoseconds:
+    return 0 if copies is None else int(copies[rank])
+
+
+def _real(sizes: Sequence[int]) -> list[int]:
+    real = list(range(len(sizes) + 1))
+    for number in reversed(range(len(sizes))):
+        if sizes[number] == NOTHING:
+            real[number] = real[number + 1]
+    return real
+
+
+def sizes_of(program: RingProgram, places: int) -> list[list[int]]:
+    """By place: the bytes of each message."""
+    place = np.arange(places, dtype=np.int64)[:, None]
+    blocks = [
+        (place + first - np.arange(count, dtype=np.int64)) % program.ranks
+        for first, count in program.phases
+    ]
+    sizes: NDArray[np.int64] = program.pieces[np.concatenate(blocks, axis=1)]
+    by_place: list[list[int]] = sizes.reshape(places, -1).tolist()
+    return by_place

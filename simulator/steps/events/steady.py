@@ -1,0 +1,125 @@
+"""How does training go on for ever? Iterations until they repeat themselves, event by event.
+
+Each iteration is simulated by itself, from the state that the one before has left behind;
+`cycles.py` says why that is all, and which of them need not be. Ranks that share cores are
+simulated in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
+from gcsim.simulator.steps.events.concurrent import Rings
+from gcsim.simulator.steps.events.step import Classes, Result, Simulation, coarsest, with_classes
+from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
+from gcsim.simulator.steps.step_plan import CarryOut, Span, StepPlan
+
+
+class TooManyClassesError(Exception):
+    """More ranks differ than the caller wants to simulate event by event."""
+
+
+def simulate_steady(
+    plan: StepPlan | Schedule,
+    *,
+    ranks: int,
+    carry_out: CarryOut,
+    pace: NDArray[np.float64] | None = None,
+    collapse: bool = True,
+    rings: Rings | None = None,
+    most: int = MOST,
+    tolerance: float = 0.0,
+    most_classes: int | None = None,
+) -> Steady:
+    """Simulate until iterations repeat; arguments as of `step.simulate`.
+
+    `carry_out` must depend neither on the key nor on absolute time; `pace` `[ranks]` is that of
+    all iterations. `tolerance` is the share of the time by which a state may differ. `most`
+    iterations are simulated, or a whole round. Raises as `step.simulate`, and
+    `TooManyClassesError` when more than `most_classes` ranks differ.
+    """
+    schedule = schedule_of(plan)
+    events = Events(
+        schedule,
+        carry_out=carry_out,
+        pace=pace,
+        collapse=collapse,
+        rings=rings,
+        most_classes=most_classes,
+    )
+    begin = beginning(schedule, ranks)
+    if schedule.plans[0].machines is None:
+        search = Search(schedule, begin, most=most, tolerance=tolerance)
+        return settle(schedule, search, events.iteration)
+
+    def in_one_go(classes: Classes) -> Steady:
+        search = Search(schedule, begin, most=most, tolerance=tolerance)
+        simulation = events.simulation(0, begin, classes)
+        simulation.run(search.limit, lambda number: search.add(simulation.iteration(number)))
+        return search.result()
+
+    return events.with_classes(in_one_go, begin)
+
+
+class Events:
+    """Iterations in which all ranks compute at the same pace as in all others."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        *,
+        carry_out: CarryOut,
+        pace: NDArray[np.float64] | None = None,
+        collapse: bool = True,
+        rings: Rings | None = None,
+        most_classes: int | None = None,
+    ) -> None:
+        """Arguments as of `simulate_steady`."""
+        self._schedule, self._carry_out, self._rings = schedule, carry_out, rings
+        self._pace, self._collapse, self._most_classes = pace, collapse, most_classes
+
+    def iteration(self, number: int, before: State) -> Iteration:
+        """One by itself, by its number, which begins in a state."""
+
+        def run(classes: Classes) -> Iteration:
+            simulation = self.simulation(number, before, classes)
+            simulation.run(1)
+            return simulation.iteration(0)
+
+        return self.with_classes(run, before)
+
+    def spans(self, number: int, before: State) -> tuple[Span, ...]:
+        """What all ranks do in it, from when the first of them begins."""
+
+        def run(classes: Classes) -> tuple[Span, ...]:
+            simulation = self.simulation(number, before, classes)
+            simulation.run(1)
+            return simulation.result(1, spans=True).spans
+
+        return self.with_classes(run, before)
+
+    def simulation(self, number: int, before: State, classes: Classes) -> Simulation:
+        """Iterations from this number on."""
+        if self._most_classes is not None and classes.max() >= self._most_classes:
+            raise TooManyClassesError
+        return Simulation(
+            self._schedule,
+            classes,
+            carry_out=self._carry_out,
+            pace=lambda _: self._pace,
+            rings=self._rings,
+            begin=before,
+            first=number,
+        )
+
+    def with_classes(self, run: Callable[[Classes], Result], before: State) -> Result:
+        """Ranks that differ in the state, or in their pace, are never simulated as one."""
+        ranks = len(before.start)
+        if not self._collapse:
+            return with_classes(run, np.arange(ranks, dtype=np.int64))
+        paces = () if self._pace is None else (self._pace,)
+        return with_classes(run, coarsest(ranks, before.start, before.ahead, *paces))

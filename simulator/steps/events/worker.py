@@ -1,0 +1,142 @@
+"""What does one worker do in an iteration?
+
+The training loop of one rank, or of ranks that do the same at the same time, as SimPy processes;
+the rules are those of `step_plan.py`.
+
+- The autograd thread: for each micro-batch it waits for a batch, then issues forward, and in the
+  end backward, bucket by bucket; when everything is exchanged, the optimiser.
+- An exchange, one a bucket: collective, computation, collective, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import simpy
+
+from gcsim.simulator.clock import Picoseconds, reading
+from gcsim.simulator.steps.breakdown import Done, Ledger, in_order
+from gcsim.simulator.steps.events.communicator import Asking, Request
+from gcsim.simulator.steps.events.cores import Share
+from gcsim.simulator.steps.events.input_loader import Loader
+from gcsim.simulator.steps.events.stream import AUTOGRAD, Key, Stream, callback
+from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan, stretched
+
+Wait = Generator[simpy.Event, Any, None]
+
+
+class Worker:
+    """The device, the loader and the training loop of class `member`."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        loader: Loader,
+        member: int,
+        communicator: Asking,
+        share: Share | None = None,
+    ) -> None:
+        """`share` is the class's place on the cores of its machines, where the plan has some."""
+        self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
+        self.stream, self.side = Stream(env, share), Stream(env, share)
+
+    def iteration(
+        self, plan: StepPlan, number: int, pace: float
+    ) -> Generator[simpy.Event, Any, Ledger]:
+        """One iteration, from now until everything is done; what was done when."""
+        return (yield from _Iteration(self, plan, number, pace).train())
+
+
+class _Iteration:
+    def __init__(self, worker: Worker, plan: StepPlan, number: int, pace: float) -> None:
+        self.worker, self.plan, self.env = worker, plan, worker.env
+        self.number, self.pace, self.loader = number, pace, worker.loader
+        self.ledger = Ledger(begin=reading(self.env.now))
+
+    def train(self) -> Generator[simpy.Event, Any, Ledger]:
+        """The autograd thread."""
+        compute, last = self.plan.compute, self.plan.accumulation - 1
+        for micro in range(last + 1):
+            of = f", micro-batch {micro}" if last else ""
+            yield from self._wait_for_batch()
+            yield from self._issue("forward", f"forward{of}", compute.forward)
+            if micro < last:
+                yield from self._issue("backward", f"backward{of}", self.plan.backward)
+        exchanges: list[simpy.Event] = []
+        for bucket, (work, duration) in enumerate(
+            zip(self.plan.buckets, compute.parts, strict=True)
+        ):
+            part = Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
+            if self.plan.side_stream:
+                yield from self._compute(bucket, [part])
+            else:
+                yield from self._compute(bucket, [part, *work.before])
+            if work.collectives or self.plan.side_stream:
+                behind = exchanges[-1:] if self.plan.in_turn else []
+                exchanges.append(self.env.process(self._exchange(bucket, work, behind)))
+        yield from self._issue("backward", "backward, rest", compute.rest)
+        yield self.env.all_of(exchanges)
+        yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
+        self.ledger.loads += self.loader.under_way(reading(self.env.now))
+        return self.ledger
+
+    def _wait_for_batch(self) -> Wait:
+        now = reading(self.env.now)
+        taken = self.loader.take(now)
+        self.ledger.loads += self.loader.made_last()
+        if taken > now:
+            yield self.env.timeout(taken - now)
+            self.ledger.waits.append((now, taken))
+
+    def _exchange(self, bucket: int, work: BucketWork, behind: Sequence[simpy.Event]) -> Wait:
+        """The callbacks of one bucket, behind another's."""
+        yield from behind
+        if self.plan.side_stream:
+            yield from self._callback(bucket, -1, work.before)
+        for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
+            request = Request(
+                record=record,
+                server_time=work.server_times[index] if work.server_times else 0,
+                held=work.held[index] if work.held else 0,
+            )
+            entry, last, left = yield self.worker.communicator.ask(
+                self.worker.member, (self.number, bucket, index), request
+            )
+            now = reading(self.env.now)
+            if left > now:
+                yield self.env.timeout(left - now)
+            self.ledger.network.append((record, bucket, index, entry, last, left))
+            yield from self._callback(bucket, index, [job])
+
+    def _issue(self, kind: Any, name: str, duration: Picoseconds) -> Wait:
+        return self._compute(None, [Job(kind=kind, name=name, duration=duration)])
+
+    def _compute(self, bucket: int | None, jobs: Sequence[Job]) -> Wait:
+        """A piece of the autograd thread's."""
+        return self._work(self.worker.stream, self.ledger.compute, AUTOGRAD, bucket, jobs)
+
+    def _callback(self, bucket: int, index: int, jobs: Sequence[Job]) -> Wait:
+        """A piece of an exchange's."""
+        key = callback(bucket, index)
+        if self.plan.side_stream:
+            return self._work(self.worker.side, self.ledger.side, key, bucket, jobs)
+        return self._work(self.worker.stream, self.ledger.compute, key, bucket, jobs)
+
+    def _work(
+        self, stream: Stream, done: list[Done], key: Key, bucket: int | None, jobs: Sequence[Job]
+    ) -> Wait:
+        """One piece of work: jobs that follow each other on the stream without a gap."""
+        slower = self.plan.side_slowdown if stream is self.worker.side else 1
+        durations = [stretched(round(job.duration * slower), self.pace) for job in jobs]
+        total, machines = sum(durations), self.plan.machines
+        if total == 0:  # nothing is launched, so nothing queues
+            return
+        if machines is None:
+            start = yield stream.work(key, total)
+            done += in_order(start, bucket, list(zip(jobs, durations, strict=True)))
+            return
+        on_cores = [job.kind in machines.kinds for job in jobs]
+        instants = yield stream.jobs(key, list(zip(durations, on_cores, strict=True)))
+        of = [bucket] * len(jobs)
+        done += zip(jobs, of, instants[:-1], instants[1:], strict=True)

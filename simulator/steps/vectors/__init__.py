@@ -1,0 +1,1 @@
+"""The step for all ranks at once, in compiled loops."""

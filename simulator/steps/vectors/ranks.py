@@ -1,0 +1,222 @@
+"""Where are all ranks, from one collective to the next and from one iteration to the next?
+
+`Vectors` keeps what `vectors/loops.py` needs, simulates one iteration at a time, and says where it
+went. The rules and why this is exact: `vectors/step.py`.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Times, check_room
+from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.steps.events.input_loader import earliest
+from gcsim.simulator.steps.schedule import Schedule, State
+from gcsim.simulator.steps.step_plan import CarryOut
+from gcsim.simulator.steps.vectors.ends import begin, beside
+from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD
+from gcsim.simulator.steps.vectors.loops import (
+    EARLY,
+    FREE,
+    INPUT,
+    ISSUED,
+    LEFT,
+    MADE,
+    PLACE,
+    SHARED,
+    STATE_ROWS,
+    STREAMS,
+    advance,
+)
+from gcsim.simulator.steps.vectors.plan import PlanArrays
+from gcsim.simulator.steps.vectors.streams import run
+
+PARTS = (*KINDS, "communication", "exposed", "input")
+_ONE = np.ones(1, dtype=np.float64)
+
+
+class Vectors:
+    """The state of all ranks, between two collectives or two iterations.
+
+    Ranks that are alike in everything, as all are at first, are one column of the arrays; when
+    they leave a collective at different times, or their paces differ, each has its own until they
+    begin an iteration together again.
+    """
+
+    def __init__(self, schedule: Schedule, ranks: int, carry_out: CarryOut, seed: int) -> None:
+        self._schedule, self._ranks, self._seed = schedule, ranks, seed
+        self._carry_out = carry_out
+        self._steps = [PlanArrays(plan) for plan in schedule.plans]
+        self._step, plan = self._steps[0], schedule.plans[0]
+        self._number = 0
+        """Of the iteration that comes next, or is under way."""
+        self._batches = 0
+        """That have been taken."""
+        self._width = 1
+        """Columns: 1 or `ranks`."""
+        self._state = _zeros(STATE_ROWS, 1)
+        self._taken = _zeros(plan.prefetch if plan.input_batch else 1, 1)
+        self._calls, self._side = self._step.room(1)
+        self._entry, self._start = _zeros(1), _zeros(1)
+
+    def begin(self, number: int, before: State) -> None:
+        """Go on with an iteration of this number that begins in a state; the first rank at 0."""
+        start, ahead, batch = before.start, before.ahead, self._step.plan.input_batch
+        if not any((row != row[0]).any() for row in (start, *ahead)):
+            start, ahead = start[:1], ahead[:, :1]
+        self._number, self._batches, self._width = number, 0, len(start)
+        self._start, self._entry = start.copy(), _zeros(self._width)
+        self._state = _zeros(STATE_ROWS, self._width)
+        self._state[LEFT] = start
+        self._taken = _zeros(len(self._taken), self._width)
+        if batch:
+            self._taken[:] = earliest(ahead, batch) + start - batch
+            self._state[MADE] = self._taken[0]
+
+    def iteration(self, paces: NDArray[np.float64] | None, parts: dict[str, Times]) -> Times:
+        """Simulate the next iteration, at these paces `[ranks]`; when each rank finishes it.
+
+        The iteration's `parts` `[ranks]` are filled. The finish is `[1]` where all ranks are alike.
+        Raises `InputError` when the clock cannot hold the times.
+        """
+        self._step = self._steps[self._schedule.turn(self._number)]
+        self._calls, self._side = self._step.room(self._width)
+        factors, table = _ONE, self._step.even_table
+        if paces is not None:
+            factors = np.ascontiguousarray(paces, dtype=np.float64)
+            if factors.shape != (self._ranks,):
+                raise InternalError(f"{factors.shape} paces for {self._ranks} ranks")
+            if (factors == factors[0]).all():
+                factors = factors[:1]
+            table = self._step.table(factors)
+        if self._width > 1 and len(factors) == 1:
+            self._join()
+        elif self._width < len(factors):
+            self._part()
+        # before the loops, whose sums would pass 64 bits without a word
+        most = ceil(self._step.work * float(factors.max()))
+        check_room(self._number, int(self._start.max()) + most)
+        self._simulate(table)
+        start = self._start  # after `_part`, which may have given each rank its own
+        state = self._state
+        ended = np.maximum(np.maximum(state[FREE], state[ISSUED]), state[LEFT])
+        done: Times = ended + table[OPTIMIZER]
+        check_room(self._number, int(done.max()))
+        self._account(parts, table, factors)
+        exposed = parts["exposed"]
+        exposed[:] = done - start
+        for known in ("input", *KINDS):
+            exposed -= parts[known]
+        self._start = done
+        self._number += 1
+        self._batches += self._step.plan.accumulation
+        self._step.calls, self._step.side = self._calls, self._side
+        return done
+
+    def ahead(self) -> NDArray[np.int64]:
+        """`Loader.ahead` after the last iteration, `[prefetch, 1 or ranks]`."""
+        batch = self._step.plan.input_batch
+        if not batch:
+            return _zeros(0, self._width)
+        ready, made = [], self._state[MADE]
+        for taken in np.roll(self._taken, -(self._batches % len(self._taken)), axis=0):
+            made = np.maximum(made, taken) + batch
+            ready.append(np.maximum(made - self._start, 0))
+        return np.array(ready)
+
+    def _simulate(self, table: NDArray[np.int64]) -> None:
+        plan, layout, state = self._step.plan, self._step.layout, self._state
+        numbers = (plan.accumulation, plan.input_batch, self._batches, layout.side_stream)
+        begin(
+            self._start,
+            state[INPUT],
+            state[MADE],
+            self._taken,
+            state[FREE],
+            state[ISSUED],
+            self._side[: layout.buckets],
+            table[FORWARD:OPTIMIZER],
+            table[THREAD : layout.side],
+            np.array(numbers, dtype=np.int64),
+        )
+        state[PLACE:LEFT] = 0
+        state[SHARED] = 0
+        joined = np.zeros(layout.buckets, dtype=np.int64)
+        shape, places = self._step.shape, self._step.places
+        exits, carried, have_run = self._entry, -1, False
+        while True:
+            state, calls = self._state, self._calls
+            chosen = advance(
+                carried, have_run, exits, self._entry, state, calls, table, shape, joined, places
+            )
+            if chosen == STREAMS:
+                run(state, calls, self._side, table, shape, places)
+                carried, have_run = -1, True
+                continue
+            if chosen < 0:
+                break
+            exits, carried, have_run = self._carried_out(chosen), chosen, False
+        if chosen == EARLY:
+            bucket, _, record, _, _ = self._step.works[carried]
+            raise InternalError(
+                f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
+                f"{exits.min()} ps, in the past of {self._entry.max()} ps, when the last one enters"
+            )
+
+    def _carried_out(self, chosen: int) -> Times:
+        """When the ranks leave a collective that they enter at `_entry`, `[_width]`."""
+        bucket, index, record, server_time, held = self._step.works[chosen]
+        key = collective_key(self._seed, self._number, bucket, index)
+        alike = self._width < self._ranks
+        entry = np.repeat(self._entry, self._ranks) if alike else self._entry.copy()
+        exits = np.ascontiguousarray(self._carry_out(record, entry, server_time, key)) + held
+        if exits.shape != (self._ranks,):
+            raise InternalError(f"{exits.shape} exit times of {self._ranks} ranks")
+        if alike:
+            if exits.min() == exits.max():
+                return exits[:1]
+            self._part()
+        return exits
+
+    def _part(self) -> None:
+        """Each rank gets a column of its own."""
+        for name in _COLUMNS:
+            values = getattr(self, name)
+            columns = (*values.shape[:-1], self._ranks)
+            setattr(self, name, np.broadcast_to(values, columns).copy())
+        self._width = self._ranks
+
+    def _join(self) -> None:
+        """One column is enough when nothing tells the ranks apart that matters from now on."""
+        matters = [self._start, self._state[MADE], *self._taken]
+        if all((values == values[0]).all() for values in matters):
+            for name in _COLUMNS:
+                setattr(self, name, np.ascontiguousarray(getattr(self, name)[..., :1]))
+            self._width = 1
+
+    def _account(
+        self, parts: dict[str, Times], table: NDArray[np.int64], factors: NDArray[np.float64]
+    ) -> None:
+        """Fill an iteration's parts `[ranks]`, but for what is exposed."""
+        totals = table[self._step.layout.totals :]
+        for place, kind in enumerate(KINDS):
+            parts[kind][:] = totals[place]
+        if self._step.layout.side_stream:
+            out = np.zeros((len(KINDS), self._width), dtype=np.int64)
+            starts, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
+            beside(starts, self._state[ISSUED], jobs, factors, out)
+            for place, kind in enumerate(KINDS):
+                parts[kind] += out[place]
+        parts["communication"][:] = self._state[SHARED]
+        parts["input"][:] = self._state[INPUT]
+
+
+_COLUMNS = ("_state", "_taken", "_calls", "_side", "_entry", "_start")
+
+
+def _zeros(*shape: int) -> NDArray[np.int64]:
+    return np.zeros(shape, dtype=np.int64)

@@ -1,0 +1,187 @@
+"""Can this model be built and trained? From an entry of `models/registry.py` to an `nn.Module`.
+
+Shipped and own models go the same way: a callable without arguments that returns an `nn.Module`,
+called under a keyed generator and then tried on a batch of two samples, so that a model that
+cannot be trained is refused before anything is spent on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.torch_generator import keyed_generator
+from gcsim.traces.tasks.losses import heads
+
+
+def build_model(
+    entry: ModelEntry,
+    *,
+    seed: int,
+    device: str = "cpu",
+) -> nn.Module:
+    """Build a model with weights keyed by `seed`, in training mode, float32, on `device`.
+
+    The current directory is importable meanwhile. On device "meta" nothing is allocated. torch's
+    generators stay as they were.
+
+    Raises `InputError` when the model does not import, is no `nn.Module`, has nothing to train,
+    fails on a batch of its input shape, or returns anything else than the float32 logits that
+    `entry` promises.
+    """
+    with keyed_generator(seed, "initial weights"), _current_directory_importable():
+        if device == "meta":
+            with torch.device("meta"):
+                model = _call(entry)
+        else:
+            model = _call(entry)
+    model = model.to(device)
+    model.train()
+    _check_parameters(entry, model)
+    _check_output(entry, model)
+    return model
+
+
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are trained, by name, in the model's order: what DDP exchanges."""
+    return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    """As `python -m` has it; a console script has not."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _call(entry: ModelEntry) -> nn.Module:
+    if entry.build is None:
+        raise _refusal(
+            entry,
+            "it is a table of layers: there is nothing to train",
+            "take synthetic gradients (gradients: {source: synthetic})",
+        )
+    module, _, attribute = entry.build.partition(":")
+    try:
+        build = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may fail in any way
+        raise _refusal(
+            entry,
+            f"cannot import it: {_said(error)}",
+            "write package.module:build, importable from the current directory",
+        ) from error
+    if not callable(build):
+        raise _refusal(entry, f"{attribute} is not callable", "name a function or a class")
+    try:
+        model = build()
+    except Exception as error:
+        raise _refusal(
+            entry, f"{attribute}() failed: {_said(error)}", "it is called without arguments"
+        ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise _refusal(
+            entry,
+            f"{attribute}() returned {type(model).__name__}",
+            "return a torch.nn.Module",
+        )
+    return model
+
+
+def _check_parameters(entry: ModelEntry, model: nn.Module) -> None:
+    parameters = trainable(model)
+    if not parameters:
+        raise _refusal(
+            entry, "no parameter requires a gradient", "a model without them has no gradients"
+        )
+    for name, parameter in parameters:
+        if parameter.dtype != torch.float32:
+            raise _refusal(
+                entry,
+                f"parameter {name} is {parameter.dtype}",
+                "build the model in float32; traces hold float32 gradients",
+            )
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag) and layer.sparse:
+            raise _refusal(
+                entry,
+                f"embedding {name} has sparse gradients",
+                "build it with sparse=False; compressors take dense gradients",
+            )
+
+
+def _check_output(entry: ModelEntry, model: nn.Module) -> None:
+    """One forward pass in training mode, after which buffers (batch norm) are as before."""
+    device = next(model.parameters()).device
+    sample = sample_batch(entry, 2, device)
+    try:
+        with unmoved_buffers(model), keyed_generator(0, "trial pass", device=device):
+            output: Any = model(sample)
+    except Exception as error:
+        kind = str(sample.dtype).removeprefix("torch.")
+        raise _refusal(
+            entry,
+            f"forward failed on {kind} {list(sample.shape)}: {_said(error)}",
+            f"check input_shape; the model is called with one {kind} batch",
+        ) from error
+    logits = heads(output)
+    if len(logits) > 1 and not entry.auxiliary_weight:
+        raise _refusal(
+            entry,
+            f"its output is a tuple of {len(logits)}",
+            "return logits [batch, classes]; for classifiers inside the network set "
+            "auxiliary_weight",
+        )
+    expected = [[2, entry.classes]]
+    if entry.input == "tokens":
+        expected.append([2, *entry.input_shape, entry.classes])
+    for head in logits:
+        if not isinstance(head, torch.Tensor) or list(head.shape) not in expected:
+            raise _refusal(
+                entry,
+                f"output of a batch of 2 is {_shape_of(head)}, not {expected[-1]}",
+                "return logits [batch, classes], and check classes"
+                if entry.input == "samples"
+                else "return logits [batch, length, classes] or [batch, classes]",
+            )
+
+
+def sample_batch(entry: ModelEntry, size: int, device: torch.device) -> Tensor:
+    """A batch of zeros as the model takes it."""
+    dtype = torch.int64 if entry.input == "tokens" else torch.float32
+    return torch.zeros((size, *entry.input_shape), dtype=dtype, device=device)
+
+
+@contextmanager
+def unmoved_buffers(model: nn.Module) -> Iterator[None]:
+    """Forward passes without gradients, after which buffers (batch norm) are as before."""
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for buffer, saved in buffers:
+            buffer.copy_(saved)
+
+
+def _shape_of(output: Tensor | object) -> str:
+    return str(list(output.shape)) if isinstance(output, torch.Tensor) else type(output).__name__
+
+
+def _said(error: Exception) -> str:
+    first_line = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+def _refusal(entry: ModelEntry, message: str, hint: str) -> InputError:
+    return InputError(Problem(message=f"model {entry.name!r}: {message}", place="model", hint=hint))

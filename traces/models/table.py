@@ -1,0 +1,117 @@
+"""What does a table of layers say of a model? A row a parameter tensor, in forward order.
+
+Rows whose names have the same module prefix (`conv1.weight`, `conv1.bias`) make one layer, at
+the place of the first of them; its FLOPs are the sum of theirs. Any shipped model can be written
+as such a table, to start from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gcsim.traces.models.entry import ModelEntry, TableLayer
+from gcsim.traces.models.layer_kinds import kind_of_shape, outputs_of_shape
+from gcsim.traces.profile import Layer, ModelFacts
+
+COLUMNS = ("name", "shape", "forward_flops")
+
+
+def table_entry(name: str, layers: Iterable[TableLayer], title: str = "") -> ModelEntry:
+    """The model of a table: it cannot be built, and nothing is known of its input."""
+    rows = tuple(layers)
+    return ModelEntry(
+        name=name,
+        title=title or f"{name}, a table of layers",
+        build=None,
+        input_shape=(),
+        classes=0,
+        parameters=sum(math.prod(row.shape) for row in rows),
+        paper="",
+        layers=rows,
+    )
+
+
+def table_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of a table's tensors, in forward order."""
+    return tuple((row.name, row.shape) for row in entry.layers)
+
+
+def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
+    """The facts of a table; `batch`, the samples a worker, is only noted."""
+    members: dict[str, list[int]] = {}
+    for number, row in enumerate(entry.layers):
+        prefix = row.name.rpartition(".")[0] or row.name
+        members.setdefault(prefix, []).append(number)
+    layers: list[Layer] = []
+    for prefix, numbers in members.items():
+        shape = max((entry.layers[n].shape for n in numbers), key=len)
+        flops = sum(entry.layers[n].forward_flops for n in numbers)
+        # A norm puts out as much as the layer in front of it; its shape does not say how much.
+        before = layers[-1].outputs if layers and len(shape) < 2 else 0
+        layers.append(
+            Layer(
+                name=prefix,
+                parameters=tuple(numbers),
+                forward_flops=flops,
+                kind=kind_of_shape(shape),
+                outputs=outputs_of_shape(shape, flops) or before,
+            )
+        )
+    return ModelFacts(
+        name=entry.name,
+        parameters=sum(math.prod(row.shape) for row in entry.layers),
+        layers=tuple(layers),
+        samples_per_worker=batch,
+        tokens=entry.input_shape[0] if entry.input == "tokens" and entry.input_shape else 0,
+    )
+
+
+def facts_and_parameters(
+    entry: ModelEntry, batch: int
+) -> tuple[ModelFacts, tuple[tuple[str, tuple[int, ...]], ...]]:
+    """Facts, and names and shapes of the trained tensors, of a table or of a model that is built.
+
+    A model is built without memory or arithmetic (on the meta device). Raises `InputError` when
+    it cannot be.
+    """
+    if entry.layers:
+        return table_facts(entry, batch), table_parameters(entry)
+    from gcsim.traces.models.building import build_model, trainable
+    from gcsim.traces.models.facts import model_facts
+
+    module = build_model(entry, seed=0, device="meta")
+    shapes = tuple((name, tuple(p.shape)) for name, p in trainable(module))
+    return model_facts(entry, module, batch), shapes
+
+
+def layer_table(entry: ModelEntry) -> tuple[TableLayer, ...]:
+    """The table of a model, a row a trained tensor; a layer's FLOPs stand at its first tensor."""
+    if entry.layers:
+        return entry.layers
+    facts, shapes = facts_and_parameters(entry, 1)
+    # In the order of the model's parameters, on which DDP's buckets depend.
+    rows = [TableLayer(name=name, shape=shape, forward_flops=0) for name, shape in shapes]
+    for layer in facts.layers:
+        first = layer.parameters[0]
+        rows[first] = replace(rows[first], forward_flops=layer.forward_flops)
+    return tuple(rows)
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """64x3x11x11."""
+    return "x".join(map(str, shape)) or "1"
+
+
+def table_text(entry: ModelEntry) -> str:
+    """The table as CSV, which a scenario reads with `model: {layers: FILE}`."""
+    rows = layer_table(entry)
+    lines = [
+        f"# {entry.title}",
+        "# A row a parameter tensor, in forward order. forward_flops: per sample, 2 per",
+        "# multiply-add; those of a layer with several tensors may stand at any of them.",
+        ",".join(COLUMNS),
+        *(f"{row.name},{shape_text(row.shape)},{row.forward_flops}" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""How much do a mini-batch's gradients scatter? Second moments over its samples."""

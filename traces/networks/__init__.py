@@ -1,0 +1,1 @@
+"""The shipped models as torch modules, a file a family."""

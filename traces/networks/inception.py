@@ -1,0 +1,265 @@
+"""What is Inception V3, layer by layer? Plain torch modules; imports torch.
+
+C. Szegedy et al., "Rethinking the Inception architecture for computer vision", arXiv:1512.00567,
+table 1 and figures 5 to 8, as the authors published it (tensorflow/models, inception/slim); with
+torchvision's order and names of parameters. Only training computes the classifier inside the
+network.
+
+The paper does not tell the initial weights. They are those of the authors' code: normal, cut off at
+two standard deviations, with a deviation of 0.1 for convolutions, 0.01 for the inner classifier's
+last convolution and 0.001 for its output layer (torchvision has the same three); 0.01 for the main
+output layer, that code's default as recalled. There, too, dropout of 0.2 in front of the output,
+and 0.4 for the weight of the inner classifier's loss.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, max_pool2d
+
+from gcsim.traces.networks.googlenet import ConvUnit
+
+
+class Unit(NamedTuple):
+    """A convolution of a branch: `kernel` in rows and columns; it keeps the size of the maps,
+    or, with stride 2, halves it without padding."""
+
+    name: str
+    outputs: int
+    kernel: tuple[int, int]
+    stride: int = 1
+
+    def built(self, inputs: int) -> ConvUnit:
+        """The unit as a module that takes `inputs` channels."""
+        rows, columns = self.kernel
+        padding = (rows // 2, columns // 2) if self.stride == 1 else (0, 0)
+        return ConvUnit(inputs, self.outputs, self.kernel, stride=self.stride, padding=padding)
+
+
+class Branch(NamedTuple):
+    """Units one after the other, behind average pooling or not; the last ones side by side."""
+
+    units: tuple[Unit, ...]
+    side_by_side: int = 1
+    pooled: bool = False
+
+
+_1, _3, _5 = (1, 1), (3, 3), (5, 5)
+_ROW3, _COLUMN3, _ROW7, _COLUMN7 = (1, 3), (3, 1), (1, 7), (7, 1)
+
+
+def _pool(outputs: int) -> Branch:
+    return Branch((Unit("branch_pool", outputs, _1),), pooled=True)
+
+
+def _figure5(pool: int) -> tuple[Branch, ...]:
+    """35 x 35: 1, 5, twice 3, pooling."""
+    return (
+        Branch((Unit("branch1x1", 64, _1),)),
+        Branch((Unit("branch5x5_1", 48, _1), Unit("branch5x5_2", 64, _5))),
+        Branch(
+            (
+                Unit("branch3x3dbl_1", 64, _1),
+                Unit("branch3x3dbl_2", 96, _3),
+                Unit("branch3x3dbl_3", 96, _3),
+            )
+        ),
+        _pool(pool),
+    )
+
+
+_TO_17 = (
+    Branch((Unit("branch3x3", 384, _3, 2),)),
+    Branch(
+        (
+            Unit("branch3x3dbl_1", 64, _1),
+            Unit("branch3x3dbl_2", 96, _3),
+            Unit("branch3x3dbl_3", 96, _3, 2),
+        )
+    ),
+)
+
+
+def _figure6(inner: int) -> tuple[Branch, ...]:
+    """17 x 17: 7 x 7 in two, and in four, with `inner` channels between them."""
+    return (
+        Branch((Unit("branch1x1", 192, _1),)),
+        Branch(
+            (
+                Unit("branch7x7_1", inner, _1),
+                Unit("branch7x7_2", inner, _ROW7),
+                Unit("branch7x7_3", 192, _COLUMN7),
+            )
+        ),
+        Branch(
+            (
+                Unit("branch7x7dbl_1", inner, _1),
+                Unit("branch7x7dbl_2", inner, _COLUMN7),
+                Unit("branch7x7dbl_3", inner, _ROW7),
+                Unit("branch7x7dbl_4", inner, _COLUMN7),
+                Unit("branch7x7dbl_5", 192, _ROW7),
+            )
+        ),
+        _pool(192),
+    )
+
+
+_TO_8 = (
+    Branch((Unit("branch3x3_1", 192, _1), Unit("branch3x3_2", 320, _3, 2))),
+    Branch(
+        (
+            Unit("branch7x7x3_1", 192, _1),
+            Unit("branch7x7x3_2", 192, _ROW7),
+            Unit("branch7x7x3_3", 192, _COLUMN7),
+            Unit("branch7x7x3_4", 192, _3, 2),
+        )
+    ),
+)
+_FIGURE7 = (  # 8 x 8: rows and columns side by side
+    Branch((Unit("branch1x1", 320, _1),)),
+    Branch(
+        (
+            Unit("branch3x3_1", 384, _1),
+            Unit("branch3x3_2a", 384, _ROW3),
+            Unit("branch3x3_2b", 384, _COLUMN3),
+        ),
+        side_by_side=2,
+    ),
+    Branch(
+        (
+            Unit("branch3x3dbl_1", 448, _1),
+            Unit("branch3x3dbl_2", 384, _3),
+            Unit("branch3x3dbl_3a", 384, _ROW3),
+            Unit("branch3x3dbl_3b", 384, _COLUMN3),
+        ),
+        side_by_side=2,
+    ),
+    _pool(192),
+)
+_BLOCKS = {
+    "Mixed_5b": _figure5(32),
+    "Mixed_5c": _figure5(64),
+    "Mixed_5d": _figure5(64),
+    "Mixed_6a": _TO_17,
+    "Mixed_6b": _figure6(128),
+    "Mixed_6c": _figure6(160),
+    "Mixed_6d": _figure6(160),
+    "Mixed_6e": _figure6(192),
+    "Mixed_7a": _TO_8,
+    "Mixed_7b": _FIGURE7,
+    "Mixed_7c": _FIGURE7,
+}
+_CLASSIFIED = "Mixed_6e"
+"""The block behind which the inner classifier stands."""
+
+
+class Mixed(nn.Module):
+    """Branches side by side; where they halve the maps, max pooling is one more."""
+
+    def __init__(self, inputs: int, branches: tuple[Branch, ...]) -> None:
+        super().__init__()
+        self.outputs = 0
+        self._branches = branches
+        self._halves = any(unit.stride == 2 for branch in branches for unit in branch.units)
+        for branch in branches:
+            channels = inputs
+            first_parallel = len(branch.units) - branch.side_by_side
+            for place, unit in enumerate(branch.units):
+                self.add_module(unit.name, unit.built(channels))
+                if place < first_parallel:
+                    channels = unit.outputs
+                else:
+                    self.outputs += unit.outputs
+        if self._halves:
+            self.outputs += inputs
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """`[batch, inputs, h, w]` to `[batch, self.outputs, h', w']`."""
+        found: list[Tensor] = []
+        for branch in self._branches:
+            inner = avg_pool2d(maps, 3, stride=1, padding=1) if branch.pooled else maps
+            modules = [self.get_submodule(unit.name) for unit in branch.units]
+            for module in modules[: -branch.side_by_side]:
+                inner = module(inner)
+            found += [module(inner) for module in modules[-branch.side_by_side :]]
+        if self._halves:
+            found.append(max_pool2d(maps, 3, stride=2))
+        return torch.cat(found, 1)
+
+
+class InnerClassifier(nn.Module):
+    """`[batch, inputs, 17, 17]` to logits `[batch, 1000]`."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.conv0 = ConvUnit(inputs, 128, 1)
+        self.conv1 = ConvUnit(128, 768, 5)
+        self.fc = nn.Linear(768, 1000)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """See the class."""
+        small = self.conv1(self.conv0(avg_pool2d(maps, 5, stride=3)))  # [batch, 768, 1, 1]
+        logits: Tensor = self.fc(small.flatten(1))
+        return logits
+
+
+class InceptionV3(nn.Module):
+    """Images to logits; in training mode with the inner classifier, to two logits."""
+
+    def __init__(self, *, inner: bool) -> None:
+        super().__init__()
+        self.Conv2d_1a_3x3 = ConvUnit(3, 32, 3, stride=2)
+        self.Conv2d_2a_3x3 = ConvUnit(32, 32, 3)
+        self.Conv2d_2b_3x3 = ConvUnit(32, 64, 3, padding=1)
+        self.Conv2d_3b_1x1 = ConvUnit(64, 80, 1)
+        self.Conv2d_4a_3x3 = ConvUnit(80, 192, 3)
+        channels = 192
+        for name, branches in _BLOCKS.items():
+            block = Mixed(channels, branches)
+            self.add_module(name, block)
+            channels = block.outputs
+            if inner and name == _CLASSIFIED:
+                self.AuxLogits = InnerClassifier(channels)
+        self.inner = inner
+        self.dropout = nn.Dropout(0.2)
+        self.fc = nn.Linear(channels, 1000)
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """`[batch, 3, 299, 299]` to logits `[batch, 1000]`: of the last layer, then of the inner
+        classifier."""
+        maps = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(images)))
+        maps = max_pool2d(maps, 3, stride=2)  # [batch, 64, 73, 73]
+        maps = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(maps))
+        maps = max_pool2d(maps, 3, stride=2)  # [batch, 192, 35, 35]
+        others: list[Tensor] = []
+        for name in _BLOCKS:
+            maps = self.get_submodule(name)(maps)
+            if self.inner and self.training and name == _CLASSIFIED:
+                others.append(self.AuxLogits(maps))
+        pooled = maps.mean((2, 3))  # [batch, 2048]
+        logits: Tensor = self.fc(self.dropout(pooled))
+        return (logits, *others) if others else logits
+
+
+def inception_v3() -> nn.Module:
+    """23,834,568 parameters in 284 tensors; `[batch, 3, 299, 299]` to `[batch, 1000]`."""
+    return _drawn(InceptionV3(inner=False))
+
+
+def inception_v3_aux() -> nn.Module:
+    """27,161,264 parameters in 292 tensors: with the classifier inside the network."""
+    return _drawn(InceptionV3(inner=True))
+
+
+def _drawn(model: nn.Module) -> nn.Module:
+    deviations = {"AuxLogits.conv1.conv": 0.01, "AuxLogits.fc": 0.001, "fc": 0.01}
+    for name, layer in model.named_modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            deviation = deviations.get(name, 0.1)
+            nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model

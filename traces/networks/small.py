@@ -1,0 +1,106 @@
+"""What are the shipped models, layer by layer? Plain torch modules; imports torch.
+
+AlexNet is the one-tower layout of A. Krizhevsky, "One weird trick for parallelizing
+convolutional neural networks", arXiv:1404.5997, with torchvision's order and names of
+parameters. LeNet-5 is Y. LeCun et al., "Gradient-based learning applied to document
+recognition", Proc. IEEE 86(11), 1998, in the common present-day form: full connections between
+the convolutions, max pooling, ReLU, and a linear output instead of radial basis functions.
+
+Weights start normal with variance 1.5 / fan-in: the rule of K. He et al., arXiv:1502.01852,
+eq. 10, with 1.5 for their 2, because overlapping max pooling raises the second moment of what it
+passes on (with 2, AlexNet's logits start ten times larger than its labels can use). The output
+layer starts with standard deviation 0.01, so that the loss starts near ln(classes); biases at
+zero.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from gcsim.traces.models.initial_weights import draw_fan_in
+
+
+class AlexNet(nn.Module):
+    """61,100,840 parameters in 16 tensors; input `[batch, 3, 224, 224]`, output `[batch, 1000]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, kernel_size=11, stride=4, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+            nn.Conv2d(64, 192, kernel_size=5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+            nn.Conv2d(192, 384, kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(384, 256, kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(256, 256, kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        self.classifier = nn.Sequential(
+            nn.Dropout(p=0.5),
+            nn.Linear(256 * 6 * 6, 4096),
+            nn.ReLU(inplace=True),
+            nn.Dropout(p=0.5),
+            nn.Linear(4096, 4096),
+            nn.ReLU(inplace=True),
+            nn.Linear(4096, 1000),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[batch, 3, 224, 224]` to logits `[batch, 1000]`."""
+        maps = self.avgpool(self.features(images))  # [batch, 256, 6, 6]
+        logits: Tensor = self.classifier(maps.flatten(1))
+        return logits
+
+
+class LeNet5(nn.Module):
+    """61,706 parameters in 10 tensors; input `[batch, 1, 32, 32]`, output `[batch, 10]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            OrderedDict(
+                conv1=nn.Conv2d(1, 6, kernel_size=5),
+                relu1=nn.ReLU(),
+                pool1=nn.MaxPool2d(2),
+                conv2=nn.Conv2d(6, 16, kernel_size=5),
+                relu2=nn.ReLU(),
+                pool2=nn.MaxPool2d(2),
+            )
+        )
+        self.classifier = nn.Sequential(
+            OrderedDict(
+                fc1=nn.Linear(16 * 5 * 5, 120),
+                relu1=nn.ReLU(),
+                fc2=nn.Linear(120, 84),
+                relu2=nn.ReLU(),
+                fc3=nn.Linear(84, 10),
+            )
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[batch, 1, 32, 32]` to logits `[batch, 10]`."""
+        maps = self.features(images)  # [batch, 16, 5, 5]
+        logits: Tensor = self.classifier(maps.flatten(1))
+        return logits
+
+
+def alexnet() -> nn.Module:
+    """AlexNet with He's initial weights."""
+    model = AlexNet()
+    draw_fan_in(model, [model.classifier[-1]], variance=1.5)
+    return model
+
+
+def lenet() -> nn.Module:
+    """LeNet-5 with He's initial weights."""
+    model = LeNet5()
+    draw_fan_in(model, [model.classifier[-1]], variance=1.5)
+    return model

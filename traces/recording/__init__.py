@@ -1,0 +1,1 @@
+"""How are gradients recorded, of a shipped model or in a user's own loop?"""

@@ -1,0 +1,381 @@
+"""What happens at each iteration of a loop that is recorded, and at its end?
+
+Hooks fill a `GradientCapture` while the user's loop runs; `step` stores what they hold and decides,
+with all ranks together, how it goes on: gradients first, then times, then the trace is finished.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.models.building import trainable
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import ModelFacts
+from gcsim.traces.recording.capture import GradientCapture
+from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
+from gcsim.traces.recording.model import FirstBatch, seen_model
+from gcsim.traces.recording.moments import LoopMoments
+from gcsim.traces.recording.ranks import (
+    Alone,
+    Ranks,
+    SharedFolder,
+    exchanged_buckets,
+    ranks_of,
+)
+from gcsim.traces.recording.result import Share, Wanted, checked_loss, summary, where_from
+from gcsim.traces.stage1.live import WorkerGradients
+from gcsim.traces.storage.writing import TraceWriter
+
+
+class Recording:
+    """A recording under way; see `record`."""
+
+    def __init__(self, model: nn.Module, folder: Path, wanted: Wanted, scaler: Any) -> None:
+        self.folder = folder
+        self.iterations = 0
+        """Whole iterations so far."""
+        self.done = False
+        """Whether the trace is complete."""
+        self._called = model
+        self._wanted = wanted
+        self._scaler = scaler
+        self._scale = 1.0
+        self._spent = 0.0
+        """Seconds of this process beside the training, without the copies in hooks."""
+        self._losses: list[float | None] = []
+        self._passes: list[OnePass] = []
+        self._micro_batches = 1
+        self._skipped = 0
+        self._turns = 0
+        self._limit = wanted.iterations
+        self._facts: ModelFacts | None = None
+        self._ranks: Ranks = Alone()
+        self._absent: tuple[int, ...] = ()
+        self._times: PassTimes | None = None
+
+    # --- the context --------------------------------------------------------------------------
+
+    def __enter__(self) -> Recording:
+        wanted = self._wanted
+        self._model = seen_model(self._called)
+        self._parameters = trainable(self._model)
+        if wanted.distributed:
+            self._ranks = ranks_of(self._called)
+        self._refuse()
+        self._capture = GradientCapture(
+            self._parameters, workers=wanted.workers, allow_unused=wanted.allow_unused
+        )
+        self._capture.on_first = self._note_scale
+        self._clock: PassClock | None = None
+        self._moments: LoopMoments | None = None
+        self._first = FirstBatch(self._called)
+        self._open()
+        try:
+            if wanted.second_moments:
+                self._moments = LoopMoments(self._model)
+            self._capture.start()
+            self._first.watch()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self.done:
+                return
+            if kind is None:
+                self._finish_early()
+            elif self._wanted.keep_partial and self.iterations:
+                self._finish()
+        finally:
+            self._close()
+
+    def _refuse(self) -> None:
+        """What can be known to be wrong before the first iteration."""
+        wanted = self._wanted
+        problems = []
+        for what in ("iterations", "workers"):
+            if getattr(wanted, what) < 1:
+                problems.append(Problem(message="must be at least 1", place=what))
+        if wanted.timed < 0:
+            problems.append(Problem(message="must not be negative", place="timed"))
+        if not self._parameters:
+            problems.append(Problem(message="no parameter requires a gradient", place="model"))
+        if self._ranks.count > 1 and wanted.workers > 1:
+            problems.append(
+                Problem(
+                    message="every rank is a worker of the trace",
+                    place="workers",
+                    hint="leave workers out, or record one process with distributed=False",
+                )
+            )
+        if self._ranks.count > 1 and wanted.keep_partial:
+            problems.append(
+                Problem(
+                    message="ranks that fail cannot agree on what to keep",
+                    place="keep_partial",
+                    hint="leave it out under torch.distributed",
+                )
+            )
+        if wanted.second_moments and wanted.workers > 1:
+            problems.append(
+                Problem(
+                    message="second moments are recorded of one backward pass an iteration",
+                    place="second_moments",
+                    hint="record with workers=1",
+                )
+            )
+        if problems:
+            raise InputError(problems)
+
+    def _open(self) -> None:
+        """Rank 0 makes the temporary folder; the others join it where they can see it."""
+        temporary, problems = None, None
+        if self._ranks.rank == 0:
+            self._writer = TraceWriter(self.folder, dtype=self._wanted.dtype)
+            try:
+                temporary = self._writer.__enter__().temporary
+            except InputError as error:
+                problems = error.problems
+        told = self._ranks.share(problems)
+        if told is not None:
+            raise InputError(told)
+        if self._ranks.count > 1:
+            shared = SharedFolder(self._ranks, temporary)
+            self._absent = shared.absent
+            if self._ranks.rank > 0:
+                self._writer = TraceWriter(
+                    self.folder, dtype=self._wanted.dtype, inside=shared.path
+                )
+                self._writer.__enter__()
+
+    def _close(self) -> None:
+        self._capture.stop()
+        self._first.release()
+        if self._clock is not None:
+            self._clock.stop()
+        if self._moments is not None:
+            self._moments.release()
+        self._writer.__exit__(None, None, None)
+
+    # --- iterations -----------------------------------------------------------------------------
+
+    def step(self, loss: Tensor | float | None = None) -> bool:
+        """End an iteration; True when enough is recorded. `loss` is noted where it is given.
+
+        Under `torch.distributed` every rank must call it.
+        """
+        if self.done:
+            return True
+        began = time.perf_counter()
+        if self.iterations < self._limit:
+            self._take(loss)
+            if self.iterations == self._limit:
+                self._start_clock()
+        else:
+            assert self._clock is not None
+            self._passes += [one] if (one := self._clock.turn()) is not None else []
+            self._turns += 1
+            if self._turns == self._wanted.timed:
+                self._finish()
+        self._spent += time.perf_counter() - began
+        return self.done
+
+    def _note_scale(self) -> None:
+        """Before the scaler changes it at the end of the iteration."""
+        if self._scaler is not None:
+            self._scale = float(self._scaler.get_scale())
+
+    def _take(self, loss: Tensor | float | None) -> None:
+        """Store the gradients of the iteration that ends."""
+        problems = self._capture.problems()
+        skip = False
+        noted: float | None = None
+        gradients: list[tuple[Tensor, ...]] = []
+        moments: tuple[Tensor, ...] | None = None
+        if not problems:
+            try:
+                if self._facts is None:
+                    self._begin()
+                gradients = self._capture.gradients()
+                skip = self._scaler is not None and self._unscale(gradients)
+                if not skip:
+                    noted = None if loss is None else checked_loss(loss)
+                    moments = self._take_moments(gradients[0])
+                    self._store(gradients, moments)
+            except InputError as error:
+                problems = list(error.problems)
+        agreed = self._ranks.gather((problems, skip, self._limit))
+        found = [problem for of_rank, _, _ in agreed for problem in of_rank]
+        if found:
+            raise InputError(dict.fromkeys(found))
+        self._limit = agreed[0][2]
+        if any(skips for _, skips, _ in agreed):
+            self._skipped += 1
+        else:
+            self._send(gradients, moments)
+            self._micro_batches = self._capture.passes // self._wanted.workers
+            self._losses.append(noted)
+            self.iterations += 1
+        self._capture.clear()
+        if self._moments is not None:
+            self._moments.clear()
+
+    def _begin(self) -> None:
+        """At the end of the first iteration: what is recorded, and how much of it fits."""
+        self._facts = self._first.facts(self._model, self._wanted.name, self._wanted.batch_size)
+        self._writer.begin(self._facts, [(n, tuple(p.shape)) for n, p in self._parameters])
+        if self._ranks.rank == 0:
+            self._limit = self._writer.iterations_that_fit(
+                self._wanted.iterations,
+                self._workers,
+                self._wanted.second_moments,
+                self._wanted.max_bytes,
+            )
+
+    @property
+    def _workers(self) -> int:
+        return self._ranks.count * self._wanted.workers
+
+    def _unscale(self, gradients: Sequence[Sequence[Tensor]]) -> bool:
+        """Divide by the scaler's scale; True when the scaled gradients have overflowed."""
+        for of_worker in gradients:
+            for gradient in of_worker:
+                if not bool(torch.isfinite(gradient).all()):
+                    return True
+                gradient.div_(self._scale)
+        return False
+
+    def _take_moments(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        if self._moments is None:
+            return None
+        return self._moments.take(gradients, self._scale, check=self.iterations == 0)
+
+    def _store(
+        self, gradients: Sequence[tuple[Tensor, ...]], moments: tuple[Tensor, ...] | None
+    ) -> None:
+        """Write this process's files, unless rank 0 must."""
+        if self._ranks.rank in self._absent:
+            return
+        for number, of_worker in enumerate(gradients):
+            self._write(self._ranks.rank * self._wanted.workers + number, of_worker, moments)
+
+    def _write(
+        self, worker: int, gradients: tuple[Tensor, ...], moments: tuple[Tensor, ...] | None
+    ) -> None:
+        self._writer.add(
+            WorkerGradients(
+                iteration=self.iterations,
+                worker=worker,
+                loss=0.0,
+                gradients=gradients,
+                second_moments=moments,
+            )
+        )
+
+    def _send(
+        self, gradients: Sequence[tuple[Tensor, ...]], moments: tuple[Tensor, ...] | None
+    ) -> None:
+        """From ranks that do not see the folder to rank 0, which writes."""
+        if not self._absent:
+            return
+        count = len(self._parameters)
+        problems: list[Problem] = []
+        brought = self._ranks.bring([*gradients[0], *(moments or ())], self._absent)
+        for rank, tensors in brought.items():
+            try:
+                self._write(rank, tuple(tensors[:count]), tuple(tensors[count:]) or None)
+            except InputError as error:
+                problems += error.problems
+        told = self._ranks.share(problems)
+        if told:
+            raise InputError(told)
+
+    # --- times ------------------------------------------------------------------------------------
+
+    def _start_clock(self) -> None:
+        self._capture.stop()
+        if self._moments is not None:
+            self._moments.release()
+        if self._wanted.timed == 0 or not can_be_timed(self._parameters):
+            self._finish()
+            return
+        self._clock = PassClock(self._called, self._parameters, exchanges=self._ranks.count > 1)
+        self._clock.start()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _finish_early(self) -> None:
+        """The loop ended by itself."""
+        if self.iterations == 0:
+            raise InputError(
+                Problem(
+                    message="the loop ended before an iteration was recorded",
+                    place="recording.step",
+                    hint="call recording.step(loss) at the end of each iteration",
+                )
+            )
+        self._finish()
+
+    def _finish(self) -> None:
+        assert self._facts is not None
+        share = Share(written=self._writer.written(), losses=self._losses, passes=self._passes)
+        shares: list[Share] = self._ranks.gather(share)
+        problems: tuple[Problem, ...] = ()
+        if self._ranks.rank == 0:
+            try:
+                self._merge(shares)
+            except InputError as error:
+                problems = error.problems
+        told = self._ranks.share(problems)
+        if told:
+            raise InputError(told)
+        self.done = True
+        self._close()
+        if self._ranks.rank == 0 and not self._wanted.quiet:
+            text = summary(
+                self.folder,
+                self._wanted,
+                iterations=self.iterations,
+                limit=self._limit,
+                workers=self._workers,
+                micro_batches=self._micro_batches,
+                times=self._times,
+                spent=self._spent,
+            )
+            sys.stderr.write(text + "\n")
+
+    def _merge(self, shares: Sequence[Share]) -> None:
+        """Rank 0 makes one trace of all ranks' parts."""
+        assert self._facts is not None
+        for other in shares[1:]:
+            self._writer.adopt(other.written)
+        passes = [one for share in shares for one in share.passes]
+        device = self._parameters[0][1].device
+        self._times = median_pass(passes, device, ranks=self._ranks.count) if passes else None
+        source = where_from(self._facts, self._wanted, device, shares, self.iterations)
+        source["micro_batches"] = self._micro_batches
+        if self._skipped:
+            source["iterations_left_out_by_the_scaler"] = self._skipped
+        self._writer.finish(
+            workers=self._workers,
+            iterations=self.iterations,
+            second_moments=self._wanted.second_moments,
+            moment_costs={} if self._moments is None else self._moments.costs,
+            source=source,
+            passes=self._times,
+            buckets=exchanged_buckets(self._called, [name for name, _ in self._parameters]),
+        )

@@ -1,0 +1,163 @@
+"""Which model does a user's loop train, and what does the simulator learn of it?
+
+The trace must be replayed without the user's code, so that layers, parameters and FLOPs are noted
+now. They are counted on the real module with the arguments of its first forward pass, whatever
+these are, after the first iteration: one more forward pass, without gradients, after which
+buffers and random numbers are as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.models.building import trainable
+from gcsim.traces.models.facts import counted_facts
+from gcsim.traces.models.layer_kinds import kind_of
+from gcsim.traces.profile import Layer, ModelFacts
+
+_LOG = logging.getLogger(__name__)
+_WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module"}
+_SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine", "ShardedDataParallel")
+
+
+def seen_model(model: nn.Module) -> nn.Module:
+    """The module that owns the parameters, out of the wrappers that exchange or compile.
+
+    Raises `InputError` for what is no module, or keeps parts of its parameters on other ranks.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            Problem(
+                message=f"record() takes a torch.nn.Module, not {type(model).__name__}",
+                place="model",
+                hint="gcsim.record_scenario(scenario, folder) records a scenario",
+            )
+        )
+    while True:
+        inner = getattr(model, _WRAPPERS.get(type(model).__name__, "_orig_mod"), None)
+        if not isinstance(inner, torch.nn.Module):
+            break
+        model = inner
+    kinds = {type(part).__name__ for part in model.modules()}
+    kinds |= {type(parameter).__name__ for parameter in model.parameters()}
+    sharded = sorted(kinds & {*_SHARDED, "DTensor"})
+    if sharded:
+        raise InputError(
+            Problem(
+                message=f"its parameters are sharded over ranks ({sharded[0]}); no rank has a "
+                "whole gradient",
+                place="model",
+                hint="record with DistributedDataParallel, or a smaller model in one process",
+            )
+        )
+    return model
+
+
+class FirstBatch:
+    """Keeps the arguments of the first forward pass until `facts` or `release`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._handle: Any = None
+        self._given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def watch(self) -> None:
+        """Attach the hook."""
+        self._handle = self._model.register_forward_pre_hook(self._saw, with_kwargs=True)
+
+    def release(self) -> None:
+        """Remove the hook and let go of the batch."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self._given = None
+
+    def _saw(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._given is None and torch.is_grad_enabled():
+            self._given = (args, kwargs)
+
+    def facts(self, module: nn.Module, name: str | None, batch_size: int | None) -> ModelFacts:
+        """What is known of `module`, the model without its wrappers; releases the batch.
+
+        Where the forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises
+        `InputError` when no tensor was passed, or none of the batch's size.
+        """
+        if self._given is None:
+            raise InputError(
+                Problem(
+                    message="backward() was called, but the model's forward was not",
+                    place="model",
+                    hint="pass the module that the loop calls",
+                )
+            )
+        args, kwargs = self._given
+        self.release()
+        tensors = [*_tensors([*args, *kwargs.values()])]
+        sizes = [tensor.shape for tensor in tensors if tensor.dim()]
+        samples = batch_size or (sizes[0][0] if sizes else 0)
+        if samples < 1 or (sizes and not any(samples in size for size in sizes)):
+            shapes = ", ".join(str(list(size)) for size in sizes[:3]) or "no tensor"
+            raise InputError(
+                Problem(
+                    message=f"the first forward pass took {shapes}"
+                    + (f", and batch_size is {batch_size}" if batch_size else ""),
+                    place="batch_size",
+                    hint="state the number of samples of one forward pass",
+                )
+            )
+        called = name or type(module).__name__
+        tokens = next(
+            (int(t.shape[1]) for t in tensors if t.dtype == torch.int64 and t.dim() == 2), 0
+        )
+        try:
+            return counted_facts(
+                called,
+                module,
+                lambda: module(*args, **kwargs),
+                samples=samples,
+                batch=samples,
+                tokens=tokens,
+            )
+        except Exception as error:  # a user's module may fail in any way
+            _LOG.warning(
+                "the forward pass of %s cannot be repeated to count its FLOPs (%s: %s); the trace "
+                "has none, so that a replay needs measured times",
+                called,
+                type(error).__name__,
+                str(error).split("\n")[0],
+            )
+            return _without_flops(called, module, samples, tokens)
+
+
+def _without_flops(name: str, module: nn.Module, batch: int, tokens: int) -> ModelFacts:
+    """Layers in the order of registration."""
+    numbers = {id(p): i for i, (_, p) in enumerate(trainable(module))}
+    layers = []
+    for prefix, child in module.named_modules():
+        found = [numbers.pop(id(p), None) for p in child.parameters(recurse=False)]
+        owned = tuple(number for number in found if number is not None)
+        if owned:
+            layers.append(
+                Layer(name=prefix, parameters=owned, forward_flops=0, kind=kind_of(child))
+            )
+    return ModelFacts(
+        name=name,
+        parameters=sum(p.numel() for _, p in trainable(module)),
+        layers=tuple(layers),
+        samples_per_worker=batch,
+        tokens=tokens,
+    )
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """All tensors in nested arguments."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)

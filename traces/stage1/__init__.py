@@ -1,0 +1,1 @@
+"""Stage 1: real compressors on real gradients, metered, and kept."""

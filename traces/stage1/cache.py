@@ -1,0 +1,104 @@
+"""Traffic profiles on disk, under a hash of everything that they depend on.
+
+A profile depends on the compressor and its parameters, the gradients, the bucket layout, the
+number of virtual workers, the seed, and the code that made it. Where the cluster alone changes,
+the profile is found here and no tensor is touched. A damaged entry is as good as none.
+
+The folder is the user's cache folder, or `GCSIM_CACHE_DIR`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from gcsim.errors import InputError
+from gcsim.files import cache_folder, write_text
+from gcsim.traces.profile import TrafficProfile
+
+_PROFILE = TypeAdapter(TrafficProfile)
+
+
+def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
+    """A content hash of plain facts, gcsim's own code, and the user's modules in `code`."""
+    document = {
+        "facts": facts,
+        "code": _own_code(),
+        "user": {name: _code_hash(Path(origin)) for name in code if (origin := _origin(name))},
+        "torch": metadata.version("torch"),
+        "numpy": metadata.version("numpy"),
+        "numba": metadata.version("numba"),
+    }
+    text = json.dumps(document, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load(name: str) -> TrafficProfile | None:
+    """The profile stored under `name`, or None when there is none that is whole."""
+    try:
+        text = (cache_folder() / f"{name}.json").read_text(encoding="utf-8")
+        checksum, _, body = text.partition("\n")
+        if hashlib.sha256(body.encode()).hexdigest() != checksum:
+            return None
+        return _PROFILE.validate_json(body)
+    except (OSError, UnicodeDecodeError, ValidationError):
+        return None
+
+
+def save(name: str, profile: TrafficProfile) -> None:
+    """Store a profile. Where that fails (a full disk) the run goes on, and a warning says why."""
+    body = _PROFILE.dump_json(profile).decode()
+    checksum = hashlib.sha256(body.encode()).hexdigest()
+    try:
+        write_text(cache_folder() / f"{name}.json", f"{checksum}\n{body}")
+    except InputError as error:
+        reason = error.problems[0].message
+        warnings.warn(
+            f"{cache_folder()}: this profile is not cached: {reason}; "
+            "set GCSIM_CACHE_DIR to a folder with space",
+            stacklevel=2,
+        )
+
+
+@cache
+def _own_code() -> str:
+    """A hash over the files that decide what is sent: compressors and traces."""
+    rooms = [Path(__file__).parent.parent, Path(_origin("gcsim.compressors") or "").parent]
+    digest = hashlib.sha256()
+    for room in rooms:
+        for path in sorted(room.rglob("*.py")):
+            digest.update(str(path.relative_to(room)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _code_hash(origin: Path) -> str:
+    """Over the module's file and what it may import from its own package or folder."""
+    folder = origin.parent
+    if not (folder / "__init__.py").is_file():
+        files = sorted(folder.glob("*.py"))
+    else:
+        while (folder.parent / "__init__.py").is_file():
+            folder = folder.parent
+        files = sorted(folder.rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(str(path.relative_to(folder)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _origin(module: str) -> str | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec else None

@@ -1,0 +1,223 @@
+"""Which gradients does this model really have? Training with virtual workers in one process.
+
+Data-parallel SGD with momentum (torch.optim.SGD's form: v = momentum v + g, w = w - rate v): all
+workers share the weights, each takes its own mini-batches, and the weights advance with the
+dense mean of the workers' gradients. Compressors see these gradients afterwards; what they
+would have delivered does not move the weights.
+
+During warm-up each step takes one worker's batch only. Its gradient has the same mean as that of
+all workers, and the weights only have to leave their random start; the gradients that are kept
+start from the same weights however many workers there are.
+
+A step is a function of (seed, worker, step): batches, dropout and initial weights are keyed.
+Equal seeds give equal bits on a CPU with the same number of threads, and on a GPU as far as
+torch's kernels do (cuDNN is asked for deterministic ones).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from gcsim.compressors.lazy_torch import Tensor, nn, torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.models.building import trainable
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.torch_generator import keyed_generator
+from gcsim.traces.moments.second_moments import Moments, Segment, second_moments
+from gcsim.traces.profile import Costs
+from gcsim.traces.tasks.losses import sample_losses
+from gcsim.traces.tasks.registry import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkerGradients:
+    """One worker's gradients in one iteration, on the CPU."""
+
+    iteration: int
+    """From 0, after the warm-up."""
+    worker: int
+    loss: float
+    """Mean over the mini-batch, before the weights advance."""
+    gradients: tuple[Tensor, ...]
+    """By trainable parameter, float32 in its shape: mean over the mini-batch."""
+    second_moments: tuple[Tensor, ...] | None = None
+    """By parameter, sum_z (g_z / B)^2, when they were asked for."""
+    moment_costs: dict[int, Costs] = field(default_factory=dict)
+    """By parameter, the kernels that made its second moments: metered in the first pass alone,
+    because every pass runs the same."""
+
+
+def pick_device(name: str) -> str:
+    """ "cpu" or "cuda" for "auto", "cpu" or "cuda".
+
+    Raises `InputError` when a GPU is asked for and torch sees none, or the word is another.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(
+            Problem(message=f"unknown device {name!r}", place="device", hint="auto, cpu or cuda")
+        )
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise InputError(
+            Problem(
+                message="torch sees no GPU here",
+                place="device",
+                hint='use device "auto" or "cpu", or install a build of torch for your GPU',
+            )
+        )
+    return "cuda" if there and name != "cpu" else "cpu"
+
+
+class LiveTrainer:
+    """Trains `model` on a task and hands out its workers' gradients.
+
+    `model`, built from `entry`, is in training mode and is trained in place, on the device that it
+    is on.
+    """
+
+    def __init__(
+        self,
+        entry: ModelEntry,
+        model: nn.Module,
+        task: Task,
+        *,
+        batch_size: int,
+        learning_rate: float,
+        momentum: float,
+        seed: int,
+    ) -> None:
+        self._entry = entry
+        self._model = model
+        self._task = task
+        self._batch_size = batch_size
+        self._learning_rate = learning_rate
+        self._momentum = momentum
+        self._seed = seed
+        self._names = [name for name, _ in trainable(model)]
+        self._parameters = [parameter for _, parameter in trainable(model)]
+        self._velocity: list[Tensor] = []
+        self._device = self._parameters[0].device
+        self._step = 0
+
+    def warm_up(self, steps: int) -> Iterator[float]:
+        """Train for `steps` steps, one worker's batch each; yield each step's loss.
+
+        Raises `InputError` when the loss is no longer finite.
+        """
+        for number in range(steps):
+            loss, _ = self._pass(worker=0)
+            if not math.isfinite(loss):
+                raise InputError(
+                    Problem(
+                        message=f"training diverged: the loss of warm-up step {number} is {loss}",
+                        place="learning_rate",
+                        hint=f"choose a lower one than {self._learning_rate:g}",
+                    )
+                )
+            self._advance(self._gradients())
+            yield loss
+
+    def gradients(
+        self,
+        iterations: int,
+        workers: int,
+        *,
+        with_second_moments: bool = False,
+        segment: Segment | None = None,
+    ) -> Iterator[WorkerGradients]:
+        """The gradients of consecutive iterations, worker by worker in each.
+
+        `segment` meters the extra arithmetic of the second moments. A gradient that is not
+        finite is handed out as it is. Raises `InputError` when a parameter gets no gradient.
+        """
+        for iteration in range(iterations):
+            mean: list[Tensor] = []
+            for worker in range(workers):
+                first = iteration == worker == 0
+                loss, moments = self._pass(worker, with_second_moments, segment, first)
+                own = self._gradients()
+                if mean:
+                    torch._foreach_add_(mean, own, alpha=1 / workers)
+                else:
+                    mean = [gradient / workers for gradient in own]
+                yield WorkerGradients(
+                    iteration=iteration,
+                    worker=worker,
+                    loss=loss,
+                    gradients=tuple(gradient.cpu() for gradient in own),
+                    second_moments=(
+                        tuple(value.cpu() for value in moments.values) if moments else None
+                    ),
+                    moment_costs=moments.costs if moments else {},
+                )
+                del own, moments
+            self._advance(mean)
+
+    def _pass(
+        self,
+        worker: int,
+        with_second_moments: bool = False,
+        segment: Segment | None = None,
+        first: bool = False,
+    ) -> tuple[float, Moments | None]:
+        """Forward and backward of a worker's next batch; leaves the parameters' `grad`."""
+        inputs, labels = self._task.batch(self._batch_size, worker=worker, step=self._step)
+        inputs, labels = inputs.to(self._device), labels.to(self._device)
+        for parameter in self._parameters:
+            parameter.grad = None
+        watching: AbstractContextManager[Any] = (
+            second_moments(self._model) if with_second_moments else nullcontext()
+        )
+        key = {"step": self._step, "rank": worker}
+        with (
+            keyed_generator(self._seed, "dropout", device=self._device, **key),
+            _deterministic(self._device),
+            watching as watched,
+        ):
+            output = self._model(inputs)
+            losses = sample_losses(self._entry, output, labels) / self._batch_size
+            if watched is None:
+                losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
+                return float(losses.detach().sum()), None
+            watched.backward(losses)
+            return float(losses.detach().sum()), watched.accumulate(
+                segment if first else None, check=first
+            )
+
+    def _gradients(self) -> list[Tensor]:
+        found = [parameter.grad for parameter in self._parameters]
+        idle = [name for name, g in zip(self._names, found, strict=True) if g is None]
+        if idle:
+            raise InputError(
+                Problem(
+                    message="gets no gradient: the output does not depend on it",
+                    place=f"parameter {idle[0]}",
+                    hint="freeze it with requires_grad_(False), or take it out of the model",
+                )
+            )
+        return [gradient for gradient in found if gradient is not None]
+
+    def _advance(self, mean: list[Tensor]) -> None:
+        with torch.no_grad():
+            if not self._velocity:
+                self._velocity = [gradient.clone() for gradient in mean]
+            else:
+                for velocity, gradient in zip(self._velocity, mean, strict=True):
+                    velocity.mul_(self._momentum).add_(gradient)
+            for parameter, velocity in zip(self._parameters, self._velocity, strict=True):
+                parameter.add_(velocity, alpha=-self._learning_rate)
+        self._step += 1
+
+
+def _deterministic(device: torch.device) -> AbstractContextManager[Any]:
+    """cuDNN without algorithm search, atomics or TF32; nothing to do on a CPU."""
+    if device.type != "cuda":
+        return nullcontext()
+    flags: AbstractContextManager[Any] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+    return flags

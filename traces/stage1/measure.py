@@ -1,0 +1,249 @@
+"""What did the compressors send? Stage 1: real compressors on real gradients, metered.
+
+Buckets are independent of one another, so they are the outer loop: a bucket's gradients are read
+once for all compressors, and the state of one bucket of one compressor is alive at a time.
+
+Steps are numbered from the compressor's first settled one (0 unless it has a start-up), with empty
+memories. The n-th of them takes the gradients of recorded iteration (n mod iterations): a method
+whose period is longer than the trace sees the trace again. The gradients are those of
+dense training (open loop): what a compressor delivers does not move the weights here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.kernels import total
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.mistakes import new_member
+from gcsim.compressors.participation import participate
+from gcsim.errors import InputError
+from gcsim.traces.profile import (
+    Compute,
+    Costs,
+    Exchange,
+    ModelFacts,
+    Phase,
+    Quality,
+    Step,
+    TrafficProfile,
+)
+from gcsim.traces.stage1.metered import metered_exchange
+from gcsim.traces.stage1.quality import Judge, Score
+from gcsim.traces.timing.allocator import give_back_freed_memory
+
+MAX_STEPS = 256
+"""A method whose phases do not all occur within so many steps cannot be measured."""
+
+
+class Gradients(Protocol):
+    """What stage 1 needs of a trace."""
+
+    @property
+    def facts(self) -> ModelFacts: ...  # noqa: D102
+
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+
+    @property
+    def iterations(self) -> int: ...  # noqa: D102
+
+    @property
+    def moment_costs(self) -> Mapping[int, Costs]: ...  # noqa: D102
+
+    def bucket(  # noqa: D102
+        self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
+    ) -> Bucket: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A compressor to be measured."""
+
+    kind: str
+    compressor: type[Compressor]
+    parameters: CompressorParameters
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What has been measured of one compressor so far."""
+
+    steps: int
+    exchanges: list[list[Exchange]] = field(default_factory=list)
+    """By bucket, then by step."""
+    scores: list[Score] = field(default_factory=list)
+    """By window."""
+
+
+def measure(
+    subjects: Sequence[Subject],
+    gradients: Gradients,
+    layouts: Sequence[BucketLayout],
+    *,
+    workers: int,
+    seed: int,
+    provenance: Mapping[str, object],
+    advance: Callable[[str], None] = lambda kind: None,
+) -> list[TrafficProfile]:
+    """Run each compressor on the gradients; one profile each, in the order given.
+
+    `advance` is told the compressor's kind after each bucket. Raises `InputError` when the
+    trace has fewer workers than asked for, or a gradient holds NaN or infinity.
+    """
+    if workers > gradients.workers:
+        raise InputError(
+            f"gradients of {workers} workers are asked for, but the trace can serve "
+            f"{gradients.workers}; lower gradients.workers or record more workers"
+        )
+    notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
+    for layout in layouts:
+        shelf = _Shelf(gradients, layout, workers)
+        for subject, note in zip(subjects, notes, strict=True):
+            give_back_freed_memory()  # blocks of the sizes that the last one needed
+            _measure_bucket(subject, note, shelf, seed)
+            advance(subject.kind)
+    return [
+        _profile(subject, note, gradients, layouts, workers, provenance)
+        for subject, note in zip(subjects, notes, strict=True)
+    ]
+
+
+def steps_to_run(subject: Subject, iterations: int) -> int:
+    """As many steps as the trace has iterations, more where a phase would not occur in them,
+    and whole windows."""
+    cls, parameters = subject.compressor, subject.parameters
+    phases = _phases(subject)
+    needed = max(phases.index(name) for name in set(phases)) + 1
+    window = cls.window(parameters)
+    needed += -needed % window
+    if needed > MAX_STEPS:
+        raise InputError(
+            f"{subject.kind}: not every kind of step occurs within {MAX_STEPS} steps; "
+            "shorten its period"
+        )
+    return max(needed, iterations + -iterations % window)
+
+
+def _phases(subject: Subject) -> list[str]:
+    """The kinds of step of one settled period."""
+    cls, parameters = subject.compressor, subject.parameters
+    first = cls.settled(parameters)
+    return [cls.phase(parameters, first + n) for n in range(cls.period(parameters))]
+
+
+class _Shelf:
+    """One bucket's gradients of all iterations and workers, read when first asked for."""
+
+    def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
+        self.layout = layout
+        self.workers = workers
+        self._gradients = gradients
+        self._buckets: dict[tuple[int, int], Bucket] = {}
+        indices = [piece.index for piece in layout.slices]
+        self.moment_costs = [
+            cost for index in indices for cost in gradients.moment_costs.get(index, ())
+        ]
+
+    def buckets(self, number: int, second_moments: bool) -> list[Bucket]:
+        iteration = number % self._gradients.iterations
+        if second_moments:  # used by few compressors: read again rather than kept
+            return [
+                self._gradients.bucket(self.layout, iteration, worker, second_moments=True)
+                for worker in range(self.workers)
+            ]
+        for worker in range(self.workers):
+            if (iteration, worker) not in self._buckets:
+                self._buckets[iteration, worker] = self._gradients.bucket(
+                    self.layout, iteration, worker
+                )
+        return [self._buckets[iteration, worker] for worker in range(self.workers)]
+
+
+def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) -> None:
+    cls, parameters = subject.compressor, subject.parameters
+    team = [
+        new_member(cls, Worker(rank=rank, count=shelf.workers, seed=seed), parameters)
+        for rank in range(shelf.workers)
+    ]
+    needs_moments = "second_moments" in cls.requires
+    window = cls.window(parameters)
+    apart = cls.laws(parameters).replicas == "differ"
+    judge = Judge(shelf.layout.numel, cls.momentum(parameters), apart=apart)
+    exchanges = []
+    first = cls.settled(parameters)
+    for number in range(note.steps):
+        buckets = shelf.buckets(number, needs_moments)
+        meter = Meter(shelf.workers)
+        with torch.no_grad():
+            updates = lockstep(
+                [participate(w, b, first + number) for w, b in zip(team, buckets, strict=True)],
+                meter,
+            )
+            judge.add(buckets, updates)
+        moments = (
+            Compute(stage="moments", fixed=total(shelf.moment_costs)) if needs_moments else None
+        )
+        exchanges.append(metered_exchange(meter, moments))
+        if (number + 1) % window == 0:
+            index = number // window
+            while len(note.scores) <= index:
+                note.scores.append(Score())
+            judge.settle(note.scores[index])
+    note.exchanges.append(exchanges)
+
+
+def _profile(  # noqa: PLR0917 - everything that a profile is made of
+    subject: Subject,
+    note: _Notes,
+    gradients: Gradients,
+    layouts: Sequence[BucketLayout],
+    workers: int,
+    provenance: Mapping[str, object],
+) -> TrafficProfile:
+    cls, parameters = subject.compressor, subject.parameters
+    names = _phases(subject)
+    kinds = list(dict.fromkeys(names))
+    first = cls.settled(parameters)
+    ran = [cls.phase(parameters, first + number) for number in range(note.steps)]
+    steps = [
+        Step(number=first + number, exchanges=tuple(bucket[number] for bucket in note.exchanges))
+        for number in range(note.steps)
+    ]
+    phases = tuple(
+        Phase(
+            name=name,
+            count=names.count(name),
+            steps=tuple(step for step, phase in zip(steps, ran, strict=True) if phase == name),
+        )
+        for name in kinds
+    )
+    if cls.window(parameters) > 1:
+        weights = [1.0] * len(note.scores)
+    else:
+        weights = [names.count(phase) / ran.count(phase) for phase in ran]
+    return TrafficProfile(
+        compressor=subject.kind,
+        parameters=parameters.model_dump(mode="json"),
+        model=gradients.facts,
+        buckets=tuple(layouts),
+        workers=workers,
+        period=len(names),
+        phases=phases,
+        quality=Quality(
+            nmse=_weighted([score.nmse for score in note.scores], weights),
+            cosine_similarity=_weighted([score.cosine for score in note.scores], weights),
+        ),
+        gradients=dict(provenance),
+        order=tuple(kinds.index(name) for name in names),
+    )
+
+
+def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)

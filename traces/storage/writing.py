@@ -1,0 +1,261 @@
+"""How is a trace written, so that there is a whole folder or none?
+
+Everything goes to a temporary folder beside the destination, which is renamed when the manifest
+is written; on an error or an interrupt the temporary folder is removed. What is stored is checked
+as it is written: a gradient with NaN or infinity is refused by name, not discovered later.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import Costs, ModelFacts
+from gcsim.traces.storage.manifest import (
+    MANIFEST,
+    SCHEMA,
+    Kind,
+    Manifest,
+    StoredFile,
+    file_name,
+    manifest_text,
+)
+from gcsim.traces.storage.tensor_file import Shapes, file_length, write_tensors
+
+if TYPE_CHECKING:
+    from gcsim.traces.stage1.live import WorkerGradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The files that one process wrote, and what rounding to float16 lost in them."""
+
+    files: dict[str, StoredFile]
+    nonzero: int
+    flushed: int
+
+
+_MANIFEST_RESERVE = 1 << 20
+"""Bytes kept free for the manifest when the disk is asked whether it can hold the trace."""
+
+
+class TraceWriter:
+    """A trace in the making: `begin`, `add` for each worker and iteration, `finish`.
+
+    As a context it creates the temporary folder, and removes it unless `finish` was reached.
+    Raises `InputError` when `folder` exists and is not empty, or cannot be written.
+
+    Several processes may write one trace: the others enter with `inside`, the temporary folder of
+    the first, who takes their files over (`adopt`) and finishes.
+    """
+
+    def __init__(self, folder: Path, *, dtype: str = "float32", inside: Path | None = None) -> None:
+        if dtype not in ("float32", "float16"):
+            raise InputError(
+                Problem(message=f"cannot store {dtype!r}", place="dtype", hint="float32 or float16")
+            )
+        self._folder = folder
+        self._inside = inside
+        self._dtype: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
+        self._temporary: Path | None = None
+        self._files: dict[str, StoredFile] = {}
+        self._facts: ModelFacts | None = None
+        self._shapes: Shapes = ()
+        self._nonzero = self._flushed = 0
+
+    def __enter__(self) -> TraceWriter:
+        if self._inside is not None:
+            self._temporary = self._inside
+            return self
+        try:
+            if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
+                raise InputError(
+                    Problem(
+                        message="exists already; a trace replaces nothing",
+                        place=str(self._folder),
+                        hint="choose another folder or remove it",
+                    )
+                )
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            made = tempfile.mkdtemp(prefix=f".{self._folder.name}.", dir=self._folder.parent)
+            self._temporary = Path(made)
+            self._temporary.chmod(0o755)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._temporary is not None and self._inside is None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    @property
+    def temporary(self) -> Path:
+        """Where the files lie until `finish`."""
+        assert self._temporary is not None
+        return self._temporary
+
+    def begin(self, facts: ModelFacts, shapes: Shapes) -> None:
+        """Say whose gradients these will be: names and shapes of the trained parameters."""
+        self._facts = facts
+        self._shapes = tuple(shapes)
+
+    def iterations_that_fit(
+        self, iterations: int, workers: int, second_moments: bool, max_bytes: int | None
+    ) -> int:
+        """How many whole iterations may be written: at most `iterations`, at least one.
+
+        Raises `InputError` when one does not fit into `max_bytes`, or the disk has no room.
+        """
+        of_worker = file_length(self._shapes, self._dtype)
+        if second_moments:
+            of_worker += file_length(self._shapes, "float32")
+        of_iteration = workers * of_worker
+        fit = iterations if max_bytes is None else min(iterations, max_bytes // of_iteration)
+        if fit < 1:
+            raise InputError(
+                Problem(
+                    message=f"one iteration of {workers} workers takes {of_iteration} bytes, "
+                    f"more than the {max_bytes} allowed",
+                    place=str(self._folder),
+                    hint="allow more, store float16, or record fewer workers",
+                )
+            )
+        needed = fit * of_iteration + _MANIFEST_RESERVE
+        free = shutil.disk_usage(self._folder.parent).free
+        if needed > free:
+            raise InputError(
+                Problem(
+                    message=f"the trace takes {needed} bytes, {free} are free",
+                    place=str(self._folder),
+                    hint="free some space, choose another folder, store float16, or record fewer "
+                    "iterations or workers",
+                )
+            )
+        return fit
+
+    def add(self, taken: WorkerGradients) -> None:
+        """Write one worker's tensors of one iteration.
+
+        Raises `InputError` when a value is NaN or infinite (in the stored precision), or the
+        disk is full.
+        """
+        self._write("gradients", self._dtype, taken, taken.gradients)
+        if taken.second_moments is not None:
+            self._write("second-moments", "float32", taken, taken.second_moments)
+
+    def written(self) -> Written:
+        """What this process has written so far."""
+        return Written(files=dict(self._files), nonzero=self._nonzero, flushed=self._flushed)
+
+    def adopt(self, written: Written) -> None:
+        """Take over what another process wrote into the same temporary folder."""
+        self._files |= written.files
+        self._nonzero += written.nonzero
+        self._flushed += written.flushed
+
+    def _write(
+        self, kind: Kind, dtype: str, taken: WorkerGradients, tensors: tuple[Tensor, ...]
+    ) -> None:
+        assert self._temporary is not None
+        stored = [tensor.detach().to(getattr(torch, dtype)) for tensor in tensors]
+        for (name, _), tensor, original in zip(self._shapes, stored, tensors, strict=True):
+            if not all_finite(tensor):
+                raise _not_finite(kind, name, taken, overflow=all_finite(original))
+            if dtype == "float16":
+                nonzero = int(original.count_nonzero())
+                self._nonzero += nonzero
+                self._flushed += nonzero - int(tensor.count_nonzero())
+        name = file_name(kind, taken.iteration, taken.worker)
+        try:
+            self._files[name] = write_tensors(self._temporary / name, self._shapes, dtype, stored)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def finish(
+        self,
+        *,
+        workers: int,
+        iterations: int,
+        second_moments: bool,
+        moment_costs: Mapping[int, Costs],
+        source: Mapping[str, object],
+        passes: PassTimes | None = None,
+        buckets: tuple[tuple[str, ...], ...] | None = None,
+    ) -> Path:
+        """Write the manifest and give the folder its name; files of iterations that were begun
+        and not finished are left out."""
+        assert self._temporary is not None
+        assert self._facts is not None
+        said = dict(source)
+        if self._dtype == "float16":  # gradients below 6e-8 are lost: a reader should know
+            said["flushed_to_zero"] = self._flushed / max(1, self._nonzero)
+        manifest = Manifest(
+            schema=SCHEMA,
+            facts=self._facts,
+            parameters=tuple((name, tuple(shape)) for name, shape in self._shapes),
+            dtype=self._dtype,
+            workers=workers,
+            iterations=iterations,
+            second_moments=second_moments,
+            moment_costs=dict(moment_costs),
+            source=said,
+            passes=passes,
+            buckets=buckets,
+        )
+        names = list(manifest.expected_files())
+        manifest = replace(manifest, files={name: self._files[name] for name in names})
+        try:
+            for path in self._temporary.iterdir():
+                if path.name not in manifest.files:
+                    path.unlink()
+            (self._temporary / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
+            self._temporary.rename(self._folder)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._temporary = None
+        return self._folder
+
+    def _cannot_write(self, error: OSError) -> InputError:
+        return InputError(
+            Problem(
+                message=f"cannot write: {error.strerror or error}",
+                place=str(self._folder),
+                hint="free some space or choose another folder; nothing was left behind",
+            )
+        )
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite: both ends of its range are finite (NaN spreads)."""
+    if tensor.numel() == 0:
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+def _not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:
+    if overflow:
+        what, hint = "a value too large for float16", "store float32"
+    else:
+        what, hint = "NaN or infinity", "training diverges: choose a lower learning rate"
+    return InputError(
+        Problem(
+            message=f"{what} in the {kind} of iteration {taken.iteration}, worker {taken.worker}",
+            place=f"tensor {name}",
+            hint=hint,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Gradients that nobody recorded, drawn from fitted distributions."""

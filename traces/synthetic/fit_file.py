@@ -1,0 +1,253 @@
+"""What does a fit of recorded gradients hold, and how is its file read and written?
+
+A fit is plain data: for each parameter tensor a scale, the share that workers have in common, the
+energies of its rank-one terms and the distributions of their vectors; for each recorded model how
+scales scatter and how the common part turns from iteration to iteration. `synthetic/tensor.py`
+says what each of them does, `synthetic/fitting.py` how it is estimated.
+
+A file holds the fits of one model or more as JSON. It is data, never code, and is checked in full
+before a number is drawn from it. The default fit comes with gcsim. No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gcsim.errors import InputError, Problem
+from gcsim.files import write_text
+
+SCHEMA = 1
+DEFAULT = Path(__file__).with_name("default_fit.json")
+"""Fitted to recordings of shipped models; `tests/benchmarks/default_fit.py` makes it."""
+DEFAULT_TITLE = "the default fit of gcsim"
+LARGEST = 64 << 20
+"""Bytes of the largest file that is read."""
+FIT_AGAIN = "fit again with: gcsim fit TRACE -o FILE"
+
+Kind = Literal["convolution", "linear", "embedding", "scale", "shift", "bias"]
+"""scale and shift: of a normalisation; bias: of a layer that multiplies."""
+Family = Literal["normal", "laplace", "generalized_normal", "student_t"]
+
+POINTS = (
+    0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995,
+    0.998, 1.0,
+)  # fmt: skip
+"""Of the quantiles: close together where few entries hold most of the energy."""
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Positive = Annotated[float, Field(gt=0)]
+_NotNegative = Annotated[float, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    """Strict, and no NaN or infinity anywhere."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class VectorFit(_Part):
+    """How the vectors of one side (rows: outputs; columns: inputs) are distributed."""
+
+    scale: Annotated[list[_NotNegative], Field(min_length=len(POINTS), max_length=len(POINTS))]
+    """Quantiles at `POINTS` of an entry's root mean square over the recording; their own mean
+    square is about 1. Entries that are never used have 0."""
+    silent: list[_Share]
+    """At the same quantiles, how often an entry is exactly zero; empty when none ever is."""
+    population: list[_Share]
+    """Shares of the vectors' energy in directions that stay; the rest is drawn afresh."""
+    family: Family
+    """Of an entry over its scale."""
+    shape: _Positive
+    """Of the family: exponent of generalized_normal, degrees of freedom of student_t, else 1."""
+    coherence: _Share
+    """Share of the energy that the places of one convolution kernel have in common."""
+    offset: Annotated[float, Field(ge=-1, le=1)]
+    """Mean of the entries over their root mean square: inputs behind a ReLU have one sign."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> VectorFit:
+        if self.silent and len(self.silent) != len(self.scale):
+            raise ValueError("silent has another length than scale")
+        if sum(self.population) > 1 + 1e-3:
+            raise ValueError("the shares of population are more than 1 in all")
+        if not any(self.scale):
+            raise ValueError("scale has no entry above 0")
+        if self.family == "student_t" and self.shape <= 2:
+            raise ValueError("student_t has a variance with more than 2 degrees of freedom only")
+        if self.family == "generalized_normal" and self.shape < 0.2:
+            raise ValueError("generalized_normal needs a shape of at least 0.2")
+        return self
+
+
+class TensorFit(_Part):
+    """The gradient of one parameter tensor."""
+
+    name: Annotated[str, Field(min_length=1)]
+    shape: Annotated[list[Annotated[int, Field(ge=1)]], Field()]
+    kind: Kind
+    depth: _Share
+    """0 for the first tensor of the model, 1 for the last."""
+    rms: _NotNegative
+    """Root mean square of an element, over the recording."""
+    common: _Share
+    """Of the expected squared length, the share that all workers have in common."""
+    scatter: _NotNegative
+    """Standard deviation of the logarithm of a worker's length, beside `ModelFit.scatter`."""
+    spectrum: Annotated[list[_Share], Field(min_length=1)]
+    """Energies of the rank-one terms; what is left to 1 is noise without structure."""
+    aligned: _Share
+    """Of the energy of a worker's own vectors of the columns, the share along the common ones."""
+    rows: VectorFit
+    columns: VectorFit
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TensorFit:
+        if sum(self.spectrum) > 1 + 1e-3:
+            raise ValueError("the energies of spectrum are more than 1 in all")
+        return self
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class Wave(_Part):
+    """A part of the workers' common gradient that turns with the iterations."""
+
+    frequency: Annotated[float, Field(ge=0, le=3.15)]
+    """Radians an iteration; 0 stays as it is, pi changes its sign each time."""
+    share: _Share
+
+
+class ModelFit(_Part):
+    """The gradients of one recorded model."""
+
+    model: Annotated[str, Field(min_length=1)]
+    samples_per_worker: Annotated[int, Field(ge=1)]
+    workers: Annotated[int, Field(ge=2)]
+    iterations: Annotated[int, Field(ge=2)]
+    recording: dict[str, Any]
+    """How the gradients were made: plain values for reports."""
+    scatter: _NotNegative
+    """Standard deviation of the logarithm of a worker's length in one iteration, the same for
+    all tensors."""
+    levels: list[float]
+    """Logarithm of the scale by iteration, about 0; empty when iterations do not differ."""
+    waves: list[Wave]
+    """What is left to 1 of their shares is new in each iteration."""
+    tensors: Annotated[list[TensorFit], Field(min_length=1)]
+
+
+class Fits(_Part):
+    """The whole file."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    fits: Annotated[list[ModelFit], Field(min_length=1)]
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a tensor as a matrix: its first axis, and the others; a vector is one
+    column."""
+    rows = shape[0] if shape else 1
+    return rows, math.prod(shape[1:])
+
+
+def read_fits(path: Path, name: str | None = None) -> tuple[ModelFit, ...]:
+    """The fits of a file; `name` is how messages call it.
+
+    Raises `InputError` that names the first three faults when the file cannot be read, is no JSON,
+    was written by another version, holds NaN, or anything else is not as it must be.
+    """
+    place = name or str(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise InputError(
+            Problem(place=place, message=f"cannot be read: {error.strerror}", hint=FIT_AGAIN)
+        ) from error
+    if len(content) > LARGEST:
+        raise InputError(Problem(place=place, message=f"is larger than {LARGEST >> 20} MiB"))
+    try:
+        body = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        message = f"is truncated or no JSON: {error}"
+        raise InputError(Problem(place=place, message=message, hint=FIT_AGAIN)) from error
+    if not isinstance(body, dict) or "schema" not in body:
+        raise InputError(Problem(place=place, message="is no fit of gradients", hint=FIT_AGAIN))
+    if body["schema"] != SCHEMA:
+        message = f"has schema {body['schema']!r:.40}; this gcsim reads {SCHEMA}"
+        raise InputError(Problem(place=place, message=message, hint=FIT_AGAIN))
+    try:
+        return tuple(Fits.model_validate(body).fits)
+    except ValidationError as error:
+        raise InputError(
+            [
+                Problem(place=place, message=_said(body, fault), hint=FIT_AGAIN)
+                for fault in error.errors(include_url=False)[:3]
+            ]
+        ) from error
+
+
+def _said(body: Mapping[str, Any], fault: Mapping[str, Any]) -> str:
+    """`fits.0.tensors.3.rms (conv1.weight): input should be ...`."""
+    way = fault["loc"]
+    found: Any = body
+    tensor = ""
+    for key in way:
+        found = (
+            found[key]
+            if isinstance(found, list) and isinstance(key, int)
+            else (found.get(key) if isinstance(found, dict) else None)
+        )
+        if isinstance(found, dict) and isinstance(found.get("name"), str):
+            tensor = f" ({found['name']})"
+    message = str(fault["msg"])
+    return f"{'.'.join(map(str, way))}{tensor}: {message[:1].lower()}{message[1:]}"
+
+
+def default_fits() -> tuple[ModelFit, ...]:
+    """The fits that come with gcsim."""
+    return read_fits(DEFAULT)
+
+
+def open_fits(path: Path | None) -> tuple[tuple[ModelFit, ...], str]:
+    """The fits of a file, or without one the default ones; and what reports call them.
+
+    Raises `InputError` as `read_fits`.
+    """
+    return (default_fits(), DEFAULT_TITLE) if path is None else (read_fits(path), path.name)
+
+
+def write_fits(path: Path, fits: tuple[ModelFit, ...]) -> None:
+    """Write a file that `read_fits` reads, whole or not at all. Raises `InputError`."""
+    document = {"schema": SCHEMA, "fits": [_rounded(fit.model_dump(mode="json")) for fit in fits]}
+    write_text(path, _json(document) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Four significant digits: more would not be an estimate's."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    return value
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    """A line a tensor: small, and a change of one tensor is one line of a diff."""
+    parts = []
+    for fit in document["fits"]:
+        head = {key: value for key, value in fit.items() if key != "tensors"}
+        tensors = ",\n  ".join(json.dumps(t, separators=(",", ":")) for t in fit["tensors"])
+        parts.append(f'{json.dumps(head)[:-1]}, "tensors": [\n  {tensors}]}}')
+    return f'{{"schema": {document["schema"]}, "fits": [\n {("," + chr(10) + " ").join(parts)}\n]}}'

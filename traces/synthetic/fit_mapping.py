@@ -1,0 +1,178 @@
+"""Which fitted tensor does a tensor of another model resemble? Kinds, sizes, places in the model.
+
+A tensor that the fit has by name and shape is taken as it is. Any other one gets the
+distribution of the nearest tensor of its kind: in the logarithms of rows and columns and in the
+depth in the model. All of a model's tensors are taken from one recorded model, the one that
+resembles it most, so that their scales belong together; a kind that it lacks comes from another.
+
+What depends on the mini-batch is converted: the variance of a worker's own noise is that of one
+sample over the batch size, the common part does not depend on it (S. McCandlish et al., "An
+empirical model of large-batch training", arXiv:1812.06162, section 2.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gcsim.errors import InputError, Problem
+from gcsim.traces.synthetic.fit_file import Kind, ModelFit, TensorFit, matrix_shape
+
+Parameters = Sequence[tuple[str, tuple[int, ...]]]
+
+_EMBEDDINGS = ("embed", "wte", "wpe", "token")
+_ALIKE: dict[Kind, tuple[Kind, ...]] = {
+    "convolution": ("convolution", "linear"),
+    "linear": ("linear", "convolution"),
+    "embedding": ("embedding", "linear", "convolution"),
+    "scale": ("scale", "shift", "bias"),
+    "shift": ("shift", "bias", "scale"),
+    "bias": ("bias", "shift", "scale"),
+}
+"""Kinds that may serve for each, the best first."""
+_OTHER_KIND = 10.0
+"""Distance that another kind adds; a factor of e in a size is 1, the whole depth is 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """What a tensor's gradients are drawn from."""
+
+    fit: TensorFit
+    model: ModelFit
+    rms: float
+    common: float
+    exact: bool
+    """The fitted tensor is this very one."""
+
+
+def kinds(parameters: Parameters) -> list[Kind]:
+    """What each tensor is, by its shape, its name and the tensor of its layer before it."""
+    found: list[Kind] = []
+    before: dict[str, Kind] = {}
+    for name, shape in parameters:
+        layer, _, role = name.rpartition(".")
+        kind: Kind
+        if len(shape) > 2:
+            kind = "convolution"
+        elif len(shape) == 2:
+            named = any(word in name.lower() for word in _EMBEDDINGS)
+            kind = "embedding" if named else "linear"
+        elif role.endswith("bias"):
+            kind = "shift" if before.get(layer) == "scale" else "bias"
+        else:
+            kind = "scale"
+        before.setdefault(layer, kind)
+        found.append(kind)
+    return found
+
+
+def depths(parameters: Parameters) -> list[float]:
+    """0 for the first tensor, 1 for the last."""
+    last = max(1, len(parameters) - 1)
+    return [number / last for number in range(len(parameters))]
+
+
+def mapped(
+    fits: Sequence[ModelFit], model: str, parameters: Parameters, samples: int
+) -> list[Mapped]:
+    """For each tensor of `model`, trained with `samples` a worker, what it is drawn from.
+
+    Raises `InputError` when a fit of this very model has a tensor by its name with another shape.
+    """
+    check_shapes(fits, model, parameters)
+    by_kind = list(zip(parameters, kinds(parameters), depths(parameters), strict=True))
+    own = next((fit for fit in fits if fit.model == model), None)
+    named = {} if own is None else {tensor.name: tensor for tensor in own.tensors}
+    first = own or min(fits, key=lambda fit: _distance_of_models(fit, by_kind))
+    norm = _mean_norm(first)
+    found = []
+    for (name, shape), kind, depth in by_kind:
+        if name in named and own is not None:
+            fit, source = named[name], own
+        else:
+            fit, source = min(
+                (
+                    (tensor, source)
+                    for source in fits
+                    for tensor in source.tensors
+                    if tensor.rms > 0
+                ),
+                key=lambda pair: (
+                    _distance(pair[0], shape, kind, depth) + (0 if pair[1] is first else 4.0)
+                ),
+            )
+        exact = name in named
+        rms = fit.rms
+        if not exact:
+            # a layer's whole gradient is about as long, whatever the layer's size
+            rms *= math.sqrt(fit.numel / math.prod(shape)) * norm / _mean_norm(source)
+        ratio = source.samples_per_worker / samples
+        noise = (1 - fit.common) * ratio
+        found.append(
+            Mapped(
+                fit=fit,
+                model=source,
+                rms=rms * math.sqrt(fit.common + noise),
+                common=fit.common / (fit.common + noise),
+                exact=exact,
+            )
+        )
+    return found
+
+
+def check_shapes(fits: Sequence[ModelFit], model: str, parameters: Parameters) -> None:
+    """Raise `InputError` when a fit of this very model has one of its tensors by name with another
+    shape, or none of them by name."""
+    fit = next((fit for fit in fits if fit.model == model), None)
+    if fit is None:
+        return
+    shapes = {tensor.name: tuple(tensor.shape) for tensor in fit.tensors}
+    if not any(name in shapes for name, _ in parameters):
+        raise InputError(
+            Problem(
+                place=f"model {model}",
+                message=f"has no tensor of the fit of {fit.model!r}: it has {parameters[0][0]!r}, "
+                f"the fit {fit.tensors[0].name!r}",
+                hint="give the model another name, or fit a recording of it",
+            )
+        )
+    problems = [
+        Problem(
+            place=f"tensor {name}",
+            message=f"has shape {list(shape)}; in the fit of {fit.model!r} it has "
+            f"{list(shapes[name])}: of another model?",
+            hint="give the model another name, or fit a recording of it",
+        )
+        for name, shape in parameters
+        if name in shapes and shapes[name] != tuple(shape)
+    ]
+    if problems:
+        raise InputError(problems[:5])
+
+
+def _distance_of_models(
+    fit: ModelFit, tensors: Sequence[tuple[tuple[str, tuple[int, ...]], Kind, float]]
+) -> float:
+    """Mean distance to the nearest tensors, each weighed by its number of elements."""
+    total = weights = 0.0
+    for (_, shape), kind, depth in tensors:
+        weight = math.prod(shape)
+        total += weight * min(_distance(tensor, shape, kind, depth) for tensor in fit.tensors)
+        weights += weight
+    return total / weights
+
+
+def _distance(fit: TensorFit, shape: tuple[int, ...], kind: Kind, depth: float) -> float:
+    alike = _ALIKE[kind]
+    away = alike.index(fit.kind) if fit.kind in alike else len(alike) + 2
+    of_fit, of_shape = matrix_shape(fit.shape), matrix_shape(shape)
+    sizes = sum(abs(math.log(a / b)) for a, b in zip(of_fit, of_shape, strict=True))
+    return _OTHER_KIND * away + sizes + 2 * abs(fit.depth - depth)
+
+
+def _mean_norm(fit: ModelFit) -> float:
+    """Geometric mean of the lengths of the tensors' gradients."""
+    lengths = [math.log(t.rms * math.sqrt(t.numel)) for t in fit.tensors if t.rms > 0]
+    return math.exp(sum(lengths) / len(lengths)) if lengths else 1.0

@@ -1,0 +1,1 @@
+"""What does live training learn? Tasks and their data."""

@@ -1,0 +1,95 @@
+"""Handwritten digits that a network can learn: 1,797 real images, from scikit-learn.
+
+The test set of "Optical recognition of handwritten digits" (E. Alpaydin, C. Kaynak, UCI machine
+learning repository, 1998), 8 x 8 in 17 grey levels, which scikit-learn carries in its package.
+They are shifted and scaled to mean 0 and variance 1 over the set; an image is brought to the
+model's height and width by bilinear interpolation and repeated over its channels. There is no test
+set: every sample is drawn, with replacement, from the same images.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.random import stream
+from gcsim.errors import InputError, Problem
+from gcsim.traces.models.entry import ModelEntry
+
+CLASSES = 10
+_SIDE = 8
+
+
+class Digits:
+    """The task for one image format: float32 samples of `[channels, height, width]`, `[height,
+    width]` or, as they are, `[64]`; labels below 10."""
+
+    def __init__(self, shape: tuple[int, ...], seed: int) -> None:
+        from sklearn import __version__
+        from sklearn.datasets import load_digits
+
+        found = load_digits()
+        self.source = (
+            f"handwritten digits of scikit-learn {__version__} (UCI, {len(found.target):,} images)"
+        )
+        images = torch.from_numpy(found.images).float()[:, None]  # [1797, 1, 8, 8]
+        self._images = (images - images.mean()) / images.std()
+        self._labels = torch.from_numpy(found.target).long()
+        self._format = (1, _SIDE, _SIDE) if len(shape) == 1 else (1, *shape)[-3:]
+        self._shape = shape
+        self._seed = seed
+
+    def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
+        """Images float32 `[size, *shape]` and labels int64 `[size]` of a worker's step."""
+        drawn = [
+            stream(self._seed, step, position, "digits", worker).integers(len(self._labels))
+            for position in range(size)
+        ]
+        chosen = torch.from_numpy(np.array(drawn))
+        channels, height, width = self._format
+        images = torch.nn.functional.interpolate(
+            self._images[chosen], size=(height, width), mode="bilinear", align_corners=False
+        ).repeat(1, channels, 1, 1)
+        return images.view(size, *self._shape), self._labels[chosen]
+
+
+def digits(entry: ModelEntry, seed: int) -> Digits:
+    """The task for a model's input shape and classes.
+
+    Raises `InputError` for shapes that are no image, for fewer than 10 classes, and where
+    scikit-learn is not installed: all that apply at once.
+    """
+    problems = []
+    shape = entry.input_shape
+    if not 1 <= len(shape) <= 3 or (len(shape) == 1 and math.prod(shape) != _SIDE**2):
+        problems.append(
+            Problem(
+                message=f"the task 'digits' has images, {entry.name} takes {list(shape)}",
+                place="gradients.task",
+                hint="an input_shape of [channels, height, width], [height, width] or [64] fits",
+            )
+        )
+    if entry.classes < CLASSES:
+        problems.append(
+            Problem(
+                message=f"the task 'digits' has {CLASSES} classes, {entry.name} only "
+                f"{entry.classes}",
+                place="gradients.task",
+                hint="choose the task 'textures', or a model with more classes",
+            )
+        )
+    try:
+        import sklearn  # noqa: F401 - whether it is there
+    except ImportError:
+        problems.append(
+            Problem(
+                message="the task 'digits' needs scikit-learn, which is not installed",
+                place="gradients.task",
+                hint="pip install 'gcsim[digits]', or choose the task 'textures'",
+            )
+        )
+    if problems:
+        raise InputError(problems)
+    return Digits(shape, seed)

@@ -1,0 +1,99 @@
+"""What does live training learn? The tasks by name; a new task is one file and one line here."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.traces.models.entry import InputKind, ModelEntry
+
+
+class Task(Protocol):
+    """Learnable data, a pure function of (seed, worker, step, position in the batch).
+
+    An attribute `source` says what the data are where the title does not tell it all; see
+    `described`.
+    """
+
+    def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs `[size, *input_shape]` as the model's entry says, and int64 labels: of samples
+        `[size]`, of tokens `[size, length]`, the token behind each. On the CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """A task that a scenario can name."""
+
+    name: str
+    title: str
+    input: InputKind
+    make: str
+    """`package.module:callable`; called with (entry, seed), returns a `Task`. Raises `InputError`
+    where the model does not fit the data, or the data are not there."""
+
+
+_SHIPPED = (
+    TaskEntry(
+        name="textures",
+        title="synthetic textures of any size and number of channels, made here",
+        input="samples",
+        make="gcsim.traces.tasks.images:textures",
+    ),
+    TaskEntry(
+        name="digits",
+        title="handwritten digits, 8 x 8 brought to the model's size (needs scikit-learn)",
+        input="samples",
+        make="gcsim.traces.tasks.digits:digits",
+    ),
+    TaskEntry(
+        name="characters",
+        title="next character of the Python standard library's source text (97 characters)",
+        input="tokens",
+        make="gcsim.traces.tasks.characters:characters",
+    ),
+    TaskEntry(
+        name="words",
+        title="next word of the Python standard library's source text, hashed below classes",
+        input="tokens",
+        make="gcsim.traces.tasks.words:words",
+    ),
+)
+TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _SHIPPED}
+
+
+def make_task(entry: ModelEntry, seed: int) -> Task:
+    """The data of the task that `entry` names.
+
+    Raises `InputError` when there is no such task, or it does not fit the model.
+    """
+    chosen = TASKS.get(entry.task)
+    if chosen is None:
+        raise InputError(
+            Problem(
+                message=f"unknown task {entry.task!r}",
+                place="gradients.task",
+                hint=did_you_mean(entry.task, TASKS),
+            )
+        )
+    if chosen.input != entry.input:
+        fitting = ", ".join(name for name, task in TASKS.items() if task.input == entry.input)
+        raise InputError(
+            Problem(
+                message=f"{entry.name} takes {entry.input}, the task {entry.task!r} has "
+                f"{chosen.input}",
+                place="gradients.task",
+                hint=f"choose one of: {fitting}",
+            )
+        )
+    module, _, attribute = chosen.make.partition(":")
+    task: Task = getattr(importlib.import_module(module), attribute)(entry, seed)
+    return task
+
+
+def described(entry: ModelEntry, task: Task) -> str:
+    """What the data are, down to the version of whatever they were taken from, for people."""
+    source = getattr(task, "source", None)
+    return source if isinstance(source, str) else TASKS[entry.task].title

@@ -1,0 +1,1 @@
+"""How long do kernels and training steps take on this device?"""

@@ -1,0 +1,133 @@
+"""How long do a compressor's own kernels take on this CPU? Timed where they occur.
+
+Workers exchange one bucket as they do in stage 1, and the meter's clock runs around every kernel.
+So operands are what the method really hands over (how much is selected, how codes are
+distributed, what lies in which cache), every compressor is covered without a table that could be
+forgotten, and a kernel's bytes are those that the meter will count for it again.
+
+The gradient is heavy-tailed, as gradients are: N(0, 1) exp(0.8 N(0, 1)) 1e-3, another one for each
+worker. A call's time is the lowest of its repeats over steps and workers, because what disturbs a
+machine only ever adds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.recorder import Recorder, TimedKernel
+from gcsim.errors import InternalError
+from gcsim.traces.models.torch_generator import keyed_generator
+from gcsim.traces.timing.allocator import keep_freed_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One call of one kernel in one kind of step: its cost, and the lowest of its times."""
+
+    compressor: str
+    elements: int
+    """Of the bucket."""
+    timed: TimedKernel
+
+
+def gradient(elements: int, seed: int) -> Tensor:
+    """A heavy-tailed float32 `[elements]`."""
+    with keyed_generator(seed, "gradient for timing"):
+        spread = torch.randn(elements).mul_(0.8).exp_()
+        return torch.randn(elements).mul_(spread).mul_(1e-3)
+
+
+def matrix_bucket(gradient: Tensor, *, second_moments: bool) -> Bucket:
+    """A bucket of one matrix, as square as its number of elements allows."""
+    elements = gradient.numel()
+    columns = next(c for c in range(int(elements**0.5), 0, -1) if elements % c == 0)
+    piece = TensorSlice(name="weight", shape=(elements // columns, columns), offset=0, index=0)
+    return Bucket(
+        layout=BucketLayout(index=0, slices=(piece,)),
+        gradient=gradient,
+        second_moment=gradient.square() * 2 if second_moments else None,
+    )
+
+
+STEPS = 2
+"""Of each kind: the first one sets memory up."""
+
+
+def steps_of(cls: type[Compressor], parameters: CompressorParameters) -> list[int]:
+    """`STEPS` steps of each kind, the kinds in turn; further steps of a kind are skipped."""
+    first, period = cls.settled(parameters), cls.period(parameters)
+    phases = [cls.phase(parameters, first + n) for n in range(period)]
+    places = sorted(phases.index(name) for name in set(phases))
+    return [first + turn * period + place for turn in range(STEPS) for place in places]
+
+
+def time_kernels(
+    name: str,
+    cls: type[Compressor],
+    parameters: CompressorParameters,
+    gradients: Sequence[Tensor],
+    *,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Site]:
+    """The kernels of two steps of each kind; one gradient for each worker, on the CPU.
+
+    The same steps are run `rounds` times from the start, and the lowest time of each call counts.
+    What only the first step of a kind does, sets memory up and is left out. Compile the loops
+    first, by timing a short gradient. Memory that is freed is kept.
+    """
+    if any(gradient.device.type != "cpu" for gradient in gradients):
+        raise InternalError("a compressor's own kernels run on the CPU alone")
+    keep_freed_memory()
+    buckets = [matrix_bucket(g, second_moments=bool(cls.requires)) for g in gradients]
+    lowest: dict[tuple[object, ...], dict[int, TimedKernel]] = {}
+    steps = steps_of(cls, parameters)
+    for _ in range(rounds):
+        team = [
+            cls(Worker(rank=rank, count=len(gradients), seed=0), parameters)
+            for rank in range(len(gradients))
+        ]
+        for step in steps:
+            meter = Meter(len(team), clock)
+            with torch.no_grad():
+                exchanges = [w.exchange(b, step) for w, b in zip(team, buckets, strict=True)]
+                lockstep(exchanges, meter)
+            phase = cls.phase(parameters, step)
+            for place, timed in _calls(meter):
+                known = lowest.setdefault((phase, *place), {})
+                if step not in known or timed.seconds < known[step].seconds:
+                    known[step] = timed
+    elements = gradients[0].numel()
+    return [
+        Site(compressor=name, elements=elements, timed=timed)
+        for at in lowest.values()
+        if len(at) > 1 or steps[0] not in at
+        for timed in at.values()
+    ]
+
+
+def _calls(meter: Meter) -> Iterator[tuple[tuple[object, ...], TimedKernel]]:
+    """Each kernel with its place: who, which stretch, name, and number among those of the name."""
+    stretches: list[tuple[object, Recorder]] = [
+        ((rank, position), recorder)
+        for rank, recorders in enumerate(meter.segments)
+        for position, recorder in enumerate(recorders)
+    ]
+    stretches += [
+        (("server", position, turn), recorder)
+        for position, recorders in enumerate(meter.servers)
+        for turn, recorder in enumerate(recorders)
+    ]
+    for where, recorder in stretches:
+        seen: Counter[str] = Counter()
+        for one in recorder.timed:
+            yield (where, one.cost.name, seen[one.cost.name]), one
+            seen[one.cost.name] += 1
