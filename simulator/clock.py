@@ -22,6 +22,13 @@ Times = NDArray[np.int64]
 PS_PER_SECOND = 10**12
 LIMIT = 2**62
 """Picoseconds, 53 days: later times are refused, so that sums of two still fit 64 bits."""
+COLLECTIVE_LIMIT = LIMIT // 4
+"""Picoseconds, 13 days: sums of a few such times still fit 64 bits."""
+NO_COST = Fraction(0)
+"""Seconds a byte of what is free."""
+_ROOM = (
+    f"more than the {COLLECTIVE_LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock has room for"
+)
 
 
 def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
@@ -46,6 +53,38 @@ def check_room(iteration: int, end: Picoseconds) -> None:
                 hint="let training.iterations be fewer, or check the times of the step",
             )
         )
+
+
+def check_range(entry: Times, duration: Picoseconds) -> None:
+    """Raise `InputError` when `duration` after the last entry is too long for a collective."""
+    end = int(entry.max()) + duration
+    if end >= COLLECTIVE_LIMIT:
+        raise too_long(duration) if duration >= COLLECTIVE_LIMIT // 2 else _too_late(end)
+
+
+def check_time(time: Picoseconds) -> None:
+    """Raise `InputError` when a time is too long for a collective."""
+    if time >= COLLECTIVE_LIMIT:
+        raise too_long(time)
+
+
+def too_long(duration: Picoseconds) -> InputError:
+    """What is said of a collective that takes so long."""
+    return InputError(
+        Problem(
+            message=f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, {_ROOM}",
+            hint="check the link's bandwidth and latency, and cluster.sums",
+        )
+    )
+
+
+def _too_late(end: Picoseconds) -> InputError:
+    return InputError(
+        Problem(
+            message=f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, {_ROOM}",
+            hint="let training.iterations be fewer, or check the times of the step and of links",
+        )
+    )
 
 
 def seconds(time: Picoseconds) -> float:

@@ -55,7 +55,7 @@ def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
 
 
 def _names_a_file(name: str) -> bool:
-    from gcsim.scenarios.reading.named_files import names_a_file
+    from gcsim.scenarios.sections.named_files import names_a_file
 
     return names_a_file(name)
 
@@ -224,7 +224,7 @@ def _device_names() -> Iterable[str]:
 
 def _device(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import device
-    from gcsim.scenarios.reading.named_files import read_device
+    from gcsim.scenarios.sections.named_files import read_device
 
     found = read_device(name, Path.cwd())[0] if _names_a_file(name) else device(name)
     entry: Entry = {
@@ -319,8 +319,8 @@ def _link_names() -> Iterable[str]:
 
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link, own_figures
-    from gcsim.scenarios.links.plain import calibration, plain_link
-    from gcsim.scenarios.reading.named_files import read_link
+    from gcsim.scenarios.sections.link_text import calibration, plain_link
+    from gcsim.scenarios.sections.named_files import read_link
 
     found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
     up = found.up

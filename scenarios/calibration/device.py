@@ -28,8 +28,8 @@ from gcsim.scenarios.calibration.sums import time_sums
 from gcsim.scenarios.progress import Progress
 from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
 from gcsim.simulator.devices.kernel_fits import curves
+from gcsim.traces.live import pick_device
 from gcsim.traces.models.registry import shipped_model
-from gcsim.traces.stage1.live import pick_device
 from gcsim.traces.timing.allocator import keep_freed_memory
 from gcsim.traces.timing.clock import CpuClock, DeviceClock, clock_for
 from gcsim.traces.timing.kernel_cases import CASES

@@ -33,7 +33,7 @@ from gcsim.scenarios.reading.checking import (
     check_range,
     refuse,
 )
-from gcsim.scenarios.sections.types import Factor
+from gcsim.scenarios.reading.types import Factor
 from gcsim.simulator.devices.device import Device, KernelRate, TrainingRate
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision

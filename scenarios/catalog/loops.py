@@ -15,9 +15,7 @@ from pydantic import Field
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import FOLDER
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_file
-from gcsim.scenarios.sections.loops import (
+from gcsim.scenarios.catalog.loop_fields import (
     FrameworkSection,
     InterferenceSection,
     Ranged,
@@ -25,7 +23,9 @@ from gcsim.scenarios.sections.loops import (
     Shares,
     built,
 )
-from gcsim.scenarios.sections.types import Variation
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import read_file
+from gcsim.scenarios.reading.types import Variation
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 
 _Text = Annotated[str, Field(min_length=1)]

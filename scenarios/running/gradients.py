@@ -12,7 +12,6 @@ from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
 from gcsim.files import cache_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.reading.model_table import misfit
 from gcsim.scenarios.scenario import (
     LiveGradients,
     RecordedGradients,
@@ -20,6 +19,7 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.file import RECORDED
+from gcsim.scenarios.sections.model_table import misfit
 from gcsim.scenarios.sections.passes import check_passes
 from gcsim.scenarios.sections.synthetic import check_synthetic, open_synthetic
 from gcsim.traces.models.registry import MODELS

@@ -13,12 +13,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import gcsim
-from gcsim.scenarios.links.section import link_facts
 from gcsim.scenarios.reading.checking import dotted
-from gcsim.scenarios.running.kernel_use import COEFFICIENTS, use
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.link import link_facts
 from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings
 from gcsim.scenarios.uncertainty.figures import PASSES, Input
+from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, use
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate

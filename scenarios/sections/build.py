@@ -6,13 +6,13 @@ from fractions import Fraction
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops as catalog_loops
-from gcsim.scenarios.links.section import build_link
+from gcsim.scenarios.catalog.loop_fields import built
 from gcsim.scenarios.sections.cluster import (
     ClusterSection,
     CollectivesSection,
     RacksSection,
 )
-from gcsim.scenarios.sections.loops import built
+from gcsim.scenarios.sections.link import build_link
 from gcsim.scenarios.sections.training import FaultsSection, NoiseSection, TrainingSection
 from gcsim.scenarios.sections.transports import GROUPED, defaults, with_few_cores
 from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName

@@ -19,7 +19,6 @@ from pydantic import (
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.links.section import LinkSection
 from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
@@ -29,9 +28,10 @@ from gcsim.scenarios.reading.checking import (
     not_a_list,
     refuse,
 )
-from gcsim.scenarios.reading.named_files import device_in
+from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.scenarios.sections.link import LinkSection
+from gcsim.scenarios.sections.named_files import device_in
 from gcsim.scenarios.sections.transports import NONE, HostSection, SumsSection
-from gcsim.scenarios.sections.types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,

@@ -23,9 +23,9 @@ from gcsim.scenarios.reading.checking import (
     by_shape,
     refuse,
 )
+from gcsim.scenarios.reading.types import Count
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.scenarios.sections.training import TrainingSection
-from gcsim.scenarios.sections.types import Count
 
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)

@@ -15,7 +15,6 @@ from typing import Any, get_args
 from gcsim import units
 from gcsim.compressors.registry import check_parameters
 from gcsim.scenarios import catalog
-from gcsim.scenarios.links.plain import number_text, plain_link
 from gcsim.scenarios.scenario import (
     ProfiledCompute,
     RecordedCompute,
@@ -25,6 +24,7 @@ from gcsim.scenarios.scenario import (
 )
 from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
 from gcsim.scenarios.sections.file import RECORDED
+from gcsim.scenarios.sections.link_text import number_text, plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
 from gcsim.scenarios.sections.transports import NONE, defaults, plain_host, plain_sums
 from gcsim.simulator.cluster import Collectives

@@ -9,6 +9,13 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from gcsim.errors import InputError
 from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog.loop_fields import (
+    FrameworkSection,
+    InterferenceSection,
+    Ranged,
+    SharedNodeSection,
+    Shares,
+)
 from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
@@ -18,14 +25,7 @@ from gcsim.scenarios.reading.checking import (
     by_shape,
     refuse,
 )
-from gcsim.scenarios.sections.loops import (
-    FrameworkSection,
-    InterferenceSection,
-    Ranged,
-    SharedNodeSection,
-    Shares,
-)
-from gcsim.scenarios.sections.types import Factor, NodeNumber, Probability, Variation, WorkerNumber
+from gcsim.scenarios.reading.types import Factor, NodeNumber, Probability, Variation, WorkerNumber
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Overlap
 

@@ -23,7 +23,7 @@ from gcsim import units
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import TWO, Bandwidth, Duration, Section, check, check_range
 from gcsim.scenarios.reading.document import read_file
-from gcsim.scenarios.sections.types import Count
+from gcsim.scenarios.reading.types import Count
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import MANY, PRICES, Host
 from gcsim.simulator.sums import DTYPES, Sums

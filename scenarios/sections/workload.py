@@ -13,8 +13,6 @@ from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.checking import dotted
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.reading.model_table import inline_model, tabled_model
-from gcsim.scenarios.reading.named_files import folder_of
 from gcsim.scenarios.scenario import (
     LiveGradients,
     ProfiledCompute,
@@ -29,6 +27,8 @@ from gcsim.scenarios.sections.file import (
     OwnModel,
     ScenarioFile,
 )
+from gcsim.scenarios.sections.model_table import inline_model, tabled_model
+from gcsim.scenarios.sections.named_files import folder_of
 from gcsim.scenarios.sections.recorded import recorded_model
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import own_model, shipped_model, trained_on

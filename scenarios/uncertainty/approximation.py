@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.scenarios.running.kernel_use import COEFFICIENTS, Figure, counts
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes, Column
 from gcsim.scenarios.uncertainty.figures import Input
+from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, Figure, counts
 from gcsim.scenarios.uncertainty.worlds import (
     World,
     cluster_in,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from gcsim.scenarios.running.kernel_use import COEFFICIENTS
+from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.collectives.rings.recurrence import check_range
+from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
 from gcsim.simulator.network.delays import RandomDelays
 from gcsim.simulator.network.links import Link
 

@@ -21,9 +21,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.cluster import Cluster, Racks, Sharing
-from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
 from gcsim.simulator.fabric.round_paths import Framing, RoundPaths

@@ -29,7 +29,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
 )
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.reading.named_files import read_link
+from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Link, SizeFactor
 
 DATA = Path(__file__).parent / "data"

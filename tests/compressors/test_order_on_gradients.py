@@ -15,9 +15,9 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.registry import check_parameters, compressor_class, create
+from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model
 from gcsim.traces.models.registry import shipped_model
-from gcsim.traces.stage1.live import LiveTrainer
 from gcsim.traces.tasks.images import Textures
 
 BUCKETS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]

@@ -24,10 +24,10 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import traffic_profiles
-from gcsim.scenarios.running.kernel_use import use
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, Figure, Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.kernel_use import use
 from gcsim.scenarios.uncertainty.worlds import (
     World,
     cluster_in,

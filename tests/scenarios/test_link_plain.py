@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import MOST_POINTS
-from gcsim.scenarios.links.plain import number_text
-from gcsim.scenarios.links.section import (
+from gcsim.scenarios.reading.checking import exact_number
+from gcsim.scenarios.reading.document import read, write
+from gcsim.scenarios.sections.link import (
     LinkSection,
     link_facts,
     plain_link,
 )
-from gcsim.scenarios.reading.checking import exact_number
-from gcsim.scenarios.reading.document import read, write
+from gcsim.scenarios.sections.link_text import number_text
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load

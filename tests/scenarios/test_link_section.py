@@ -17,10 +17,10 @@ from gcsim.scenarios.links.parts import (
     LossSection,
     UplinkSection,
 )
-from gcsim.scenarios.links.section import (
+from gcsim.scenarios.sections.link import (
     LinkSection,
 )
-from gcsim.scenarios.reading.named_files import read_link
+from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import link, load, problem, problems
 

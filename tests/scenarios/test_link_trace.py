@@ -10,12 +10,12 @@ import pytest
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.links.csv_table import MOST_POINTS, RATE_UNITS
 from gcsim.scenarios.links.rate_trace import TraceSection
-from gcsim.scenarios.links.section import (
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import read, read_file
+from gcsim.scenarios.sections.link import (
     LinkSection,
     read_traces,
 )
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read, read_file
 from gcsim.simulator.network.links import RateTrace
 from tests.scenarios.link_files import TRACED, File, built, csv, link, problem
 

@@ -12,9 +12,9 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
-from gcsim.scenarios.reading.named_files import names_a_file
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.scenarios.sweeps.grid import read_grid
 from gcsim.scenarios.sweeps.points import points
 

@@ -59,7 +59,7 @@ def test_every_key_is_on_the_page(section: type[ScenarioFile]) -> None:
 
 
 def test_every_key_of_a_link_is_on_the_page() -> None:
-    from gcsim.scenarios.links.section import LinkSection
+    from gcsim.scenarios.sections.link import LinkSection
 
     missing = [key for key in LinkSection.model_fields if not re.search(rf"\b{key}\b", PAGE)]
     assert missing == []

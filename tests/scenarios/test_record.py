@@ -11,8 +11,8 @@ from gcsim.errors import TraceError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
 from gcsim.scenarios.running.gradients import check_trace
+from gcsim.traces.live import WorkerGradients
 from gcsim.traces.profile import Layer, ModelFacts
-from gcsim.traces.stage1.live import WorkerGradients
 from gcsim.traces.storage.writing import TraceWriter
 
 TEXT = """\

@@ -14,10 +14,10 @@ from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.live import WorkerGradients
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
 from gcsim.traces.recording.model_traces import record_live
-from gcsim.traces.stage1.live import WorkerGradients
 from gcsim.traces.stage1.measure import Gradients, Subject, measure
 from gcsim.traces.storage.store import Trace
 from gcsim.traces.storage.writing import TraceWriter

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.facts import model_facts
+from gcsim.traces.models.losses import heads, sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.moments.second_moments import second_moments
 from gcsim.traces.networks.densenet import DenseLayer
 from gcsim.traces.networks.mobilenet import InvertedResidual
 from gcsim.traces.networks.wide_resnet import WideBlock
 from gcsim.traces.profile import ModelFacts
-from gcsim.traces.stage1.live import LiveTrainer
-from gcsim.traces.tasks.losses import heads, sample_losses
 from gcsim.traces.tasks.registry import make_task
 
 SIZES = {  # parameters, tensors, multiply-adds of a forward pass in 10^9

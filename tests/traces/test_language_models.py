@@ -12,19 +12,19 @@ import torch
 from torch import nn
 
 from gcsim.errors import InputError
+from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.fused_flops import fused_formulas
 from gcsim.traces.models.language import LANGUAGE
+from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.networks.bert import Bert
 from gcsim.traces.networks.gpt2 import Gpt2
 from gcsim.traces.networks.lstm import LstmLanguageModel
 from gcsim.traces.profile import ModelFacts
-from gcsim.traces.stage1.live import LiveTrainer
-from gcsim.traces.tasks.losses import sample_losses
 from gcsim.traces.tasks.registry import make_task
 
 NAMES = [entry.name for entry in LANGUAGE]

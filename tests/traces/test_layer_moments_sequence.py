@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gcsim.compressors import meter
 from gcsim.traces.models.building import trainable
+from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.moments.second_moments import Moments, second_moments
@@ -18,7 +19,6 @@ from gcsim.traces.networks.bert import Bert
 from gcsim.traces.networks.gpt2 import Gpt2
 from gcsim.traces.networks.lstm import LstmLanguageModel
 from gcsim.traces.networks.transformer import transformer_small
-from gcsim.traces.tasks.losses import sample_losses
 
 BATCH, LENGTH, CLASSES = 5, 7, 11
 ENTRY = replace(MODELS["transformer_small"], input_shape=(LENGTH,), classes=CLASSES)

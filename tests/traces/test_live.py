@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gcsim.errors import InputError
+from gcsim.traces.live import LiveTrainer, WorkerGradients, pick_device
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.stage1.live import LiveTrainer, WorkerGradients, pick_device
 from gcsim.traces.tasks.images import Textures
 
 LENET = shipped_model("lenet")

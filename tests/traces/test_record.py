@@ -10,10 +10,10 @@ import torch
 
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.recording.model_traces import record_live
-from gcsim.traces.stage1.live import LiveTrainer
 from gcsim.traces.storage.store import Trace
 from gcsim.traces.tasks.images import Textures
 

@@ -6,7 +6,7 @@ import pytest
 
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.models.registry import shipped_model
-from gcsim.traces.storage.make_shipped import BATCH_SIZE, RECIPES, WORKERS
+from gcsim.traces.recording.make_shipped import BATCH_SIZE, RECIPES, WORKERS
 from gcsim.traces.storage.shipped import FOLDER, shipped_traces
 from gcsim.traces.storage.store import Trace
 

@@ -16,8 +16,8 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.errors import InputError, TraceError
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.live import WorkerGradients
 from gcsim.traces.profile import Layer, ModelFacts
-from gcsim.traces.stage1.live import WorkerGradients
 from gcsim.traces.storage.manifest import read_manifest
 from gcsim.traces.storage.store import Trace
 from gcsim.traces.storage.tensor_file import file_length, measure_file, write_tensors

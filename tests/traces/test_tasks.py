@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from gcsim.errors import InputError
+from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model
 from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
-from gcsim.traces.stage1.live import LiveTrainer
 from gcsim.traces.tasks import python_text as source
 from gcsim.traces.tasks.digits import digits
-from gcsim.traces.tasks.losses import sample_losses
 from gcsim.traces.tasks.python_text import TokenSequences, python_text
 from gcsim.traces.tasks.registry import TASKS, described, make_task
 

@@ -17,8 +17,8 @@ from typing import Any
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.losses import heads
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.tasks.losses import heads
 
 
 def build_model(

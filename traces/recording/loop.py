@@ -15,6 +15,7 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
+from gcsim.traces.live import WorkerGradients
 from gcsim.traces.models.building import trainable
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import ModelFacts
@@ -30,7 +31,6 @@ from gcsim.traces.recording.ranks import (
     ranks_of,
 )
 from gcsim.traces.recording.result import Share, Wanted, checked_loss, summary, where_from
-from gcsim.traces.stage1.live import WorkerGradients
 from gcsim.traces.storage.writing import TraceWriter
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.errors import InputError, Problem
+from gcsim.traces.live import LiveTrainer, pick_device
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
@@ -17,7 +18,6 @@ from gcsim.traces.moments.second_moments import Segment
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs
 from gcsim.traces.recording.clock import PassClock, median_pass
-from gcsim.traces.stage1.live import LiveTrainer, pick_device
 from gcsim.traces.storage.writing import TraceWriter
 from gcsim.traces.tasks.registry import described, make_task
 from gcsim.traces.timing.allocator import keep_freed_memory

@@ -31,7 +31,7 @@ from gcsim.traces.storage.manifest import (
 from gcsim.traces.storage.tensor_file import Shapes, file_length, write_tensors
 
 if TYPE_CHECKING:
-    from gcsim.traces.stage1.live import WorkerGradients
+    from gcsim.traces.live import WorkerGradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from gcsim.errors import InputError, Problem
 from gcsim.traces.models.building import build_model
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
+from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.tasks.losses import sample_losses
 from gcsim.traces.timing.clock import DeviceClock
 
 

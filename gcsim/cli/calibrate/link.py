@@ -116,7 +116,7 @@ def fit_and_tell(
     from gcsim.errors import InputError, Problem
     from gcsim.files import write_text
     from gcsim.scenarios import catalog
-    from gcsim.scenarios.reading.named_files import names_a_file
+    from gcsim.scenarios.sections.named_files import names_a_file
 
     if output is not None and not names_a_file(str(output)):
         message = "a scenario tells a link's file by its ending"

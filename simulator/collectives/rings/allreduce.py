@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
-from gcsim.simulator.collectives.rings.recurrence import NO_COST, PreparedRing
+from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link

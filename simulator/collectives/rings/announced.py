@@ -32,7 +32,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import NO_COST, Times, check_range
 from gcsim.simulator.collectives.rings.announced_loop import (
     FIRST_ODD,
     ODD_BLOCKS,
@@ -46,13 +46,7 @@ from gcsim.simulator.collectives.rings.announced_loop import (
     state_of,
     wait,
 )
-from gcsim.simulator.collectives.rings.messages import (
-    DRAWN_AT_A_TIME,
-    NO_COST,
-    Messages,
-    check_range,
-    common_period,
-)
+from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages, common_period
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link

@@ -31,7 +31,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.announced import (
     AnnouncedRing,
@@ -40,7 +40,6 @@ from gcsim.simulator.collectives.rings.announced import (
     program_traffic,
 )
 from gcsim.simulator.collectives.rings.cache import Prepared
-from gcsim.simulator.collectives.rings.messages import NO_COST
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 

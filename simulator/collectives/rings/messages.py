@@ -16,14 +16,19 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.errors import InputError, Problem
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
+from gcsim.simulator.clock import (
+    COLLECTIVE_LIMIT,
+    NO_COST,
+    PS_PER_SECOND,
+    Picoseconds,
+    Times,
+    check_range,
+    check_time,
+    too_long,
+)
 from gcsim.simulator.network.delays import RandomDelays
 from gcsim.simulator.network.links import Link
 
-NO_COST = Fraction(0)
-_LIMIT = 2**60
-"""Picoseconds, 13 days: sums of a few such times still fit 64 bits."""
 DRAWN_AT_A_TIME = 1 << 18
 """Random numbers."""
 Classes = NDArray[np.int64]
@@ -122,7 +127,7 @@ class Messages:
                 [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes], np.int64
             )
         except OverflowError:
-            raise _beyond(_LIMIT) from None
+            raise too_long(COLLECTIVE_LIMIT) from None
         largest = map(int, (serialisation.max(), latency.max(), reductions.max()))
         slowest = sum(largest)
         check_range(np.zeros(1, dtype=np.int64), slowest)
@@ -179,7 +184,9 @@ class Messages:
         if drawn.size == 0:
             return
         worst = int(drawn.max()) * rounds
-        if now + worst >= _LIMIT // 2:  # seldom; not all of them are as late as the latest
+        if (
+            now + worst >= COLLECTIVE_LIMIT // 2
+        ):  # seldom; not all of them are as late as the latest
             latest = np.partition(drawn.reshape(-1), -min(rounds, drawn.size))
             worst = sum(latest[-rounds:].tolist())
         check_time(now + rounds * self.slowest + worst)
@@ -234,36 +241,3 @@ def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
         ):
             return period
     return ranks
-
-
-def check_range(entry: Times, duration: Picoseconds) -> None:
-    """Raise `InputError` when `duration` after the last entry is beyond the 64-bit clock."""
-    end = int(entry.max()) + duration
-    if end >= _LIMIT:
-        raise _beyond(duration) if duration >= _LIMIT // 2 else _late(end)
-
-
-def check_time(time: Picoseconds) -> None:
-    """Raise `InputError` when a time is beyond the 64-bit clock."""
-    if time >= _LIMIT:
-        raise _beyond(time)
-
-
-def _beyond(duration: Picoseconds) -> InputError:
-    return InputError(
-        Problem(
-            message=f"a collective would take up to {duration / PS_PER_SECOND:.3g} s, more than "
-            "the 13 days that the clock has room for",
-            hint="check the link's bandwidth and latency, and cluster.sums",
-        )
-    )
-
-
-def _late(end: Picoseconds) -> InputError:
-    return InputError(
-        Problem(
-            message=f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, more "
-            "than the 13 days that the clock has room for",
-            hint="let training.iterations be fewer, or check the times of the step and of links",
-        )
-    )

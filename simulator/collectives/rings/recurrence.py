@@ -27,7 +27,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import NO_COST, Times, check_range
 from gcsim.simulator.collectives.rings.closed_form import ClosedForm
 from gcsim.simulator.collectives.rings.loops import (
     MOVING,
@@ -38,17 +38,15 @@ from gcsim.simulator.collectives.rings.loops import (
 )
 from gcsim.simulator.collectives.rings.messages import (
     DRAWN_AT_A_TIME,
-    NO_COST,
     Blocks,
     Classes,
     Messages,
-    check_range,
     classes,
     common_period,
 )
 from gcsim.simulator.network.links import Link
 
-__all__ = ["NO_COST", "PreparedRing", "check_range", "classes", "ring"]
+__all__ = ["PreparedRing", "classes", "ring"]
 
 _LARGEST_TABLE = 1 << 17
 """Numbers in a table of times by size class and rank."""

@@ -33,13 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.cache import Prepared
-from gcsim.simulator.collectives.rings.messages import (
-    DRAWN_AT_A_TIME,
-    check_range,
-)
+from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rings.pieces import PreparedPieces
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic

@@ -22,10 +22,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
 from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic
 from gcsim.simulator.collectives.rounds.exchanges_in_turn import Exchange, exchange_in_turn

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.loops import inlined, loop
-from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.clock import Picoseconds, Times, check_range
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
-from gcsim.simulator.collectives.rings.recurrence import check_range
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
 from gcsim.simulator.fabric.rounds import Fabric, reduction

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
+from gcsim.simulator.clock import NO_COST, Times, check_range
 from gcsim.simulator.collectives.rounds.card_exchange import CardExchange, Parts
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.link_table import Ranks

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings.recurrence import NO_COST
+from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.rounds.direct_exchange import (
     MakeParts,
     exchange_directly,

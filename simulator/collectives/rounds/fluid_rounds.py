@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import Picoseconds, Times, picoseconds
-from gcsim.simulator.collectives.rings.recurrence import check_range
+from gcsim.simulator.clock import Picoseconds, Times, check_range, picoseconds
 from gcsim.simulator.collectives.servers.parameter_server import begins
 from gcsim.simulator.fabric.link_table import Bytes, LinkTable, Ranks
 from gcsim.simulator.fabric.shared_paths import SharedPaths

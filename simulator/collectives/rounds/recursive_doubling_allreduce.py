@@ -21,9 +21,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
+from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.recurrence import NO_COST
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric

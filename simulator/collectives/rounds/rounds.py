@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
-from gcsim.simulator.clock import Picoseconds, Times
-from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
+from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
 from gcsim.simulator.collectives.rounds.fluid_rounds import FluidRounds, SharedRound
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks

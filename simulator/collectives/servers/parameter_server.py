@@ -33,10 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, picoseconds
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, check_range, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.recurrence import check_range
 from gcsim.simulator.collectives.servers.flows import Ends, Flows
 from gcsim.simulator.collectives.servers.locations import ABSENT, Places, alike, server_card
 from gcsim.simulator.network.delays import delays

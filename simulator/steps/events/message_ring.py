@@ -34,8 +34,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, reading
-from gcsim.simulator.collectives.rings.recurrence import NO_COST
+from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Picoseconds, Times, reading
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.egress_queue import Message, Outlet, at
 

@@ -32,10 +32,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rings.recurrence import NO_COST, check_range
 from gcsim.simulator.collectives.trees.double.hops import Cut, TreeHops
 from gcsim.simulator.collectives.trees.double.pieces import PieceByPiece
 from gcsim.simulator.collectives.trees.double.shape import Tree, trees_of_ranks

@@ -25,8 +25,7 @@ from typing import Any, cast
 import numpy as np
 
 from gcsim.compressors.loops import loop
-from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.collectives.rings.recurrence import check_range
+from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
 from gcsim.simulator.collectives.trees.double.hops import Cut, TreeHops
 from gcsim.simulator.collectives.trees.double.shape import Tree
 from gcsim.simulator.collectives.trees.pieces import NEVER

@@ -26,11 +26,11 @@ from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
-from gcsim.scenarios.links.plain import plain_link
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.links.section import LinkSection, changed_link
 from gcsim.scenarios.reading.checking import Section, check, dotted
 from gcsim.scenarios.reading.document import Document, Keys, read_file
+from gcsim.scenarios.sections.link import LinkSection, changed_link
+from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link

@@ -26,10 +26,10 @@ from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.moments.second_moments import Moments, Segment, second_moments
 from gcsim.traces.profile import Costs
-from gcsim.traces.tasks.losses import sample_losses
 from gcsim.traces.tasks.registry import Task
 
 

@@ -1,4 +1,4 @@
-"""How were the shipped traces made? `python -m gcsim.traces.storage.make_shipped FOLDER` repeats it.
+"""How were the shipped traces made? `python -m gcsim.traces.recording.make_shipped FOLDER`.
 
 On one thread: equal seeds give equal files on processors of one kind with the same versions, which
 the manifests name.

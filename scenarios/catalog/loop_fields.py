@@ -8,7 +8,7 @@ from typing import Annotated, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from gcsim.scenarios.reading.checking import Duration, Section, refuse
-from gcsim.scenarios.sections.types import Variation
+from gcsim.scenarios.reading.types import Variation
 from gcsim.simulator.training import Framework, Interference, SharedNode
 
 _Value = TypeVar("_Value", Framework, Interference, SharedNode)

@@ -19,7 +19,7 @@ from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement, Stated, read
 from gcsim.cli.app import app
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.reading.named_files import read_link
+from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
 

@@ -36,9 +36,9 @@ from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, PrivateAt
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.fields import TABLES, LinkFields, over
-from gcsim.scenarios.links.plain import link_facts, plain_link
 from gcsim.scenarios.links.rate_trace import read_traces
 from gcsim.scenarios.reading.checking import refuse
+from gcsim.scenarios.sections.link_text import link_facts, plain_link
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link
 
