@@ -76,7 +76,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference:
-    """How much longer what runs at the same time on a device takes (`steps/interference.py`)."""
+    """How much longer what runs at the same time on a device takes (`events/interference.py`)."""
 
     computation: Fraction = Fraction(0)
     """A computation beside a collective takes 1 + this times as long."""

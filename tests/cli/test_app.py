@@ -1,6 +1,6 @@
 """What the commands print, where, and with which exit code they end.
 
-The run itself is replaced: these tests are about the command line. `test_cli_process.py` starts
+The run itself is replaced: these tests are about the command line. `test_process.py` starts
 the program as a user does.
 """
 

@@ -30,7 +30,7 @@ from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure
 from tests.analysis.drawn import between, drawn
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 SCENARIO = """\
 name: small
 model: lenet
@@ -448,7 +448,7 @@ def slow(here: Path) -> dict[str, str]:
         "    tasks.run = run\n"
     )
     path = [str(here / "slowly"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join([*path, str(Path(__file__).resolve().parent.parent)])}
+    return {"PYTHONPATH": os.pathsep.join([*path, str(Path(__file__).resolve().parents[2])])}
 
 
 def test_a_sweep_that_was_killed_goes_on_and_loses_nothing(

@@ -1,7 +1,7 @@
 """Which recorded gradients come with gcsim? A folder each beside this file, found by its name.
 
 Four workers with 32 samples each, one iteration, stored in half precision: early, in the middle
-and late in a short training. `storage/make_shipped.py` made them.
+and late in a short training. `recording/make_shipped.py` made them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that are ready at the same instant the lower collective's goes first, then the l
 
     left = link.left(max(ready, left of the one before), nbytes)
 
-Source: alpha-beta links (Hockney 1994), as in `collectives/ring.py`.
+Source: alpha-beta links (Hockney 1994), as in `rings/recurrence.py`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ a message while it waits for it, before it waits for its own to leave; else as i
 | textbook       | one phase      | 1              | 1         | no        |
 | Gloo           | two phases     | all-reduce: segments | 2   | yes       |
 
-With links of its own this is the recurrence of `collectives/ring.py` and of Gloo's rings, event by
+With links of its own this is the recurrence of `rings/recurrence.py` and of Gloo's rings, event by
 event; `events/egress_queue.py` says what happens on links that two collectives share. Announcements
 occupy no
 link. Each collective has a thread of its own: the additions of two do not slow each other.

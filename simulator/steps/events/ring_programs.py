@@ -12,7 +12,7 @@ Everything else has no program, nor have Gloo's rings of two ranks, whose announ
 data on the one connection, nor those with nothing to send, nor anything where messages cost the
 hosts' processors (`host.py`): what two collectives need of them adds up, as when each runs alone.
 
-Source: `collectives/ring_allreduce.py`, `rings/allgather.py`, `rings/gloo_allreduce.py`,
+Source: `rings/allreduce.py`, `rings/allgather.py`, `rings/gloo_allreduce.py`,
 `rings/gloo_allgather.py`.
 """
 
