@@ -61,7 +61,9 @@ def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Pa
     }
     assert outcome.stdout == ""  # all of it is notes
     assert f"cluster.device={path}" in outcome.stderr
-    assert "framework: {reducer: {per_tensor: 20 us, per_bucket: 50 us" in outcome.stderr
+    assert "framework: {reducer: {per_tensor: 20 us, per_bucket: 50 us" in " ".join(
+        outcome.stderr.split()
+    )
 
 
 def test_a_name_may_be_given(asked: dict[str, Any], tmp_path: Path) -> None:

@@ -627,9 +627,9 @@ def test_the_examples_of_the_readme_run_as_they_stand(
     assert table is not None
     printed = table.group(1).splitlines()
     assert ended.stdout.splitlines()[: len(printed)] == printed
-    (tmp_path / "sweeps/sweep.py").write_text(example("python", "# sweeps/sweep.py"))
+    (tmp_path / "sweep.py").write_text(example("python", "# sweep.py"))
     script = subprocess.run(
-        [sys.executable, "sweeps/sweep.py"], cwd=tmp_path, env=environment, capture_output=True,
+        [sys.executable, "sweep.py"], cwd=tmp_path, env=environment, capture_output=True,
         text=True, timeout=120, check=False,
     )  # fmt: skip
     assert script.returncode == 0, script.stderr

@@ -1,4 +1,4 @@
-"""Which language models are shipped? A line each; `networks_*.py` build them.
+"""Which language models are shipped? A line each; `traces/networks/` builds them.
 
 The length of a sample decides its FLOPs, so it is the one at which a model is commonly trained
 and its rates are stated: 35 steps for Zaremba's LSTMs, 128 tokens for BERT, GPT-2's whole context
@@ -34,7 +34,7 @@ def _tokens(
     return ModelEntry(
         name=name or build.partition(":")[2],
         title=title,
-        build=f"gcsim.traces.networks_{build}",
+        build=f"gcsim.traces.networks.{build}",
         input_shape=(length,),
         classes=kinds,
         parameters=parameters,

@@ -1,4 +1,4 @@
-"""Which image models are shipped? A line each; `networks*.py` build them.
+"""Which image models are shipped? A line each; `traces/networks/` builds them.
 
 The weight of inner classifiers' losses: in GoogLeNet 0.3 (arXiv:1409.4842, section 5); in Inception
 V3 0.4, which its paper does not tell: from the authors' code (tensorflow/models,
@@ -57,12 +57,12 @@ _WIDE = "S. Zagoruyko, N. Komodakis, Wide residual networks, arXiv:1605.07146; w
 def _images(
     file: str, name: str, title: str, parameters: int, paper: str, **other: Any
 ) -> ModelEntry:
-    """The model that `name` in `networks<file>` builds; of ImageNet, where nothing else is said."""
+    """The model that `name` in `networks/<file>.py` builds; by default of ImageNet."""
     takes: dict[str, Any] = {"input_shape": _IMAGENET, "classes": 1000} | other
     return ModelEntry(
         name=name,
         title=title,
-        build=f"gcsim.traces.networks.small{file}:{name}",
+        build=f"gcsim.traces.networks.{file}:{name}",
         parameters=parameters,
         paper=paper,
         **takes,
@@ -75,35 +75,35 @@ def _cifar(file: str, name: str, title: str, parameters: int, paper: str) -> Mod
 
 # fmt: off
 VISION = (
-    _images("", "alexnet", "AlexNet, one tower", 61_100_840, _KRIZHEVSKY),
-    _images("", "lenet", "LeNet-5 (small: for quick trials)", 61_706, _LECUN,
+    _images("small", "alexnet", "AlexNet, one tower", 61_100_840, _KRIZHEVSKY),
+    _images("small", "lenet", "LeNet-5 (small: for quick trials)", 61_706, _LECUN,
             input_shape=(1, 32, 32), classes=10),
-    _images("_resnet", "resnet18", "ResNet-18 for ImageNet", 11_689_512, _RESNET_TV),
-    _images("_resnet", "resnet34", "ResNet-34 for ImageNet", 21_797_672, _RESNET_TV),
-    _images("_resnet", "resnet50", "ResNet-50 for ImageNet", 25_557_032, _RESNET_TV),
-    _images("_resnet", "resnet101", "ResNet-101 for ImageNet", 44_549_160, _RESNET_TV),
-    _images("_resnet", "resnet152", "ResNet-152 for ImageNet", 60_192_808, _RESNET_TV),
-    _cifar("_resnet", "resnet18_cifar10", "ResNet-18 for 32 x 32 images", 11_173_962, _RESNET_PC),
-    _cifar("_resnet", "resnet20_cifar10", "ResNet-20 for CIFAR", 269_722, _RESNET_42),
-    _cifar("_resnet", "resnet56_cifar10", "ResNet-56 for CIFAR", 853_018, _RESNET_42),
-    _cifar("_resnet", "resnet110_cifar10", "ResNet-110 for CIFAR", 1_727_962, _RESNET_42),
-    _images("_vgg", "vgg11", "VGG-11, without batch norm", 132_863_336, _VGG_TV),
-    _images("_vgg", "vgg16", "VGG-16, without batch norm", 138_357_544, _VGG_TV),
-    _images("_vgg", "vgg19", "VGG-19, without batch norm", 143_667_240, _VGG_TV),
-    _images("_googlenet", "googlenet", "GoogLeNet, without inner classifiers", 6_624_904,
+    _images("resnet", "resnet18", "ResNet-18 for ImageNet", 11_689_512, _RESNET_TV),
+    _images("resnet", "resnet34", "ResNet-34 for ImageNet", 21_797_672, _RESNET_TV),
+    _images("resnet", "resnet50", "ResNet-50 for ImageNet", 25_557_032, _RESNET_TV),
+    _images("resnet", "resnet101", "ResNet-101 for ImageNet", 44_549_160, _RESNET_TV),
+    _images("resnet", "resnet152", "ResNet-152 for ImageNet", 60_192_808, _RESNET_TV),
+    _cifar("resnet", "resnet18_cifar10", "ResNet-18 for 32 x 32 images", 11_173_962, _RESNET_PC),
+    _cifar("resnet", "resnet20_cifar10", "ResNet-20 for CIFAR", 269_722, _RESNET_42),
+    _cifar("resnet", "resnet56_cifar10", "ResNet-56 for CIFAR", 853_018, _RESNET_42),
+    _cifar("resnet", "resnet110_cifar10", "ResNet-110 for CIFAR", 1_727_962, _RESNET_42),
+    _images("vgg", "vgg11", "VGG-11, without batch norm", 132_863_336, _VGG_TV),
+    _images("vgg", "vgg16", "VGG-16, without batch norm", 138_357_544, _VGG_TV),
+    _images("vgg", "vgg19", "VGG-19, without batch norm", 143_667_240, _VGG_TV),
+    _images("googlenet", "googlenet", "GoogLeNet, without inner classifiers", 6_624_904,
             _GOOGLENET),
-    _images("_googlenet", "googlenet_aux", "GoogLeNet with two inner classifiers", 13_004_888,
+    _images("googlenet", "googlenet_aux", "GoogLeNet with two inner classifiers", 13_004_888,
             _GOOGLENET, auxiliary_weight=0.3),
-    _images("_inception", "inception_v3", "Inception V3, no inner classifier", 23_834_568,
+    _images("inception", "inception_v3", "Inception V3, no inner classifier", 23_834_568,
             _INCEPTION, input_shape=(3, 299, 299)),
-    _images("_inception", "inception_v3_aux", "Inception V3 with inner classifier", 27_161_264,
+    _images("inception", "inception_v3_aux", "Inception V3 with inner classifier", 27_161_264,
             _INCEPTION, input_shape=(3, 299, 299), auxiliary_weight=0.4),
-    _images("_densenet", "densenet121", "DenseNet-121 for ImageNet", 7_978_856, _DENSENET),
-    _images("_densenet", "densenet161", "DenseNet-161 for ImageNet", 28_681_000, _DENSENET),
-    _images("_mobilenet", "mobilenet_v2", "MobileNetV2, width 1", 3_504_872, _SANDLER),
-    _cifar("_vgg", "vgg16_bn_cifar10", "VGG-16 with batch norm for CIFAR", 14_728_266, _VGG_PC),
-    _cifar("_vgg", "vgg_like_cifar10", "VGG-like, with dropout, for CIFAR", 14_987_200, _TSUZUKU),
-    _cifar("_vgg", "vgg_narrow_cifar10", "VGG-like, narrow, for CIFAR", 59_500, _NARROW),
-    _cifar("_wide_resnet", "wrn28_10_cifar10", "Wide ResNet 28-10 for CIFAR", 36_479_194, _WIDE),
+    _images("densenet", "densenet121", "DenseNet-121 for ImageNet", 7_978_856, _DENSENET),
+    _images("densenet", "densenet161", "DenseNet-161 for ImageNet", 28_681_000, _DENSENET),
+    _images("mobilenet", "mobilenet_v2", "MobileNetV2, width 1", 3_504_872, _SANDLER),
+    _cifar("vgg", "vgg16_bn_cifar10", "VGG-16 with batch norm for CIFAR", 14_728_266, _VGG_PC),
+    _cifar("vgg", "vgg_like_cifar10", "VGG-like, with dropout, for CIFAR", 14_987_200, _TSUZUKU),
+    _cifar("vgg", "vgg_narrow_cifar10", "VGG-like, narrow, for CIFAR", 59_500, _NARROW),
+    _cifar("wide_resnet", "wrn28_10_cifar10", "Wide ResNet 28-10 for CIFAR", 36_479_194, _WIDE),
 )
 # fmt: on
