@@ -18,6 +18,10 @@ from gcsim.scenarios.load import load_scenario
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def block(language: str, first_line: str) -> str:
@@ -66,15 +70,34 @@ def test_the_compressor_of_the_readme_and_that_of_its_guide_pass_every_check(
 
 
 def test_no_placeholder_is_left() -> None:
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in PAGES:
         assert not re.search(r"@[A-Z]+@", page.read_text(encoding="utf-8")), page
 
 
-def test_files_that_it_links_to_exist() -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
-    assert len(targets) > 8
-    for target in targets:
-        assert (ROOT / target).is_file(), target
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[str]:
+    return re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8"))
+
+
+def test_what_pages_link_to_exists() -> None:
+    assert len(links(PAGES[0])) > 8
+    for page in PAGES:
+        for target in links(page):
+            path, _, anchor = target.partition("#")
+            found = (page.parent / path).resolve() if path else page
+            assert found.exists(), (page.name, target)
+            assert not anchor or anchor in anchors(found), (page.name, target)
+
+
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    named = {(index.parent / target).resolve() for target in links(index)}
+    assert {page for page in PAGES if page.parent != ROOT} - named == {index}
 
 
 def test_the_table_has_a_row_for_each_compressor_of_the_scenario() -> None:

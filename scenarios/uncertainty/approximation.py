@@ -9,7 +9,7 @@ where f is that step by itself (`one_rank.py`), the slowest rank's, with collect
 long as when all ranks enter together; the first and the last device of a node leave them apart, as
 they do as stated. Of each phase of a period one recorded step stands for all. What f leaves out
 (other skew, cores that are shared, what a random iteration brings) is in the exact factor, as if it
-were the same share in every world. `docs/model.md` has the error.
+were the same share in every world. `docs/model/uncertainty.md` has the error.
 
 - Kernels' prices are linear in a launch's time and in the reciprocals of the rates.
 - Forward and backward take a share longer or shorter.

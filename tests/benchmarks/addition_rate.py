@@ -1,4 +1,4 @@
-"""At what rate does one thread add what it has received to its own? The figures of docs/model.md.
+"""At what rate does one thread add what it has received? For docs/model/collectives.md.
 
 python tests/benchmarks/addition_rate.py
 

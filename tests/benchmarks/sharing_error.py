@@ -1,4 +1,4 @@
-"""How far is counting messages from the fluid they are, and what does each cost? For docs/model.md.
+"""How far is counting messages from a fluid, and what does each cost? docs/model/sharing.md.
 
     python tests/benchmarks/sharing_error.py       # Markdown; a minute
 

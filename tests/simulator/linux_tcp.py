@@ -6,7 +6,7 @@ Two network namespaces, a TUN device in each, and between them a forwarder that 
 for half a round trip and drops packets of the data at random. One connection, with the machine's
 congestion control; each message is answered by one byte, the next begins 20 ms later. Printed: the
 mean delay over what the fastest tenth takes, and which share is later than 150 ms. What it was
-compared with: docs/model.md.
+compared with: docs/model/losses.md.
 """
 
 from __future__ import annotations

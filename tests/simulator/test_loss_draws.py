@@ -429,11 +429,11 @@ def test_delays_of_wild_links_are_finite_and_at_most_a_day() -> None:
                 assert found.max() <= day
 
 
-# ---- what docs/model.md says
+# ---- what docs/model/losses.md says
 
 
 def test_the_page_compares_sampled_and_capped_losses_as_they_are() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "model" / "losses.md").read_text(encoding="utf-8")
     _, table = page.split("| link, round trip | losses |", 1)
     rows = table.split("\n\n", 1)[0].splitlines()[2:]
     assert len(rows) == 9

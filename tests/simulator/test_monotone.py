@@ -1,6 +1,6 @@
 """Is training never slower on a faster device? Prices: always. Iterations: but for the order.
 
-What `docs/model.md` says of the ends of a device's ranges rests on these.
+What `docs/model/uncertainty.md` says of the ends of a device's ranges rests on these.
 """
 
 from __future__ import annotations
