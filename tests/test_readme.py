@@ -25,7 +25,9 @@ PAGES = [
 
 
 def block(language: str, first_line: str) -> str:
-    found = re.search(rf"```{language}\n({re.escape(first_line)}.*?)```", README, re.DOTALL)
+    """Of the README, or of the page of scenarios."""
+    pages = README + (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
+    found = re.search(rf"```{language}\n({re.escape(first_line)}.*?)```", pages, re.DOTALL)
     assert found is not None
     return found.group(1)
 

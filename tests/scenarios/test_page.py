@@ -16,7 +16,7 @@ from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.training import TrainingSection
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
-WHOLE, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+WHOLE, _, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_whole_file_loads_without_a_warning(
