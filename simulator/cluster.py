@@ -51,19 +51,6 @@ AllGatherAlgorithm = Literal[
 PushPullAlgorithm = Literal["auto", "parameter_server", "alltoall_allgather", "all_gather"]
 Servers = int | Literal["per_node"] | None
 
-Sharing = Literal["counted", "fluid"]
-IN_ROUNDS: frozenset[AllReduceAlgorithm | AllGatherAlgorithm] = frozenset(
-    {
-        "halving_doubling",
-        "recursive_doubling",
-        "binomial_tree",
-        "alltoall_allgather",
-        "bruck",
-        "gather_broadcast",
-    }
-)
-"""Algorithms made of rounds of messages, as all-to-alls and merges are (`Collectives.sharing`)."""
-
 _ONE = Fraction(1)
 
 
@@ -95,11 +82,6 @@ class Collectives:
     host_staging: bool | None = None
     """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
     collective; None: as the transport does (Gloo does)."""
-
-    sharing: Sharing = "counted"
-    """How messages of collectives made of rounds share cards, buses, uplinks and the air. counted:
-    each has its share among the messages of its round, whenever they start; fluid: max-min fairly
-    among all that cross it at the same time."""
 
     ring_over_tree: Fraction = _ONE
     """What NCCL's tuner predicts of a ring, times this, is held against what it predicts of a tree;
@@ -194,15 +176,6 @@ class Cluster:
         if chosen.server_hosts == "dedicated" and chosen.server_network is not None:
             own.append(chosen.server_network)
         return tuple(own)
-
-    @property
-    def messages_meet(self) -> bool:
-        """Whether any two messages of a collective can be on one link at a time.
-
-        Two ranks have one message each way, which meet on a half-duplex medium or bus only.
-        """
-        one_medium = self.network.shared if self.nodes > 1 else self.shared_bus
-        return self.workers > 2 or (self.workers == 2 and one_medium)
 
     @property
     def at_grouped_rates(self) -> Cluster:

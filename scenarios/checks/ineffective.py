@@ -17,7 +17,7 @@ from gcsim.scenarios.sections.cluster import CollectivesSection
 from gcsim.scenarios.sections.file import DdpSection, ScenarioFile
 from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
 from gcsim.scenarios.sections.training import TrainingSection
-from gcsim.simulator.cluster import IN_ROUNDS, Cluster, Collectives
+from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.training import Training
 
 FEWEST = 10
@@ -33,7 +33,6 @@ def idle(
         [
             *_algorithms(document, cluster.collectives),
             *_servers(document, cluster.collectives),
-            *_sharing(document, cluster),
             *_topology(document, cluster),
             *idle_processors(document, cluster, training),
             *_buckets(document, file),
@@ -74,25 +73,6 @@ def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
         why = ": the servers live on the nodes and use their cards"
         hint = "write servers: dedicated"
         yield said(document, (*_COLLECTIVES, "server_network"), why, hint)
-
-
-def _sharing(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    chosen, way = cluster.collectives, (*_COLLECTIVES, "sharing")
-    if chosen.sharing == "counted":
-        return
-    if not cluster.messages_meet:
-        why = ": messages of so few workers never meet on a link"
-        yield said(document, way, why, "set cluster.nodes", value=chosen.sharing)
-        return
-    algorithms = {chosen.all_reduce, chosen.all_gather}
-    of_mpich = chosen.transport == "mpich" and "auto" in algorithms
-    if algorithms.isdisjoint(IN_ROUNDS) and not of_mpich:
-        why = (
-            f" but on all-to-alls and merges: all_reduce {chosen.all_reduce!r} and all_gather "
-            f"{chosen.all_gather!r} ({chosen.transport}) are not made of rounds"
-        )
-        hint = "name algorithms of rounds, such as halving_doubling and bruck, or leave it out"
-        yield said(document, way, why, hint, value=chosen.sharing)
 
 
 def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:

@@ -90,7 +90,6 @@ def _collectives(section: CollectivesSection) -> Collectives:
         server_hosts="dedicated" if servers is not None and servers.dedicated else "nodes",
         server_network=None if network is None else build_link(network, section.transport),
         host_staging=section.host_staging,
-        sharing=section.sharing,
         ring_over_tree_range=_NEAR if tuned else None,
         grouped=grouped,
         grouped_range=grouped_range,

@@ -37,7 +37,6 @@ from gcsim.simulator.cluster import (
     AllReduceAlgorithm,
     LibraryName,
     PushPullAlgorithm,
-    Sharing,
     TransportName,
 )
 from gcsim.simulator.devices.device import Device
@@ -138,7 +137,6 @@ class CollectivesSection(Section):
     ] = None
     server_network: AnyLink | None = None
     host_staging: bool | None = None
-    sharing: Sharing = "counted"
 
 
 class RacksSection(Section):

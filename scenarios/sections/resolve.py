@@ -152,7 +152,6 @@ def _collectives(scenario: Scenario) -> dict[str, Any]:
         "all_gather": chosen.all_gather,
         "pipeline_block": units.exact(chosen.pipeline_block, "size"),
         "push_pull": chosen.push_pull,
-        "sharing": chosen.sharing,
     }
     if chosen.servers is not None:
         entries["servers"] = _servers(chosen)

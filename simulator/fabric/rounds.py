@@ -20,13 +20,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from gcsim.errors import InternalError
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
-from gcsim.simulator.cluster import Cluster, Racks, Sharing
+from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
 from gcsim.simulator.fabric.round_paths import Framing, RoundPaths
-from gcsim.simulator.fabric.shared_paths import SharedPaths
 from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64
@@ -57,13 +55,8 @@ class Fabric:
         racks: Racks | None = None,
         shared_bus: bool = False,
         framing: Framing | None = None,
-        sharing: Sharing = "counted",
     ) -> None:
-        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each.
-
-        `sharing`: how messages of collectives of rounds share what they cross (`rounds.py`).
-        """
-        self.sharing = sharing
+        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each."""
         self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
@@ -74,8 +67,7 @@ class Fabric:
             "racks": racks,
             "shared_bus": shared_bus,
         }
-        self._framing = framing or Framing()
-        self._paths = RoundPaths(**self._of, framing=self._framing)
+        self._paths = RoundPaths(**self._of, framing=framing or Framing())
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
         self._prepared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -91,19 +83,13 @@ class Fabric:
             buses=[cluster.intra_node],
             racks=cluster.racks,
             shared_bus=cluster.shared_bus,
-            sharing=cluster.collectives.sharing,
         )
-
-    @property
-    def fluid(self) -> bool:
-        """Messages share what they cross while they cross it, whatever round they are of."""
-        return self.sharing == "fluid"
 
     @property
     def flat(self) -> bool:
         """Every message of a round in which each rank sends and receives one sees the same link,
         and nobody else's matter."""
-        return self._paths.flat and not self.fluid
+        return self._paths.flat
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
         """The cards of the two ranks of a message, where these are all that it sees.
@@ -116,11 +102,7 @@ class Fabric:
 
     def framed(self, framing: Framing) -> Fabric:
         """The same links under a protocol."""
-        return Fabric(**self._of, framing=framing, sharing=self.sharing)
-
-    def crossed(self) -> SharedPaths:
-        """What messages cross, to be filled with those of one collective."""
-        return SharedPaths(**self._of, framing=self._framing)
+        return Fabric(**self._of, framing=framing)
 
     @property
     def nbytes(self) -> int:
@@ -166,11 +148,8 @@ class Fabric:
 
         Each rank sends and receives at most one message, and is ready when its own has left and
         the other has arrived and been reduced (`gamma` seconds a byte). `nbytes` is one size for
-        all messages or one each; they are number `message` of their senders. `InternalError` where
-        they share by more than counting.
+        all messages or one each; they are number `message` of their senders.
         """
-        if self.fluid:
-            raise InternalError("a fluid knows no single rounds")
         hops = self._paths.hops(senders, receivers)
         start = ready[senders]
         left = hops.left(start, nbytes) if hops.timed else start + hops.busy(nbytes)

@@ -24,13 +24,7 @@ from typing import Any
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.sharing.flows import share_several_links
 from gcsim.simulator.sharing.incast import share_single_links
-from gcsim.simulator.sharing.levels import filled
 from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, never_less
-
-
-def max_min_rates(flows: Sequence[FlowClass], capacities: Mapping[Any, Fraction]) -> list[Fraction]:
-    """The rate of one flow of each class; `capacities` by class of links."""
-    return filled([dict(flow.loads) for flow in flows], dict(capacities))
 
 
 def share_fairly(

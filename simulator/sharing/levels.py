@@ -16,7 +16,7 @@ Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -105,65 +105,24 @@ class Crossings:
 
 def filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> list[Fraction]:
     """The rate of one flow of each class, given its loads: exact progressive filling."""
-    on: dict[Any, list[int]] = {}
     load: dict[Any, int] = {}
-    for place, flow in enumerate(flows):
+    for flow in flows:
         for link, count in flow.items():
-            on.setdefault(link, []).append(place)
             load[link] = load.get(link, 0) + count
-    room = {link: capacities[link].as_integer_ratio() for link in load}
+    room, rising = dict(capacities), set(range(len(flows)))
     rates = [Fraction(0)] * len(flows)
-    for over, under, fixed in progressive_filling(
-        on, [tuple(flow.items()) for flow in flows], load, room
-    ):
-        for place in fixed:
-            rates[place] = Fraction(over, under)
-    return rates
-
-
-def progressive_filling(
-    on: Mapping[Any, Iterable[int]] | Sequence[Iterable[int]],
-    loads: Sequence[tuple[tuple[Any, int], ...]],
-    load: dict[Any, int],
-    room: dict[Any, tuple[int, int]],
-) -> Iterator[tuple[int, int, list[int]]]:
-    """Exact progressive filling, level by level: a rate as a fraction, and whom it is for.
-
-    `on[link]` are the classes of flows on a link, `loads[flow]` the links of a class and the number
-    of its flows on each, `load` the number of all on each link, `room` its capacity as a fraction.
-    Uses up `load` and `room`.
-    """
-    done: set[int] = set()
     while load:
-        over, under, tight = 1, 0, list[Any]()
-        for link, flows in load.items():
-            left, scale = room[link]
-            mine, least = left * under, over * scale * flows
-            if mine < least:
-                over, under, tight = left, scale * flows, [link]
-            elif mine == least:
-                tight.append(link)
-        common = gcd(over, under)
-        over, under = over // common, under // common
-        fixed = []
-        taken: dict[Any, int] = {}
-        for link in tight:
-            for flow in on[link]:
-                if flow not in done:
-                    done.add(flow)
-                    fixed.append(flow)
-                    for other, count in loads[flow]:
-                        taken[other] = taken.get(other, 0) + count
-        yield over, under, fixed
-        for link, flows in taken.items():
-            load[link] -= flows
-            if not load[link]:
-                del load[link]
-            else:
-                left, scale = room[link]
-                left, scale = left * under - flows * over * scale, scale * under
-                common = gcd(left, scale)
-                room[link] = left // common, scale // common
+        rate = min(room[link] / count for link, count in load.items())
+        full = {link for link, count in load.items() if room[link] == rate * count}
+        fixed = {place for place in rising if not full.isdisjoint(flows[place])}
+        rising -= fixed
+        for place in fixed:
+            rates[place] = rate
+            for link, count in flows[place].items():
+                room[link] -= rate * count
+                load[link] -= count
+        load = {link: count for link, count in load.items() if count}
+    return rates
 
 
 def _exact_shares(

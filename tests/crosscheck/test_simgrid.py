@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.cluster import Racks, Sharing
+from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     PIPELINE,
@@ -145,7 +145,7 @@ SHARED = simgrid.Shared(
 )
 
 
-def shared(ranks: int, sharing: Sharing) -> Fabric:
+def shared(ranks: int) -> Fabric:
     card, bus, uplink = (
         Link(name=name, bandwidth=Fraction(rate, 8), latency=Fraction(str(latency)))
         for name, rate, latency in (
@@ -160,36 +160,31 @@ def shared(ranks: int, sharing: Sharing) -> Fabric:
         cards=[card],
         buses=[bus],
         racks=Racks(nodes=SHARED.rack, uplink=uplink),
-        sharing=sharing,
     )
 
 
 @pytest.mark.parametrize("operation", ["halving_doubling", "pairwise"])
 @pytest.mark.parametrize("most_us", [0, 1000, 10_000, 100_000])
 @pytest.mark.parametrize("ranks", [8, 16, 32])
-def test_messages_share_cards_and_uplinks_while_they_cross_them(
-    program: Path, operation: str, ranks: int, most_us: int, capsys: pytest.CaptureFixture[str]
+def test_messages_share_cards_and_uplinks_by_number(
+    program: Path, operation: str, ranks: int, most_us: int
 ) -> None:
-    """Two ranks behind each card, racks of two nodes; every rank's end, not only the last one's."""
+    """Two ranks behind each card, racks of two nodes, entries up to 0.1 s apart.
+
+    SimGrid shares while messages cross; shares by number let the last rank end 11 % too early at
+    most, and 0.7 % too late (docs/model.md).
+    """
     nbytes = ranks * 1_000_000
     enters_us = np.random.default_rng(ranks).integers(0, most_us + 1, ranks).tolist()
     theirs = simgrid.simulate(
         program, operation, [nbytes] * ranks, enters_us=enters_us, shared=SHARED
     ).ends_s
     entry = np.array(enters_us, dtype=np.int64) * (PS_PER_SECOND // 10**6)
-
-    def ours(sharing: Sharing) -> list[float]:
-        fabric = shared(ranks, sharing)
-        if operation == "pairwise":
-            exits = pairwise_alltoall(entry, [nbytes] * ranks, fabric)
-        else:
-            exits = halving_doubling_allreduce(entry, nbytes, fabric)
-        return [int(time) / PS_PER_SECOND for time in exits]
-
-    assert ours("fluid") == pytest.approx(theirs, abs=BOUND * max(theirs))
-    off = max(ours("counted")) / max(theirs) - 1
-    with capsys.disabled():
-        print(f" {operation}, {ranks} ranks, {most_us} us: counted {off:+.1%}")
+    if operation == "pairwise":
+        exits = pairwise_alltoall(entry, [nbytes] * ranks, shared(ranks))
+    else:
+        exits = halving_doubling_allreduce(entry, nbytes, shared(ranks))
+    assert -0.115 < seconds(exits) / max(theirs) - 1 < 0.0075
 
 
 def test_the_check_would_notice_one_step_too_many(program: Path) -> None:

@@ -24,7 +24,6 @@ from gcsim.simulator.sharing import levels as fluid_levels
 from gcsim.simulator.sharing.fair import (
     Transfer,
     concurrent_transfers,
-    max_min_rates,
     share_fairly,
 )
 from gcsim.simulator.sharing.levels import Crossings
@@ -178,7 +177,6 @@ def test_levels_are_max_min_fair_also_with_shares_that_are_almost_equal(
     limits = {link: Fraction(capacity) for link, capacity in enumerate(capacities)}
     found = rates_of(singles, dict(limits))
     assert rates == [found[flow] for flow in singles]
-    assert max_min_rates(flows[::2], limits) == rates
 
 
 @pytest.mark.parametrize("apart", [0, 1, 5, 10**4])
@@ -188,12 +186,6 @@ def test_links_whose_shares_are_almost_equal_are_not_taken_for_equal(apart: int)
     levels = crossings.levels(np.arange(3), [3 * 10**9, 3 * 10**9 + apart])
     rates = [Fraction(levels.shares[level], levels.scale) for level in levels.level]
     assert rates == [10**9, 10**9 + Fraction(apart, 2), 10**9]
-
-
-def test_max_min_rates_on_two_links_are_those_worked_by_hand() -> None:
-    # a and b share link 1 (capacity 10); b and c share link 2 (capacity 4): b = c = 2, a = 8
-    flows = [FlowClass(1, {1: 1}), FlowClass(1, {1: 1, 2: 1}), FlowClass(1, {2: 1})]
-    assert max_min_rates(flows, {1: Fraction(10), 2: Fraction(4)}) == [8, 2, 2]
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=6))

@@ -1,49 +1,38 @@
-"""Do collectives of rounds share what their messages cross as a simulation of every message says?
+"""Where do shares by number agree with messages that share what they cross while they cross it?
 
-The programs of the ranks are those of `test_logarithmic_collectives.py`; here their messages are
-flows on a medium (`fluid_oracle.Medium`) that finds all rates anew at every event. Comparisons are
-`==` in picoseconds.
+The engine gives each message of a round its share by number (`fabric/round_paths.py`). Here the
+programs of the ranks are those of `test_logarithmic_collectives.py`, but their messages are flows
+on a medium (`fluid_oracle.Medium`) that share max-min fairly with all that cross it at the same
+time, of whatever round; all rates are found anew at every event. Where nobody meets anybody, or
+all meet in step, the two are `==` in picoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import simpy
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.cluster import Cluster, Collectives, Racks, Sharing
+from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rounds import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
 )
-from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
-    recursive_doubling_allreduce,
-)
-from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.fabric import round_paths
-from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Link, Loss, RateTrace, SizeFactor
 from gcsim.simulator.network.paths import inward, outward, path, through
-from gcsim.simulator.sharing.local import LocalFlows
-from gcsim.simulator.sharing.model import Capacity, FlowClass
 from tests.simulator.fluid_oracle import Medium, Rate, begins
-from tests.simulator.test_fair_sharing import networks, simulated
 from tests.simulator.test_logarithmic_collectives import (
     ALGORITHMS,
     BUS,
@@ -51,7 +40,6 @@ from tests.simulator.test_logarithmic_collectives import (
     POOL,
     PS,
     RANDOM,
-    SKEWS,
     TIMED,
     Algorithm,
     Case,
@@ -59,33 +47,14 @@ from tests.simulator.test_logarithmic_collectives import (
     Rank,
     Wait,
     World,
+    around,
     down_the_tree,
     even,
+    gather,
     own_block,
     own_vector,
     times,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FluidCase(Case):
-    """One collective on one cluster, whose messages are a fluid."""
-
-    @property
-    def fabric(self) -> Fabric:
-        return Fabric(
-            nodes=len(self.cards),
-            devices=self.p // len(self.cards),
-            cards=self.cards,
-            buses=self.buses,
-            racks=self.racks,
-            shared_bus=self.shared_bus,
-            sharing="fluid",
-        )
-
-    @property
-    def counted(self) -> Case:
-        return Case(**{name: getattr(self, name) for name in Case.__dataclass_fields__})
 
 
 class FluidWorld(World):
@@ -275,12 +244,6 @@ FLUID = {
 every = pytest.mark.parametrize("name", FLUID)
 
 
-def check(name: str, case: FluidCase) -> FluidWorld:
-    world = FluidWorld(case, FLUID[name])
-    assert FLUID[name].kernel(case).tolist() == world.exits
-    return world
-
-
 CAPPED = replace(
     POOL[0], loss=Loss(rate=Fraction(1, 1000), model="capped", timeout=200 * PS), latency=9 * PS
 )
@@ -296,7 +259,7 @@ clock = st.integers(0, 40) | st.integers(0, 400)
 
 
 @st.composite
-def small(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> FluidCase:
+def small(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Case:
     """2 to 9 ranks, one to three devices a node."""
     nodes, devices = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)]))
     p, alike = nodes * devices, draw(st.booleans())
@@ -307,7 +270,7 @@ def small(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> FluidCase:
     racks = None
     if draw(st.booleans()):
         racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(POOL)))
-    return FluidCase(
+    return Case(
         entry=draw(st.lists(clock, min_size=p, max_size=p)),
         cards=[cards[0]] * nodes if alike else cards,
         buses=[buses[0]] * nodes if alike else buses,
@@ -322,55 +285,10 @@ def small(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> FluidCase:
 
 
 @every
-@given(case=small())
-@settings(max_examples=12, deadline=None)
-def test_any_small_collective_is_the_simulation(name: str, case: FluidCase) -> None:
-    check(name, case)
-
-
-@every
-@given(case=small(pool=[*RANDOM, CAPPED, CALIBRATED]))
-@settings(max_examples=6, deadline=None)
-def test_with_delays_losses_and_factors_it_is_the_simulation(name: str, case: FluidCase) -> None:
-    check(name, case)
-
-
-@every
-@given(case=small(pool=TIMED))
-@settings(max_examples=5, deadline=None)
-def test_on_links_that_change_it_is_the_simulation(name: str, case: FluidCase) -> None:
-    check(name, case)
-
-
-@pytest.mark.long
-@every
-@given(case=small(pool=[*POOL, *RANDOM, *TIMED, CAPPED, CALIBRATED]))
-@settings(max_examples=40, deadline=None)
-def test_on_links_of_all_kinds_it_is_the_simulation(name: str, case: FluidCase) -> None:
-    check(name, case)
-
-
-@every
-@pytest.mark.parametrize("skew", ["none", "one late", "descending"])
-def test_eight_ranks_on_real_links_are_the_simulation(name: str, skew: str) -> None:
-    case = FluidCase(
-        entry=[SKEWS[skew](29 if rank == 3 else rank) for rank in range(8)],
-        cards=[NETWORK] * 4,
-        buses=[BUS] * 4,
-        sizes=[37 * ((7919 * rank) % 1009) for rank in range(8)],
-        elements=1_000_003,
-        element=4,
-        gamma=Fraction(25, 10**12),
-        racks=Racks(nodes=2, uplink=NETWORK),
-    )
-    check(name, case)
-
-
-@every
 @given(case=small(pool=[*POOL, *RANDOM, *TIMED, CAPPED, CALIBRATED]))
 @settings(max_examples=12, deadline=None)
 def test_messages_that_share_nothing_take_what_they_take_when_counted(
-    name: str, case: FluidCase
+    name: str, case: Case
 ) -> None:
     # Two ranks: each has at most one message under way, and nobody else has any.
     case = replace(case, cards=[replace(card, shared=False) for card in case.cards])
@@ -379,14 +297,14 @@ def test_messages_that_share_nothing_take_what_they_take_when_counted(
     two = replace(one, cards=case.cards[:2], buses=case.buses[:2])
     one = replace(one, racks=None, shared_bus=False)
     for pair in (one, two) if len(two.cards) == 2 else (one,):
-        assert (FLUID[name].kernel(pair) == FLUID[name].kernel(pair.counted)).all()
+        assert FluidWorld(pair, FLUID[name]).exits == FLUID[name].kernel(pair).tolist()
 
 
 @every
 @given(case=small())
 @settings(max_examples=6, deadline=None)
 def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
-    name: str, case: FluidCase
+    name: str, case: Case
 ) -> None:
     # Ranks of a node of their own, far apart in time or in step: the media say who met whom.
     case = replace(
@@ -398,13 +316,13 @@ def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
         shared_bus=False,
     )
     world = FluidWorld(case, FLUID[name])
-    counted = World(case.counted, FLUID[name])
+    counted = World(case, FLUID[name])
     alone = max(world.medium.most.values(), default=0) <= 1
     by_round = {place for place, number in counted.crowd.items() if number > 1}
     alone = alone and not {place for place in by_round if place[1] != "air"}
     event(f"nobody meets anybody: {alone}")
     if alone and not case.cards[0].shared:
-        assert (FLUID[name].kernel(case) == FLUID[name].kernel(case.counted)).all()
+        assert world.exits == FLUID[name].kernel(case).tolist()
 
 
 @pytest.mark.parametrize(
@@ -416,7 +334,7 @@ def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
 )
 def test_equal_ranks_in_step_share_by_number(name: str, devices: int) -> None:
     """All messages of a round start and end together, so that shares do not change."""
-    case = FluidCase(
+    case = Case(
         entry=[5] * 8,
         cards=[NETWORK] * (8 // devices),
         buses=[BUS] * (8 // devices),
@@ -424,65 +342,12 @@ def test_equal_ranks_in_step_share_by_number(name: str, devices: int) -> None:
         elements=8 * 1500,
         element=4,
     )
-    assert (FLUID[name].kernel(case) == FLUID[name].kernel(case.counted)).all()
-
-
-@every
-@given(case=small(pool=[*POOL, *RANDOM]), late=st.integers(0, 10**9))
-@settings(max_examples=6, deadline=None)
-def test_times_shift_with_the_entries(name: str, case: FluidCase, late: int) -> None:
-    base = FLUID[name].kernel(case)
-    shifted = FLUID[name].kernel(replace(case, entry=[time + late for time in case.entry]))
-    assert (shifted == base + late).all()
-
-
-@every
-@given(case=small(pool=[*POOL, *RANDOM, CALIBRATED]))
-@settings(max_examples=8, deadline=None)
-def test_nobody_is_faster_than_with_everything_for_itself(name: str, case: FluidCase) -> None:
-    case = replace(case, cards=[replace(card, shared=False) for card in case.cards])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(round_paths, "_crowd", np.ones_like)
-        alone = FLUID[name].kernel(case.counted)
-    assert (FLUID[name].kernel(case) >= alone).all()
-
-
-SHARINGS: tuple[Sharing, ...] = ("fluid", "counted")
+    assert FluidWorld(case, FLUID[name]).exits == FLUID[name].kernel(case).tolist()
 
 
 def plain(rate: int) -> Link:
     """`rate` bytes a nanosecond, without latency."""
     return Link(name=f"{rate}", bandwidth=Fraction(10**9 * rate), latency=Fraction(0))
-
-
-def star(*rates: int) -> Fabric:
-    cards = [plain(rate) for rate in rates]
-    return Fabric(nodes=len(cards), devices=1, cards=cards, buses=[BUS], sharing="fluid")
-
-
-def test_a_faster_card_may_end_everything_later() -> None:
-    """Max-min fairness is not monotone. Card 1 twice as fast, as it would be bought:
-
-    Rank 1's vector reaches rank 0 sooner, both go on to ranks 3 and 2 sooner - and meet at cards in
-    what they missed before.
-    """
-    entry = times([0] * 4)
-    slow = recursive_doubling_allreduce(entry, 4000, star(2, 1, 1, 2))
-    fast = recursive_doubling_allreduce(entry, 4000, star(2, 2, 1, 2))
-    assert slow.tolist() == [8 * 10**6] * 4
-    assert fast.tolist() == [10 * 10**6, 8 * 10**6, 10 * 10**6, 8 * 10**6]
-
-
-def test_a_late_rank_may_let_everybody_leave_sooner() -> None:
-    # Early, rank 0 sends to rank 1 while rank 2's late message comes, and so on; late, all three
-    # steps are in step.
-    def leave(entry: list[int]) -> list[int]:
-        parts = [6000] * 3
-        exits = pairwise_alltoall.pairwise_alltoall(times(entry), parts, star(2, 2, 2))
-        return [int(time) for time in exits]
-
-    assert leave([0, 0, 10**6]) == [4 * 10**6] * 3
-    assert leave([10**6, 0, 10**6]) == [3 * 10**6] * 3
 
 
 def test_messages_of_two_rounds_meet_at_a_card() -> None:
@@ -493,81 +358,13 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
     its second message to 2, whose card in 0 -> 2 still needs for 500 bytes: both get half until
     2000, when 0 -> 2 is through and 500 are left of the other, which ends at 2500.
     """
-    exits = ALGORITHMS["Bruck"].kernel(
-        FluidCase(entry=[500_000, 0, 0], cards=[plain(1)] * 3, buses=[BUS] * 3, sizes=[1000] * 3)
-    )
+    case = Case(entry=[500_000, 0, 0], cards=[plain(1)] * 3, buses=[BUS] * 3, sizes=[1000] * 3)
     # Rank 0 had 1 -> 0 at 1000, its own is through at 2000, and its second goes to 1, 2000-3000;
     # rank 2 sends its second to 0 from 2000 on, when 0 -> 2 has arrived.
-    assert exits.tolist() == [3_000_000, 3_000_000, 3_000_000]
-
-
-@given(network=networks())
-@settings(max_examples=40, deadline=None)
-def test_flows_by_place_are_the_simulation(
-    network: tuple[list[int], list[FlowClass], dict[str, Capacity]],
-) -> None:
-    starts, flows, capacities = network
-    ends, last = [-1] * len(flows), len(flows) - 1
-
-    def ended(place: int, time: int) -> Mapping[int, int]:
-        ends[place] = time
-        return {last: time - starts[-1]} if place == 0 and starts[-1] < 0 else {}
-
-    local = LocalFlows(flows, capacities, [None] * len(flows))
-    first = {place: start for place, start in enumerate(starts) if start >= 0}
-    for _ in range(2):  # nothing is left of the first run
-        local.run(first, ended)
-        assert ends == simulated(starts, flows, capacities)
-
-
-def test_halves_go_to_the_even_sum_of_what_was_before_and_the_duration() -> None:
-    half = Fraction(2 * 10**12)  # a byte takes half a picosecond
-    flows = [FlowClass(nbytes, {"link": 1}) for nbytes in (5, 7, 4)]
-    ends: dict[int, int] = {}
-
-    def run(before: Fraction, start: int) -> list[int]:
-        found = []
-        for place in range(3):
-            local = LocalFlows(flows, {"link": half}, [before] * 3)
-            local.run({place: start}, lambda place, time: ends.update({place: time}) or {})
-            found.append(ends[place] - start)
-        return found
-
-    assert run(Fraction(0), 3) == [2, 4, 2]  # 2.5, 3.5, 2
-    assert run(Fraction(1), 3) == [3, 3, 2]  # 3.5 and 4.5, less 1
-    assert run(Fraction(1, 2), 0) == [3, 4, 2]  # 3, 4, 2.5, less nothing
-
-
-def test_flows_that_start_in_the_past_or_never_end_are_refused() -> None:
-    flows, capacities = [FlowClass(10, {"a": 1})] * 2, {"a": Fraction(10**12)}
-    local = LocalFlows(flows, capacities, [None] * 2)
-    with pytest.raises(InternalError, match="in the past"):
-        local.run({0: 5}, lambda place, _: {} if place else {1: 3})
-
-
-@every
-def test_one_rank_alone_leaves_at_once_and_no_time_is_beyond_the_clock(name: str) -> None:
-    case = FluidCase(entry=[42], cards=[NETWORK], buses=[BUS], sizes=[10**9], elements=10**9)
-    assert FLUID[name].kernel(case).tolist() == [42]
-    if name == "tree merge":
-        return  # of 17 bytes
-    slow = replace(NETWORK, bandwidth=Fraction(1, 10))
-    case = replace(case, entry=[0] * 4, cards=[slow] * 4, buses=[slow] * 4, sizes=[10**9] * 4)
-    with pytest.raises(InputError, match="clock"):
-        FLUID[name].kernel(case)
-
-
-def test_a_cluster_says_how_its_messages_share() -> None:
-    record = CollectiveRecord(kind="all_reduce", sent=(4000,) * 4)
-    cards = {0: plain(2), 1: plain(2), 2: plain(1), 3: plain(2)}
-    of = replace(ANY, nodes=4, network=plain(1), cards=cards)
-    exits = {}
-    for sharing in ("counted", "fluid"):
-        chosen = Collectives(transport="custom", all_reduce="recursive_doubling", sharing=sharing)
-        exits[sharing] = carry_out(record, times([0] * 4), replace(of, collectives=chosen)).max()
-    assert exits == {"counted": 8 * 10**6, "fluid": 10 * 10**6}
-    with pytest.raises(InternalError, match="rounds"):
-        star(1, 1).exchange(times([0, 0]), times([0]), times([1]), 1)
+    assert FluidWorld(case, FLUID["Bruck"]).exits == [3_000_000] * 3
+    # By number, 1 -> 2 has rank 2's card to itself: no other message of its round goes there. All
+    # second messages take 1000 from when their senders are ready, the last at 1500.
+    assert FLUID["Bruck"].kernel(case).tolist() == [2_500_000] * 3
 
 
 @given(
@@ -577,29 +374,17 @@ def test_a_cluster_says_how_its_messages_share() -> None:
     devices=st.sampled_from([2, 3, 4, 6]),
     racks=st.sampled_from([None, Racks(nodes=1, uplink=POOL[2]), Racks(nodes=2, uplink=POOL[1])]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     entry: list[int], sizes: list[int], links: list[Link], devices: int, racks: Racks | None
 ) -> None:
     """Several devices a node: one hop out and one in on each card and on each rack's uplink."""
     nodes = 12 // devices
-    exits = []
-    for sharing in SHARINGS:
-        fabric = Fabric(
-            nodes=nodes,
-            devices=devices,
-            cards=links[:nodes],
-            buses=links[:1],
-            racks=racks,
-            sharing=sharing,
-        )
-        ring, rank = Rounds(fabric), fabric.everyone
-        for step in range(11):
-            ring.exchange(rank, (rank + 1) % 12, times(sizes)[(rank - step) % 12])
-        exits.append(ring.carry_out(times(entry)).tolist())
-    fluid, counted = exits
-    assert fluid == counted
-    hops = Fabric(
-        nodes=nodes, devices=devices, cards=links[:nodes], buses=links[:1], racks=racks
-    ).ring_links()
-    assert counted == ring_allgather(times(entry), sizes, hops).tolist()
+    case = Case(
+        entry=entry, cards=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
+    )
+    ring = gather(
+        lambda entry, sizes, fabric, key: ring_allgather(entry, sizes, fabric.ring_links()),
+        lambda me: around(me, me.rank, add=False),
+    )
+    assert FluidWorld(case, ring).exits == ring.kernel(case).tolist()

@@ -26,8 +26,7 @@ from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
-from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic
-from gcsim.simulator.collectives.rounds.exchanges_in_turn import Exchange, exchange_in_turn
+from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic, exchange_directly
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
@@ -47,8 +46,8 @@ def alltoall_allgather_allreduce(
     byte; `key` is that of the random delays. O(p^2); p = 1 costs nothing.
     """
     of = nbytes, element
-    both = Exchange(_to_owners, of, gamma), Exchange(_to_all, of)
-    return exchange_in_turn(entry, fabric, both, key=key)
+    summed = exchange_directly(entry, fabric, _to_owners, *of, gamma=gamma, key=key)
+    return exchange_directly(summed, fabric, _to_all, *of, key=key, first=fabric.ranks - 1)
 
 
 def _to_owners(ranks: int, nbytes: int, element: int) -> Parts:

@@ -49,8 +49,8 @@ def exchange_directly(
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `make(p, *arguments)` are the parts; `gamma` seconds a byte are spent on what arrives; `key` is
-    that of the random delays. O(p^2) for p ranks; p = 1 costs nothing. Raises `InputError` when the
-    clock cannot hold the times.
+    that of the random delays, `first` the number of a rank's first message. O(p^2) for p ranks;
+    p = 1 costs nothing. Raises `InputError` when the clock cannot hold the times.
     """
     if len(entry) == 1:
         return entry.copy()
@@ -89,7 +89,9 @@ class _DirectExchange:
         if few and (self._cards is None or self._cards.random is not None):
             self._cards = None
             self._rounds = Rounds(fabric, first=first)
-            exchange_in_rounds(self._rounds, fabric, self._parts, gamma)
+            for step in range(1, ranks):
+                to = _partner(fabric, step)
+                self._rounds.exchange(fabric.everyone, to, self._parts.to(to), gamma)
 
     def carry_out(self, entry: Times, key: int) -> Times:
         """Exit times `[p]` for entry times `[p]`."""
@@ -117,13 +119,6 @@ class _DirectExchange:
         """Memory, about."""
         more = [each.nbytes for each in (self._cards, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
-
-
-def exchange_in_rounds(rounds: Rounds, fabric: Fabric, parts: Parts, gamma: Fraction) -> None:
-    """Add the messages: in step s each rank sends rank r + s its part."""
-    for step in range(1, fabric.ranks):
-        partner = _partner(fabric, step)
-        rounds.exchange(fabric.everyone, partner, parts.to(partner), gamma)
 
 
 def _partner(fabric: Fabric, step: int) -> Ranks:

@@ -22,8 +22,7 @@ import numpy as np
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
-from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic
-from gcsim.simulator.collectives.rounds.exchanges_in_turn import Exchange, exchange_in_turn
+from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic, exchange_directly
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
@@ -39,8 +38,7 @@ def pairwise_alltoall(
     `sent[r]` is the bytes that rank r hands over for all p ranks together, itself included; `key`
     is that of the random delays, `first` the number of a rank's first message. p = 1 costs nothing.
     """
-    parts = Exchange(_parts, (tuple(sent),))
-    return exchange_in_turn(entry, fabric, [parts], key=key, first=first)
+    return exchange_directly(entry, fabric, _parts, tuple(sent), key=key, first=first)
 
 
 def _parts(ranks: int, sent: tuple[int, ...]) -> Parts:
@@ -50,12 +48,12 @@ def _parts(ranks: int, sent: tuple[int, ...]) -> Parts:
 
 def carry_out(call: Call) -> Times:
     """The lengths where they differ, then the parts."""
-    ranks = len(call.sent)
-    sizes = [call.sent]
+    entry, ranks, first = call.entry, len(call.sent), 0
     if call.variable:
-        sizes.insert(0, (LENGTH_BYTES * ranks,) * ranks)
-    exchanges = [Exchange(_parts, (each,)) for each in sizes]
-    return exchange_in_turn(call.entry, call.fabric, exchanges, key=call.key)
+        lengths = (LENGTH_BYTES * ranks,) * ranks
+        entry = pairwise_alltoall(entry, lengths, call.fabric, key=call.key)
+        first = ranks - 1
+    return pairwise_alltoall(entry, call.sent, call.fabric, key=call.key, first=first)
 
 
 def traffic(call: Call) -> Traffic:

@@ -12,9 +12,8 @@ overtake each other: each is taken up in its round.
 
 Message m of a rank is its m-th, counted from 0 (`first`, where messages went before).
 
-How messages share what they cross is the fabric's to say (`Fabric.sharing`). Counted: as in
-`fabric/round_paths.py`, each has its share among those of its round, whenever they start. Fluid: as
-in `fluid_rounds.py`, among all that cross it at the same time.
+Messages share what they cross by number (`fabric/round_paths.py`): each has its share among those
+of its round, whenever they start.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
-from gcsim.simulator.collectives.rounds.fluid_rounds import FluidRounds, SharedRound
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
 from gcsim.simulator.fabric.rounds import Fabric, reduction
@@ -87,8 +85,6 @@ class Rounds:
         over time. Raises `InputError` when the clock cannot hold them.
         """
         ready = entry.copy()
-        if self._fabric.fluid and self._rounds:
-            return self._fluid.carry_out(entry, key)
         if any(round_.hops.timed for round_ in self._rounds):
             for round_ in self._rounds:
                 _at_its_time(round_, ready, key)
@@ -114,25 +110,7 @@ class Rounds:
     @property
     def nbytes(self) -> int:
         """Memory that the messages take, about."""
-        each = 600 if self._fabric.fluid else 64
-        return sum(each * len(round_.message) for round_ in self._rounds)
-
-    @cached_property
-    def _fluid(self) -> FluidRounds:
-        return FluidRounds(
-            self._fabric.crossed(),
-            self._fabric.ranks,
-            [
-                SharedRound(
-                    senders=each.hops.senders,
-                    receivers=each.hops.receivers,
-                    nbytes=np.broadcast_to(each.nbytes, each.message.shape),
-                    adding=np.broadcast_to(each.adding, each.message.shape),
-                    message=each.message,
-                )
-                for each in self._rounds
-            ],
-        )
+        return sum(64 * len(round_.message) for round_ in self._rounds)
 
     @cached_property
     def _messages(self) -> _Messages:
