@@ -1,18 +1,78 @@
-"""What goes on the wire? Compression methods, and the collectives that they ask for."""
+"""What goes on the wire? Compression methods, and the collectives that they ask for.
+
+All that a compressor of one's own needs is here:
+
+    from gcsim.compressors import About, AllReduce, Compressor, Field, Parameters
+"""
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gcsim.lazy import offered
 
 if TYPE_CHECKING:
-    from gcsim.compressors.conformance import check as check
+    from pydantic import Field
 
-__all__ = ["check"]
+    from gcsim.compressors.base import About, Compressor, Ratio, Worker
+    from gcsim.compressors.base import CompressorParameters as Parameters
+    from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+    from gcsim.compressors.coding.frame import Frame, as_bytes, from_bytes, pack_frame
+    from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+    from gcsim.compressors.coding.packing import (
+        pack_bits,
+        pack_signs,
+        packed_bytes,
+        unpack_bits,
+        unpack_signs,
+    )
+    from gcsim.compressors.conformance import check
+    from gcsim.compressors.error_feedback import ErrorFeedback
+    from gcsim.compressors.laws import Laws
+    from gcsim.compressors.lazy_torch import Tensor, torch
+    from gcsim.compressors.loops import (
+        array,
+        in_parallel,
+        inlined,
+        loop,
+        partial_sums,
+        summing_loop,
+        tensor,
+        written_back,
+    )
+    from gcsim.compressors.meter import batched, count_random, kernel, unpriced
+    from gcsim.compressors.random import bits64, fraction64, random_key, stream
+    from gcsim.compressors.requests import (
+        AllGather,
+        AllReduce,
+        AllToAll,
+        Exchange,
+        PushPull,
+        Request,
+        TreeMerge,
+        gather_variable,
+    )
 
+_MODULES = {
+    "pydantic": "Field",
+    "gcsim.compressors.base": "About Compressor CompressorParameters>Parameters Ratio Worker",
+    "gcsim.compressors.bucket": "Bucket BucketLayout TensorSlice",
+    "gcsim.compressors.coding.frame": "Frame as_bytes from_bytes pack_frame",
+    "gcsim.compressors.coding.messages": "bucket_state frames_of split_body",
+    "gcsim.compressors.coding.packing": "pack_bits pack_signs packed_bytes unpack_bits "
+    "unpack_signs",
+    "gcsim.compressors.conformance": "check",
+    "gcsim.compressors.error_feedback": "ErrorFeedback",
+    "gcsim.compressors.laws": "Laws",
+    "gcsim.compressors.lazy_torch": "Tensor torch",
+    "gcsim.compressors.loops": "array in_parallel inlined loop partial_sums summing_loop tensor "
+    "written_back",
+    "gcsim.compressors.meter": "batched count_random kernel unpriced",
+    "gcsim.compressors.random": "bits64 fraction64 random_key stream",
+    "gcsim.compressors.requests": "AllGather AllReduce AllToAll Exchange PushPull Request "
+    "TreeMerge gather_variable",
+}
 
-def __getattr__(name: str) -> Any:
-    if name == "check":
-        from gcsim.compressors.conformance import check
-
-        return check
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = offered(__name__, _MODULES)

@@ -4,7 +4,6 @@
         ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
 
     class Mine(Compressor[MyParameters]):
-        Parameters = MyParameters
         about = About(...)
 
         def exchange(self, bucket, step):
@@ -22,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar
@@ -90,10 +89,20 @@ class Compressor(ABC, Generic[P]):
     """One worker's state and behaviour; one instance a worker."""
 
     Parameters: ClassVar[type[CompressorParameters]] = CompressorParameters
+    """Those of the class's brackets, where it is not given."""
     about: ClassVar[About]
 
     requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
     """What the gradients must bring along."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "Parameters" in vars(cls):
+            return
+        for base in vars(cls).get("__orig_bases__", ()):
+            for given in get_args(base):
+                if isinstance(given, type) and issubclass(given, CompressorParameters):
+                    cls.Parameters = given
 
     def __init__(self, worker: Worker, parameters: P) -> None:
         self.worker, self.parameters = worker, parameters

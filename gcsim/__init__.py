@@ -7,12 +7,15 @@ that holds `pyproject.toml` is put first on this package's path, so that `gcsim.
 
 Public names load on first use: `import gcsim` costs a few milliseconds.
 """
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from gcsim.lazy import offered
 
 __version__ = "0.1.0"
 
@@ -20,30 +23,29 @@ _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir():
     __path__.insert(0, str(_checkout))
 
-_PUBLIC = {
-    "load_scenario": "gcsim.scenarios.load:load_scenario",
-    "run": "gcsim.scenarios.run:run",
-    "sweep": "gcsim.scenarios.sweeps.sweep:sweep",
-    "record": "gcsim.traces.recording.recording:record",
-    "record_scenario": "gcsim.scenarios.running.gradients:record",
-    "Result": "gcsim.scenarios.result:Result",
-    "SweepResult": "gcsim.scenarios.sweeps.result:SweepResult",
-    "GcsimError": "gcsim.errors:GcsimError",
-    "InputError": "gcsim.errors:InputError",
-    "ddp_hook": "gcsim.compressors.ddp.hook:ddp_hook",
-    "Compressor": "gcsim.compressors.base:Compressor",
+if TYPE_CHECKING:
+    from gcsim.compressors.base import Compressor
+    from gcsim.compressors.ddp.hook import ddp_hook
+    from gcsim.errors import GcsimError, InputError
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.result import Result
+    from gcsim.scenarios.run import run
+    from gcsim.scenarios.running.gradients import record as record_scenario
+    from gcsim.scenarios.sweeps.result import SweepResult
+    from gcsim.scenarios.sweeps.sweep import sweep
+    from gcsim.traces.recording.recording import record
+
+_MODULES = {
+    "gcsim.compressors.base": "Compressor",
+    "gcsim.compressors.ddp.hook": "ddp_hook",
+    "gcsim.errors": "GcsimError InputError",
+    "gcsim.scenarios.load": "load_scenario",
+    "gcsim.scenarios.result": "Result",
+    "gcsim.scenarios.run": "run",
+    "gcsim.scenarios.running.gradients": "record>record_scenario",
+    "gcsim.scenarios.sweeps.result": "SweepResult",
+    "gcsim.scenarios.sweeps.sweep": "sweep",
+    "gcsim.traces.recording.recording": "record",
 }
 
-__all__ = [*sorted(_PUBLIC), "__version__"]  # noqa: PLE0604 - names resolve through __getattr__
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        module, attribute = _PUBLIC[name].split(":")
-    except KeyError:
-        raise AttributeError(f"module 'gcsim' has no attribute {name!r}") from None
-    return getattr(importlib.import_module(module), attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+__getattr__, __dir__, __all__ = offered(__name__, _MODULES, "__version__")

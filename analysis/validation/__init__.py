@@ -1,1 +1,52 @@
-"""How far are predictions from what was measured on real clusters?"""
+"""How far are predictions from what was measured? Suites of measurements, and what judges them.
+
+All that a suite of one's own needs is here, the catalogue and the simulator included:
+
+    from gcsim.analysis.validation import Bound, Factor, Findings, Point, Suite
+"""
+# ruff: noqa: F401
+# mypy: implicit-reexport
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gcsim.lazy import offered
+
+if TYPE_CHECKING:
+    from gcsim.analysis.validation.judge import Report, run_suite
+    from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
+    from gcsim.analysis.validation.suite import (
+        DENSE,
+        Bound,
+        Excluded,
+        Factor,
+        Findings,
+        Ordering,
+        Point,
+        Statement,
+        Suite,
+    )
+    from gcsim.scenarios.catalog import device, link
+    from gcsim.simulator.collectives import (
+        Cluster,
+        CollectiveMemo,
+        CollectiveRecord,
+        Collectives,
+        carry_out,
+        seconds,
+    )
+    from gcsim.simulator.predict import predict
+
+_MODULES = {
+    "gcsim.analysis.validation.judge": "Report run_suite",
+    "gcsim.analysis.validation.step_profiles": "bare_exchange one_step",
+    "gcsim.analysis.validation.suite": "DENSE Bound Excluded Factor Findings Ordering Point "
+    "Statement Suite",
+    "gcsim.scenarios.catalog": "device link",
+    "gcsim.simulator.collectives": "Cluster CollectiveMemo CollectiveRecord Collectives carry_out "
+    "seconds",
+    "gcsim.simulator.predict": "predict",
+}
+
+__getattr__, __dir__, __all__ = offered(__name__, _MODULES)

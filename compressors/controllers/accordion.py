@@ -74,7 +74,6 @@ class AccordionParameters(CompressorParameters):
 class Accordion(PerTensor[AccordionParameters]):
     """Low compression in critical regimes, high compression elsewhere, tensor by tensor."""
 
-    Parameters = AccordionParameters
     about = About(
         title="Accordion",
         family="controller",

@@ -125,7 +125,6 @@ class LGrecoParameters(CompressorParameters):
 class LGreco(PerTensor[LGrecoParameters]):
     """The inner compressor's parameter is chosen for each tensor by a knapsack."""
 
-    Parameters = LGrecoParameters
     about = About(
         title="L-GreCo",
         family="controller",

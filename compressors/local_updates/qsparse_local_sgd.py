@@ -101,7 +101,6 @@ class QsparseLocalSgdParameters(CompressorParameters):
 class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
     """Local steps; sparsified and quantised model differences with memory between rounds."""
 
-    Parameters = QsparseLocalSgdParameters
     about = About(
         title="Qsparse-local-SGD",
         family="local updates",

@@ -89,7 +89,6 @@ class Matrix:
 class PowerSgd(Compressor[PowerSgdParameters]):
     """Low-rank approximation by one warm-started power iteration."""
 
-    Parameters = PowerSgdParameters
     about = About(
         title="PowerSGD",
         family="low rank",

@@ -48,7 +48,6 @@ class AlqParameters(AdaptiveParameters):
 class Alq(AdaptiveLevels[AlqParameters]):
     """Levels at a coordinate-wise minimum of the expected variance."""
 
-    Parameters = AlqParameters
     about = About(
         title="ALQ",
         family="quantization",

@@ -46,7 +46,6 @@ class AmqParameters(AdaptiveParameters):
 class Amq(AdaptiveLevels[AmqParameters]):
     """Exponential levels whose ratio minimises the expected variance."""
 
-    Parameters = AmqParameters
     about = About(
         title="AMQ",
         family="quantization",

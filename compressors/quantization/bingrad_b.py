@@ -75,7 +75,6 @@ class BinGradBParameters(CompressorParameters):
 class BinGradB(Compressor[BinGradBParameters]):
     """One bit an element; a bucket's two levels are the means of its two classes."""
 
-    Parameters = BinGradBParameters
     about = About(
         title="BinGrad-b",
         family="quantization",

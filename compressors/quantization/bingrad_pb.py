@@ -67,7 +67,6 @@ class BinGradPbParameters(CompressorParameters):
 class BinGradPb(Compressor[BinGradPbParameters]):
     """One random bit an element: ±b, unbiased between the two."""
 
-    Parameters = BinGradPbParameters
     about = About(
         title="BinGrad-pb",
         family="quantization",

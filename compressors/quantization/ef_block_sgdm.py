@@ -49,7 +49,6 @@ class EfBlockSgdmParameters(CompressorParameters):
 class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
     """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
 
-    Parameters = EfBlockSgdmParameters
     about = About(
         title="dist-EF-blockSGDM",
         family="quantization",

@@ -81,7 +81,6 @@ class Fp8Parameters(CompressorParameters):
 class Fp8(Compressor[Fp8Parameters]):
     """8-bit floating-point numbers with a power-of-two scale for each tensor."""
 
-    Parameters = Fp8Parameters
     about = About(
         title="FP8 (E4M3 or E5M2)",
         family="quantization",

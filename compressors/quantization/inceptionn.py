@@ -59,7 +59,6 @@ class InceptionnParameters(CompressorParameters):
 class Inceptionn(Compressor[InceptionnParameters]):
     """Values cut to 0, 8, 16 or 32 bits under an error bound."""
 
-    Parameters = InceptionnParameters
     about = About(
         title="INCEPTIONN",
         family="quantization",

@@ -36,7 +36,6 @@ class LinearParameters(BucketTableParameters):
 class Linear(BucketTables[LinearParameters]):
     """Random rounding to the quantiles of the bucket."""
 
-    Parameters = LinearParameters
     about = About(
         title="Linear quantile quantisation",
         family="quantization",

@@ -59,7 +59,6 @@ class NaturalParameters(CompressorParameters):
 class Natural(Compressor[NaturalParameters]):
     """Stochastic rounding to powers of two."""
 
-    Parameters = NaturalParameters
     about = About(
         title="Natural compression",
         family="quantization",

@@ -63,7 +63,6 @@ class NuqsgdParameters(TableParameters):
 class Nuqsgd(Compressor[NuqsgdParameters]):
     """Stochastic quantisation to exponentially spaced levels, bucket by bucket."""
 
-    Parameters = NuqsgdParameters
     about = About(
         title="NUQSGD",
         family="quantization",

@@ -87,7 +87,6 @@ class OneBitAdamParameters(CompressorParameters):
 class OneBitAdam(Compressor[OneBitAdamParameters]):
     """Adam with frozen variance, whose momentum travels as signs with error feedback."""
 
-    Parameters = OneBitAdamParameters
     about = About(
         title="1-bit Adam",
         family="quantization",

@@ -82,7 +82,6 @@ class OneBitSgdParameters(CompressorParameters):
 class OneBitSgd(Compressor[OneBitSgdParameters]):
     """One bit an element, two levels a column, error feedback at sender and at owner."""
 
-    Parameters = OneBitSgdParameters
     about = About(
         title="1-bit SGD",
         family="quantization",

@@ -55,7 +55,6 @@ class OrqParameters(BucketTableParameters):
 class Orq(BucketTables[OrqParameters]):
     """Random rounding to levels that minimise the bucket's error."""
 
-    Parameters = OrqParameters
     about = About(
         title="ORQ, optimal random quantisation",
         family="quantization",

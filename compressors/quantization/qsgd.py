@@ -107,7 +107,6 @@ def code_bits(steps: int) -> int:
 class Qsgd(Compressor[QsgdParameters]):
     """Stochastic quantisation to evenly spaced levels, bucket by bucket."""
 
-    Parameters = QsgdParameters
     about = About(
         title="QSGD",
         family="quantization",

@@ -61,7 +61,6 @@ class ScaledSignParameters(CompressorParameters):
 class ScaledSign(Compressor[ScaledSignParameters]):
     """Signs times the mean magnitude of each tensor, without memory."""
 
-    Parameters = ScaledSignParameters
     about = About(
         title="Scaled sign",
         family="quantization",

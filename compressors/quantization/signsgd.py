@@ -131,7 +131,6 @@ class SignSgd(Compressor[P]):
 class Signum(SignSgd[SignumParameters]):
     """Majority vote of the signs of the gradients' running averages."""
 
-    Parameters = SignumParameters
     about = About(
         title="Signum with majority vote",
         family="quantization",

@@ -83,7 +83,6 @@ class TernGradParameters(CompressorParameters):
 class TernGrad(Compressor[TernGradParameters]):
     """Random ternary digits times a scalar that the workers share."""
 
-    Parameters = TernGradParameters
     about = About(
         title="TernGrad",
         family="quantization",

@@ -109,7 +109,6 @@ class ThcParameters(CompressorParameters):
 class Thc(ErrorFeedback[ThcParameters]):
     """Rotated, clamped and rounded to integers that a server can add."""
 
-    Parameters = ThcParameters
     about = About(
         title="THC",
         family="quantization",

@@ -45,7 +45,6 @@ class TorchPostLocalSgdParameters(CompressorParameters):
 class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
     """post_localSGD_hook with PeriodicModelAverager."""
 
-    Parameters = TorchPostLocalSgdParameters
     about = About(
         title="PyTorch post_localSGD_hook",
         family="reference",

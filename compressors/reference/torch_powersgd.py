@@ -63,7 +63,6 @@ class TorchPowerSgdParameters(CompressorParameters):
 class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
     """powerSGD_hook and batched_powerSGD_hook."""
 
-    Parameters = TorchPowerSgdParameters
     about = About(
         title="PyTorch powerSGD_hook",
         family="reference",

@@ -78,7 +78,6 @@ class CountSketchParameters(CompressorParameters):
 class CountSketch(Compressor[CountSketchParameters]):
     """Count sketches are summed; the heavy coordinates of the sum are the update."""
 
-    Parameters = CountSketchParameters
     about = About(
         title="FetchSGD (count sketch)",
         family="sketching",

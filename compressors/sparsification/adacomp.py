@@ -65,7 +65,6 @@ class AdaCompParameters(CompressorParameters):
 class AdaComp(ErrorFeedback[AdaCompParameters]):
     """Elements that reach their bin's maximum, as signs of one magnitude."""
 
-    Parameters = AdaCompParameters
     about = About(
         title="AdaComp",
         family="sparsification",

@@ -104,7 +104,6 @@ class CeSgdParameters(CompressorParameters):
 class CeSgd(ErrorFeedback[CeSgdParameters]):
     """Coordinates that are kept while the feedback is good; a server that remembers them."""
 
-    Parameters = CeSgdParameters
     about = About(
         title="CE-SGD",
         family="sparsification",

@@ -99,7 +99,6 @@ class DeepReduceParameters(CompressorParameters):
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     """Bloom filter and fitted curves around top-k."""
 
-    Parameters = DeepReduceParameters
     about = About(
         title="DeepReduce (top-k)",
         family="sparsification",

@@ -101,7 +101,6 @@ class DgcParameters(CompressorParameters):
 class DeepGradientCompression(Compressor[DgcParameters]):
     """Momentum-corrected sparse accumulation with a sampled threshold."""
 
-    Parameters = DgcParameters
     about = About(
         title="Deep Gradient Compression",
         family="sparsification",

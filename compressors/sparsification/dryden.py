@@ -69,7 +69,6 @@ class DrydenParameters(CompressorParameters):
 class Dryden(ErrorFeedback[DrydenParameters]):
     """The largest of each sign as that sign's mean, with a residual."""
 
-    Parameters = DrydenParameters
     about = About(
         title="Dryden's adaptive quantisation",
         family="sparsification",

@@ -66,7 +66,6 @@ class GradientDroppingParameters(CompressorParameters):
 class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
     """The largest share of the elements, by a sampled quantile, with a residual."""
 
-    Parameters = GradientDroppingParameters
     about = About(
         title="Gradient dropping",
         family="sparsification",

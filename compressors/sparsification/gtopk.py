@@ -46,7 +46,6 @@ class GlobalTopKParameters(CompressorParameters):
 class GlobalTopK(Compressor[GlobalTopKParameters]):
     """The k largest elements of the sum, found by pairwise merging."""
 
-    Parameters = GlobalTopKParameters
     about = About(
         title="gTop-k",
         family="sparsification",

@@ -97,7 +97,6 @@ class OkTopKParameters(CompressorParameters):
 class OkTopK(ErrorFeedback[OkTopKParameters]):
     """Sparse all-reduce of the largest elements with reused thresholds and balanced regions."""
 
-    Parameters = OkTopKParameters
     about = About(
         title="Ok-Topk",
         family="sparsification",

@@ -67,7 +67,6 @@ class OmniReduceParameters(CompressorParameters):
 class OmniReduce(ErrorFeedback[OmniReduceParameters]):
     """Lossless sum of the blocks that are not zero."""
 
-    Parameters = OmniReduceParameters
     about = About(
         title="OmniReduce",
         family="sparsification",

@@ -51,7 +51,6 @@ class RandomKParameters(CompressorParameters):
 class RandomK(ErrorFeedback[RandomKParameters]):
     """Keep a uniformly random k-subset of each tensor, the same on every worker."""
 
-    Parameters = RandomKParameters
     about = About(
         title="Random-k with a shared mask",
         family="sparsification",

@@ -107,7 +107,6 @@ class _Stages:
 class Sidco(ErrorFeedback[SidcoParameters]):
     """Elements above a threshold from a fitted distribution."""
 
-    Parameters = SidcoParameters
     about = About(
         title="SIDCo",
         family="sparsification",

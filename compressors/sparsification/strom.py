@@ -61,7 +61,6 @@ class StromParameters(CompressorParameters):
 class Strom(ErrorFeedback[StromParameters]):
     """Signs of what has grown beyond a threshold."""
 
-    Parameters = StromParameters
     about = About(
         title="Strom's threshold quantisation",
         family="sparsification",

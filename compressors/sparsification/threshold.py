@@ -55,7 +55,6 @@ class ThresholdParameters(CompressorParameters):
 class Threshold(ErrorFeedback[ThresholdParameters]):
     """Elements above a fixed magnitude."""
 
-    Parameters = ThresholdParameters
     about = About(
         title="Threshold-v (hard threshold)",
         family="sparsification",

@@ -73,7 +73,6 @@ class TkCcdParameters(CompressorParameters):
 class TkCcd(Compressor[TkCcdParameters]):
     """The largest coordinates of the last dense gradient always, the others in turn."""
 
-    Parameters = TkCcdParameters
     about = About(
         title="Top-k with cyclic coordinate descent (TK-CCD)",
         family="sparsification",

@@ -55,7 +55,6 @@ class TopKParameters(CompressorParameters):
 class TopK(ErrorFeedback[TopKParameters]):
     """The k largest magnitudes of each tensor, with error feedback."""
 
-    Parameters = TopKParameters
     about = About(
         title="Top-k with error feedback",
         family="sparsification",

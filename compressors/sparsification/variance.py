@@ -82,7 +82,6 @@ class VarianceParameters(CompressorParameters):
 class VarianceBased(Compressor[VarianceParameters]):
     """Elements wait until their mean outweighs their variance; powers of two travel."""
 
-    Parameters = VarianceParameters
     about = About(
         title="Variance-based compression",
         family="sparsification",

@@ -71,7 +71,6 @@ class VarianceBoundedParameters(CompressorParameters):
 class VarianceBounded(Compressor[VarianceBoundedParameters]):
     """Unbiased sampling in proportion to the magnitude, independently on each worker."""
 
-    Parameters = VarianceBoundedParameters
     about = About(
         title="Variance-bounded sparsification",
         family="sparsification",

@@ -59,7 +59,6 @@ class VarianceHybridParameters(CompressorParameters):
 class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
     """Signs of elements that exceed tau and whose mean outweighs their variance."""
 
-    Parameters = VarianceHybridParameters
     about = About(
         title="Variance-based compression with a threshold (hybrid)",
         family="sparsification",

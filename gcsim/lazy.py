@@ -1,0 +1,35 @@
+"""How does a package offer names of its modules without importing them? By a table (PEP 562).
+
+`from gcsim.compressors import Compressor` then imports the module that defines `Compressor` and no
+other. For type checkers the same names are imported under `TYPE_CHECKING`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def offered(
+    package: str, modules: Mapping[str, str], *own: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package.
+
+    `modules` has the names that each module offers, apart by spaces; `there>here` is called `here`.
+    `own` are names that the package itself defines.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for module, names in modules.items():
+        for name in names.split():
+            there, _, here = name.partition(">")
+            found[here or there] = module, there
+
+    def get(name: str) -> Any:
+        if name not in found:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, there = found[name]
+        return getattr(import_module(module), there)
+
+    public = sorted([*found, *own])
+    return get, lambda: list(public), public
