@@ -96,6 +96,22 @@ def test_what_pages_link_to_exists() -> None:
             assert not anchor or anchor in anchors(found), (page.name, target)
 
 
+def test_files_that_pages_name_exist() -> None:
+    """`rings/allreduce.py`: some file's path ends so."""
+    here = [f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.rglob("*.*") if in_tree(path)]
+    for page in PAGES:
+        named = re.findall(
+            r"`([\w/]+/[\w/]+\.(?:py|yaml|csv|md))`", page.read_text(encoding="utf-8")
+        )
+        for name in named:
+            own = "/mine" in name  # that a reader writes
+            assert own or any(path.endswith(f"/{name}") for path in here), (page.name, name)
+
+
+def in_tree(path: Path) -> bool:
+    return not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+
+
 def test_the_index_names_every_page() -> None:
     index = ROOT / "docs/README.md"
     named = {(index.parent / target).resolve() for target in links(index)}
