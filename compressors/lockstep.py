@@ -94,7 +94,7 @@ def lockstep(
 ) -> list[Tensor]:
     """Run one exchange of all workers to its end; the updates in rank order.
 
-    `reduction` carries out all-reduces: `in_gloo_ring_order` gives the bits that Gloo gives.
+    `reduction` carries out all-reduces; rounding depends on its order.
     Raises `RefusedRequestError` when workers ask for different collectives at the same point,
     which on a real cluster would be a deadlock, or for what no collective can do; of exchanges that
     `participate` guards and whose code is a user's, an `InputError` with file and line.

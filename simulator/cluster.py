@@ -158,11 +158,6 @@ class Cluster:
             return chosen.servers
         return self.nodes if chosen.names_servers else 0
 
-    @property
-    def nodes_differ(self) -> bool:
-        """Whether a node's place or card tells it from the others."""
-        return bool(self.cards) or (self.racks is not None and self.racks.nodes < self.nodes)
-
     def card(self, node: int) -> Link:
         """The network link of a node."""
         return self.cards.get(node, self.network)

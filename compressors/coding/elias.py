@@ -93,21 +93,6 @@ def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
 
 
 @inlined
-def get_bits(buffer: Any, position: Any, count: Any) -> Any:
-    """The `count` <= 56 bits from `position` on, as int64; they must lie in the buffer."""
-    at = position >> 3
-    shift = position & 7
-    word = np.uint64(0)
-    filled = 0
-    while filled < shift + count:
-        word |= np.uint64(buffer[at]) << np.uint64(filled)
-        at += 1
-        filled += 8
-    word >>= np.uint64(shift)
-    return np.int64(word & ((np.uint64(1) << np.uint64(count)) - np.uint64(1)))
-
-
-@inlined
 def bit_length(value: Any) -> Any:
     """Bits of `value` in binary, for 0 <= value < 2^63."""
     length = 0

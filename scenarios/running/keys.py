@@ -34,7 +34,7 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
         "buckets": asdict(scenario.buckets),
         "seed": scenario.seed,
     }
-    return cache.key(facts, _user_code(scenario, choice))
+    return cache.key(facts, _user_code(scenario, choice), compressor=REGISTRY.get(choice.kind))
 
 
 def _gradients(scenario: Scenario) -> dict[str, object]:

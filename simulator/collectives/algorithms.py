@@ -15,6 +15,8 @@ from gcsim.simulator.collectives.rings import allreduce as ring_allreduce
 from gcsim.simulator.collectives.rings import gloo_allgather as gloo_ring_allgather
 from gcsim.simulator.collectives.rings import gloo_allreduce as gloo_ring_allreduce
 from gcsim.simulator.collectives.rings import pipelined_allgatherv, synchronous_allgatherv
+from gcsim.simulator.collectives.rings.program import Program
+from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.rounds import (
     alltoall_allgather_allreduce,
     binomial_tree_allreduce,
@@ -40,13 +42,22 @@ class Algorithm:
     carry_out: Callable[[Call], Times]
     traffic: Callable[[Call], Traffic]
     """What the ranks handle in it, of more than one rank: their hosts' work."""
+    prepared: Callable[[Call], PreparedRing] | None = None
+    """Of one textbook ring: `carry_out` for any entry times."""
+    ring: Callable[[Call], Program | None] | None = None
+    """Of one ring, what every rank sends when: such collectives may be under way two at a time.
+    (None of a call: nothing is sent.)"""
     stages_itself: bool = False
     """True when the algorithm accounts for copies between device and host."""
 
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "ring"): Algorithm(
-        title="ring all-reduce", carry_out=ring_allreduce.carry_out, traffic=ring_allreduce.traffic
+        title="ring all-reduce",
+        carry_out=ring_allreduce.carry_out,
+        traffic=ring_allreduce.traffic,
+        prepared=ring_allreduce.prepared_for,
+        ring=ring_allreduce.ring,
     ),
     ("all_reduce", "hierarchical"): Algorithm(
         title="hierarchical all-reduce",
@@ -88,6 +99,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         title="Gloo ring all-reduce",
         carry_out=gloo_ring_allreduce.carry_out,
         traffic=gloo_ring_allreduce.traffic,
+        ring=gloo_ring_allreduce.ring,
     ),
     **{
         ("all_reduce", mode.name): Algorithm(
@@ -98,7 +110,11 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         for mode in nccl_allreduce.MODES
     },
     ("all_gather", "ring"): Algorithm(
-        title="ring all-gather", carry_out=ring_allgather.carry_out, traffic=ring_allgather.traffic
+        title="ring all-gather",
+        carry_out=ring_allgather.carry_out,
+        traffic=ring_allgather.traffic,
+        prepared=ring_allgather.prepared_for,
+        ring=ring_allgather.ring,
     ),
     ("all_gather", "pipelined_ring"): Algorithm(
         title="pipelined ring all-gatherv",
@@ -129,6 +145,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         title="Gloo ring all-gather",
         carry_out=gloo_ring_allgather.carry_out,
         traffic=gloo_ring_allgather.traffic,
+        ring=gloo_ring_allgather.ring,
     ),
     **{
         ("all_gather", mode.name): Algorithm(

@@ -19,8 +19,6 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.rings import allgather as ring_allgather
-from gcsim.simulator.collectives.rings import allreduce as ring_allreduce
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
@@ -39,7 +37,7 @@ def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
 
 def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     """What the processes handle in a collective on a cluster of more than one worker."""
-    call = _call(record, cluster, Fabric.of(cluster))
+    call = call_of(record, cluster, Fabric.of(cluster))
     return _algorithm(record, call.sent, cluster).traffic(call)
 
 
@@ -124,7 +122,7 @@ class CollectiveMemo:
                 self._grouped = fabric
             else:
                 self._fabric = fabric
-        call = _call(record, cluster, fabric)
+        call = call_of(record, cluster, fabric)
         sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
         copies: tuple[Times, Times] | None = None
@@ -136,7 +134,7 @@ class CollectiveMemo:
         return _Request(
             algorithm=algorithm,
             call=call,
-            ring=_prepared_ring(algorithm, call),
+            ring=None if algorithm.prepared is None else algorithm.prepared(call),
             copies=copies,
             host_work=work,
         )
@@ -188,7 +186,8 @@ class _Request:
         return exits if host is None else host.exits(entry, exits, self.host_work)
 
 
-def _call(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
+def call_of(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
+    """A request on a cluster and its fabric, which all ranks enter at once."""
     return Call(
         entry=fabric.everyone,
         sent=sizes_sent(record, cluster.workers),
@@ -199,16 +198,6 @@ def _call(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
         cluster=cluster,
         at_hand=fabric,
     )
-
-
-def _prepared_ring(algorithm: Algorithm, call: Call) -> PreparedRing | None:
-    if algorithm.carry_out is ring_allreduce.carry_out:
-        return ring_allreduce.prepared(
-            call.nbytes, call.ring_links(), element=call.element, gamma=call.gamma
-        )
-    if algorithm.carry_out is ring_allgather.carry_out:
-        return ring_allgather.prepared(call.sent, call.ring_links())
-    return None
 
 
 def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster) -> Algorithm:

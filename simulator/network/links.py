@@ -205,7 +205,7 @@ class Link:
         goodput = self.goodput
         if not isinstance(goodput, RateTrace):
             return start + self._duration(nbytes)
-        share = self._rate_factor(nbytes)
+        share = self.rate_factor(nbytes)
         return goodput.through(start + self._overhead, nbytes if share == 1 else nbytes / share)
 
     @cached_property
@@ -268,14 +268,15 @@ class Link:
             )
         )
 
-    def _rate_factor(self, nbytes: int) -> Fraction:
+    def rate_factor(self, nbytes: int) -> Fraction:
+        """Of the rate, that a message of so many bytes reaches: its size factor's, or 1."""
         place = bisect_right(self._sizes, nbytes)
         return self.factors[place - 1].bandwidth if place else Fraction(1)
 
     def _duration(self, nbytes: int) -> Picoseconds:
         if nbytes < 0:
             raise InternalError(f"{self.name}: a message of {nbytes} bytes")
-        seconds = self.overhead + nbytes / (self.rate * self._rate_factor(nbytes))
+        seconds = self.overhead + nbytes / (self.rate * self.rate_factor(nbytes))
         return round(seconds * PS_PER_SECOND)
 
 

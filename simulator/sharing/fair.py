@@ -17,8 +17,6 @@ have virtual times (`sharing/incast.py`); else rates follow from event to event
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from gcsim.simulator.clock import Picoseconds
@@ -70,41 +68,3 @@ def _without_idle_links(
         FlowClass(flow.nbytes, {at: count for at, count in flow.loads.items() if at not in idle})
         for flow in flows
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """Bytes from one end of a star to another."""
-
-    source: Hashable
-    destination: Hashable
-    nbytes: int
-    start: Picoseconds = 0
-
-
-def concurrent_transfers(
-    transfers: Sequence[Transfer], rates: Mapping[Any, Fraction]
-) -> list[Picoseconds]:
-    """When the last byte of each transfer is through, on a switch that holds nothing up.
-
-    `rates` is the goodput of each end's card, bytes per second, each direction. A latency comes on
-    top of the result. Ends of one card: a transfer to itself takes no time.
-    """
-    ends = [transfer.start for transfer in transfers]
-    capacities: dict[Hashable, Capacity] = {}
-    for name, rate in rates.items():
-        capacities["out", name] = capacities["in", name] = rate
-    flows = [
-        FlowClass(one.nbytes, {("out", one.source): 1, ("in", one.destination): 1})
-        for one in transfers
-    ]
-    starts = {
-        place: one.start for place, one in enumerate(transfers) if one.source != one.destination
-    }
-
-    def ended(place: int, time: Picoseconds) -> Mapping[int, Picoseconds]:
-        ends[place] = time
-        return {}
-
-    share_fairly(starts, flows, capacities, ended)
-    return ends

@@ -179,35 +179,6 @@ class Span:
     """Of the communicator."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes:
-    """Where one rank's iteration goes, in picoseconds.
-
-    iteration == forward + backward + encode + exposed + decode + optimizer + input, exactly.
-    """
-
-    rank: int
-    iteration: Picoseconds
-    """From the end of this rank's iteration before to the end of this one."""
-    forward: Picoseconds
-    backward: Picoseconds
-    encode: Picoseconds
-    """Moments, and all computation before a bucket's last collective; on a side stream only the
-    time during which the compute stream has nothing to do."""
-    decode: Picoseconds
-    """The rest of the exchange's computation; on a side stream as `encode`. (When both streams'
-    idle and busy times overlap, an instant at which the side stream encodes counts as encode.)"""
-    communication: Picoseconds
-    """Time during which a collective of this rank is under way, hidden or not; summed."""
-    exposed: Picoseconds
-    """Time during which no stream has anything to do, but for waiting for input."""
-    optimizer: Picoseconds = 0
-    input: Picoseconds = 0
-    """Time during which the compute stream waits for a batch."""
-    spans: tuple[Span, ...] = ()
-    """Of all ranks, by rank and start; empty unless asked for."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
     """Consecutive iterations of all ranks, in picoseconds."""
@@ -215,9 +186,18 @@ class Run:
     finish: Times
     """`[iterations, ranks]`: end of each rank's iteration."""
     parts: dict[str, Times]
-    """`[iterations, ranks]` each: forward, backward, encode, decode, communication, exposed,
-    optimizer, input, as `IterationTimes` says. All but communication add up to the time from the
-    end of the rank's iteration before (0 before the first) to the end of this one."""
+    """`[iterations, ranks]` each. All but communication add up to the time from the end of the
+    rank's iteration before (0 before the first) to the end of this one:
+
+    - forward, backward, optimizer;
+    - encode: moments, and all computation before a bucket's last collective; on a side stream only
+      the time during which the compute stream has nothing to do;
+    - decode: the rest of the exchange's computation; on a side stream as encode (where both
+      streams' idle and busy times overlap, an instant at which the side stream encodes is encode);
+    - communication: a collective of the rank is under way, hidden or not; summed;
+    - exposed: no stream has anything to do, but for waiting for input;
+    - input: the compute stream waits for a batch.
+    """
     spans: tuple[Span, ...] = ()
     """Of the last iteration and all ranks, by rank and start; empty unless asked for."""
 

@@ -21,8 +21,8 @@ from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
-from gcsim.compressors.reductions import in_gloo_ring_order
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class, create
+from tests.compressors.gloo_order import in_gloo_ring_order
 
 SCRIPT = Path(__file__).with_name("ddp_ranks.py")
 ROOT = SCRIPT.parent.parent.parent

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.reductions import in_gloo_ring_order, in_rank_order
+from gcsim.compressors.reductions import in_rank_order
 from gcsim.compressors.requests import Exchange, Request
 from tests.compressors.ddp_loops import COUNT, LOOPS
 from tests.compressors.ddp_plan import (
@@ -26,6 +26,7 @@ from tests.compressors.ddp_plan import (
     start_ranks,
 )
 from tests.compressors.ddp_ranks import LENGTHS, requests
+from tests.compressors.gloo_order import in_gloo_ring_order
 
 COUNTS = (pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long))
 CASES = carried()

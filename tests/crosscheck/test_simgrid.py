@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
 )
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sharing.fair import Transfer, concurrent_transfers
+from gcsim.simulator.sharing.fair import share_fairly
+from gcsim.simulator.sharing.model import Capacity, FlowClass
 from tests.crosscheck import simgrid
 
 pytestmark = pytest.mark.skipif(not simgrid.installed(), reason=simgrid.MISSING)
@@ -125,14 +127,15 @@ def test_all_gather_in_the_rounds_of_mpichs_pipelined_ring(
 )
 def test_transfers_to_one_host_share_its_card(program: Path, sizes: tuple[int, ...]) -> None:
     theirs = simgrid.simulate(program, "star", [0, *sizes])
-    ends = concurrent_transfers(
-        [
-            Transfer(nbytes=size, source=sender, destination=0)
-            for sender, size in enumerate(sizes, 1)
-        ],
-        dict.fromkeys(range(len(sizes) + 1), LINK.rate),
-    )
-    ours = [end / PS_PER_SECOND + simgrid.LATENCY_S for end in ends]
+    flows = [FlowClass(size, {"in": 1, sender: 1}) for sender, size in enumerate(sizes)]
+    cards: dict[Any, Capacity] = dict.fromkeys(["in", *range(len(sizes))], LINK.rate)
+    ours = []
+
+    def ended(_: int, end: int) -> dict[int, int]:
+        ours.append(end / PS_PER_SECOND + simgrid.LATENCY_S)
+        return {}
+
+    share_fairly(dict.fromkeys(range(len(sizes)), 0), flows, cards, ended)
     assert sorted(theirs.arrivals_s) == pytest.approx(sorted(ours), rel=BOUND)
 
 

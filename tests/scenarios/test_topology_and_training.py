@@ -158,7 +158,7 @@ def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
     assert scenario.training == Training(noise=catalog_loops.workers())  # what may be, and is not
     assert longest(scenario.training.noise, 64) == 1
     assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
-    assert not scenario.cluster.nodes_differ
+    assert not scenario.cluster.cards
     assert scenario.cluster.collectives == Collectives()
     assert random_settings(scenario.cluster, scenario.training) == []
 

@@ -23,6 +23,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.rings import gloo_allgather, gloo_allreduce
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
@@ -30,7 +31,7 @@ from gcsim.simulator.network.delays import collective_key
 from gcsim.simulator.network.links import Jitter, Link, RateTrace, SizeFactor
 from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
 from gcsim.simulator.steps.events.message_ring import NOTHING, RingProgram
-from gcsim.simulator.steps.events.ring_programs import RingPrograms, gloo_allgather, gloo_allreduce
+from gcsim.simulator.steps.events.ring_programs import RingPrograms, in_messages
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from gcsim.simulator.sums import Sums
@@ -324,10 +325,11 @@ def programs(draw: st.DrawFn, links: list[Link]) -> RingProgram | None:
         case "alone":
             return None
         case "gloo reduce":
-            program = gloo_allreduce(draw(st.integers(1, 40)), links)
+            program = in_messages(gloo_allreduce.program(draw(st.integers(1, 40)), ranks), links)
         case "gloo gather":
             equal = draw(st.integers(1, 9))
-            program = gloo_allgather(draw(st.one_of(sizes, st.just([equal] * ranks))), links)
+            blocks = draw(st.one_of(sizes, st.just([equal] * ranks)))
+            program = in_messages(gloo_allgather.program(blocks), links)
         case kind:
             steps = (ranks - 1) * (2 if kind == "reduce" else 1)
             program = RingProgram(

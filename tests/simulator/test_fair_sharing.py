@@ -22,8 +22,6 @@ from gcsim.simulator.sharing import flows as fluid_flows
 from gcsim.simulator.sharing import incast
 from gcsim.simulator.sharing import levels as fluid_levels
 from gcsim.simulator.sharing.fair import (
-    Transfer,
-    concurrent_transfers,
     share_fairly,
 )
 from gcsim.simulator.sharing.levels import Crossings
@@ -237,21 +235,13 @@ def test_a_flow_that_starts_before_now_is_refused() -> None:
             )
 
 
-def test_transfers_on_a_star_share_cards_in_each_direction() -> None:
-    # 1 -> 0 and 2 -> 0 share card 0 in, 0 -> 1 has card 0 out; 3 -> 3 stays at home
-    second = 10**12
-    transfers = [
-        Transfer(source=1, destination=0, nbytes=1000),
-        Transfer(source=2, destination=0, nbytes=3000, start=second),
-        Transfer(source=0, destination=1, nbytes=4000),
-        Transfer(source=3, destination=3, nbytes=10**6, start=7),
-    ]
-    rates = {card: Fraction(1000) for card in range(4)}
-    assert concurrent_transfers(transfers, rates) == [second, 4 * second, 4 * second, 7]
-    # both at once: half each until the short one is through, at 2 s; then 2000 bytes alone
-    both = [Transfer(source=n, destination=0, nbytes=1000 * (2 * n - 1)) for n in (1, 2)]
-    assert concurrent_transfers(both, rates) == [2 * second, 4 * second]
+def test_transfers_to_one_card_share_it() -> None:
+    def both(second: int) -> list[int]:
+        flows = [FlowClass(1000, {"out 1": 1, "in": 1}), FlowClass(3000, {"out 2": 1, "in": 1})]
+        rates = {"in": Fraction(1000), "out 1": Fraction(second), "out 2": Fraction(1000)}
+        return ends_of([0, 0], flows, rates)
+
+    # half each until the short one is through, at 2 s; then 2000 bytes alone
+    assert both(1000) == [2 * 10**12, 4 * 10**12]
     # a slow card of 250 B/s leaves 750 B/s to the other
-    slow = {**rates, 1: Fraction(250)}
-    assert concurrent_transfers(both, slow) == [4 * second, 4 * second]
-    assert concurrent_transfers([], rates) == []
+    assert both(250) == [4 * 10**12, 4 * 10**12]

@@ -213,11 +213,7 @@ def merging(me: Rank) -> Wait:
 
 
 FLUID = {
-    **{
-        name: algorithm
-        for name, algorithm in ALGORITHMS.items()
-        if name != "scatter and all-gather"
-    },
+    **ALGORITHMS,
     "all-to-all": exchange(lambda c: pairwise_alltoall_of(c, variable=False), all_to_all),
     "all-to-all, lengths first": exchange(
         lambda c: pairwise_alltoall_of(c, variable=True), lengths_first
@@ -385,6 +381,6 @@ def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     )
     ring = gather(
         lambda entry, sizes, fabric, key: ring_allgather(entry, sizes, fabric.ring_links()),
-        lambda me: around(me, me.rank, add=False),
+        around,
     )
     assert FluidWorld(case, ring).exits == ring.kernel(case).tolist()

@@ -26,8 +26,6 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.rounds import rounds
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
-    binomial_broadcast,
-    binomial_reduce,
     binomial_tree_allreduce,
 )
 from gcsim.simulator.collectives.rounds.bruck_allgather import bruck_allgather
@@ -38,15 +36,6 @@ from gcsim.simulator.collectives.rounds.recursive_doubling_allgather import (
 )
 from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
     recursive_doubling_allreduce,
-)
-from gcsim.simulator.collectives.rounds.reduce_scatter import (
-    halving_reduce_scatter,
-    ring_reduce_scatter,
-)
-from gcsim.simulator.collectives.rounds.rounds import phase_key
-from gcsim.simulator.collectives.rounds.scatter_allgather_broadcast import (
-    binomial_scatter,
-    scatter_allgather_broadcast,
 )
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
@@ -339,20 +328,6 @@ def doubling_gather(me: Rank, number: int) -> Wait:
         mask *= 2
 
 
-def halving(me: Rank, number: int) -> Wait:
-    """The upper half of the numbers gives the lower half its chunks, and so on."""
-    size, excess, real = core(me.p)
-    low, high = 0, size
-    while high - low > 1:
-        middle = (low + high) // 2
-        below, distance = number < middle, middle - low
-        partner = real(number + distance if below else number - distance)
-        theirs = range(middle, high) if below else range(low, middle)
-        low, high = (low, middle) if below else (middle, high)
-        given = [real(n) for n in theirs] + [real(n) - 1 for n in theirs if n < excess]
-        yield from me.swap(partner, partner, distance, given, add=True)
-
-
 def family(me: Rank) -> tuple[int, list[int]]:
     """Parent (own rank without its lowest bit) and children, nearest first."""
     children, bit = [], 1
@@ -371,14 +346,13 @@ def up_the_tree(me: Rank, *, add: bool) -> Wait:
         yield from me.send(parent, ("up", me.rank - parent), list(me.held))
 
 
-def down_the_tree(me: Rank, *, part: bool = False) -> Wait:
+def down_the_tree(me: Rank) -> Wait:
     parent, children = family(me)
     if me.rank:
         yield from me.receive(parent, ("down", me.rank - parent))
     for child in reversed(children):
         distance = child - me.rank
-        names = range(child, min(child + distance, me.p)) if part else list(me.held)
-        yield from me.send(child, ("down", distance), names)
+        yield from me.send(child, ("down", distance), list(me.held))
 
 
 def tree_sum(me: Rank) -> Wait:
@@ -401,21 +375,11 @@ def bruck(me: Rank) -> Wait:
         distance *= 2
 
 
-def around(me: Rank, first: int, *, add: bool) -> Wait:
+def around(me: Rank) -> Wait:
     """The ring as the others use it: a step's send begins when the last step's is over."""
     before, after = (me.rank - 1) % me.p, (me.rank + 1) % me.p
     for step in range(me.p - 1):
-        yield from me.swap(after, before, ("ring", step), [(first - step) % me.p], add=add)
-
-
-def ring_scatter(me: Rank) -> Wait:
-    yield from around(me, me.rank - 1, add=True)
-
-
-def scatter_ring(me: Rank) -> Wait:
-    yield from down_the_tree(me, part=True)
-    me.sent, me.key = 0, phase_key(me.key, 1)
-    yield from around(me, me.rank, add=False)
+        yield from me.swap(after, before, ("ring", step), [(me.rank - step) % me.p])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,8 +392,6 @@ class Algorithm:
     start: Callable[[Rank], Held]
     goal: Callable[[int, int], set[int]]
     """Chunks of which rank r of p holds all contributions."""
-    waits_for_all: bool = True
-    """No rank leaves before the last has entered."""
 
 
 def even(parts: Callable[[int], int]) -> Callable[[Case], list[int]]:
@@ -447,10 +409,6 @@ def one(p: int) -> int:
     return 1
 
 
-def as_many(p: int) -> int:
-    return p
-
-
 def power(p: int) -> int:
     return core(p)[0]
 
@@ -461,11 +419,6 @@ def own_vector(me: Rank) -> Held:
 
 def own_block(me: Rank) -> Held:
     return {me.rank: frozenset({me.rank})}
-
-
-def at_root(me: Rank) -> Held:
-    full = frozenset(range(me.p))
-    return {} if me.rank else dict.fromkeys(range(len(me.world.split)), full)
 
 
 def vector(
@@ -510,53 +463,6 @@ ALGORITHMS = {
     ),
     "Bruck": gather(bruck_allgather, bruck),
     "gather and broadcast": gather(gather_broadcast_allgather, tree_gather),
-    "halving reduce-scatter": Algorithm(
-        kernel=lambda c: halving_reduce_scatter(
-            times(c.entry), c.nbytes, c.fabric, element=c.element, gamma=c.gamma, key=c.key
-        ),
-        program=folded(halving, add=True, back="own"),
-        split=even(as_many),
-        start=own_vector,
-        goal=lambda r, p: {r},
-    ),
-    "reduce": Algorithm(
-        kernel=lambda c: binomial_reduce(
-            times(c.entry), c.nbytes, c.fabric, gamma=c.gamma, key=c.key
-        ),
-        program=lambda me: up_the_tree(me, add=True),
-        split=even(one),
-        start=own_vector,
-        goal=lambda r, p: set() if r else {0},
-        waits_for_all=False,
-    ),
-    "broadcast": Algorithm(
-        kernel=lambda c: binomial_broadcast(times(c.entry), c.nbytes, c.fabric, key=c.key),
-        program=down_the_tree,
-        split=even(one),
-        start=at_root,
-        goal=lambda r, p: {0},
-        waits_for_all=False,
-    ),
-    "scatter": Algorithm(
-        kernel=lambda c: binomial_scatter(
-            times(c.entry), c.nbytes, c.fabric, element=c.element, key=c.key
-        ),
-        program=lambda me: down_the_tree(me, part=True),
-        split=even(as_many),
-        start=at_root,
-        goal=lambda r, p: {r},
-        waits_for_all=False,
-    ),
-    "scatter and all-gather": Algorithm(
-        kernel=lambda c: scatter_allgather_broadcast(
-            times(c.entry), c.nbytes, c.fabric, element=c.element, key=c.key
-        ),
-        program=scatter_ring,
-        split=even(as_many),
-        start=at_root,
-        goal=lambda r, p: set(range(p)),
-        waits_for_all=False,
-    ),
 }
 every = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -657,7 +563,7 @@ def test_times_shift_with_the_entries_and_never_gain_from_delay(
 ) -> None:
     algorithm = ALGORITHMS[name]
     base = algorithm.kernel(case)
-    if algorithm.waits_for_all and case.p > 1:
+    if case.p > 1:
         assert base.min() >= max(case.entry)
 
     def entering(entry: list[int]) -> Times:
@@ -667,31 +573,6 @@ def test_times_shift_with_the_entries_and_never_gain_from_delay(
     delayed = list(case.entry)
     delayed[which % case.p] += late
     assert (entering(delayed) >= base).all()
-
-
-@given(entry=st.lists(clock, min_size=2, max_size=9), nbytes=st.integers(0, 60), data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_ring_reduce_scatter_is_the_simulation(
-    entry: list[int], nbytes: int, data: st.DataObject
-) -> None:
-    # The ring overlaps a step's reduction with the step's own send, which `swap` does not; without
-    # reductions the two are the same.
-    p = len(entry)
-    links = data.draw(st.lists(st.sampled_from(POOL), min_size=p, max_size=p))
-    case = Case(entry=entry, cards=links, buses=links, sizes=[], elements=nbytes)
-    world = World(
-        case,
-        Algorithm(
-            kernel=lambda c: times([]),
-            program=ring_scatter,
-            split=even(as_many),
-            start=own_vector,
-            goal=lambda r, p: {r},
-        ),
-    )
-    assert [held[rank] for rank, held in enumerate(world.held)] == [frozenset(range(p))] * p
-    hops = case.fabric.ring_links()
-    assert ring_reduce_scatter(times(entry), nbytes, hops, key=case.key).tolist() == world.exits
 
 
 def test_the_compiled_loop_is_the_python_that_it_is_written_in(
@@ -737,14 +618,6 @@ def test_equal_ranks_take_what_the_formulas_say(p: int) -> None:
         assert set(kernel(zero, [m] * p, alike(p)).tolist()) == {k * ALPHA + most * BETA}
     exits = gather_broadcast_allgather(zero, [m] * p, alike(p))
     assert exits.max() == 2 * k * ALPHA + most * BETA + k * n * BETA
-    exits = halving_reduce_scatter(zero, n, alike(p), gamma=cost)
-    assert set(exits.tolist()) == {k * ALPHA + most * BETA + most * gamma}
-    exits = ring_reduce_scatter(zero, n, alike(p).ring_links(), gamma=cost)
-    assert set(exits.tolist()) == {(p - 1) * (ALPHA + m * (BETA + gamma))}
-    exits = binomial_scatter(zero, n, alike(p))
-    assert exits.max() == k * ALPHA + most * BETA
-    exits = scatter_allgather_broadcast(zero, n, alike(p))
-    assert exits.max() <= (k + p - 1) * ALPHA + 2 * most * BETA
 
 
 def test_five_ranks_fold_one_in_and_out() -> None:

@@ -28,7 +28,6 @@ from gcsim.simulator.steps.vectors import layout as vector_layout
 from gcsim.simulator.steps.vectors import loops as vector_loops
 from gcsim.simulator.steps.vectors import ranks as vector_ranks
 from gcsim.simulator.steps.vectors import steady as vector_steady
-from gcsim.simulator.steps.vectors import streams as vector_streams
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
 from tests.simulator.step_oracle import (
@@ -361,7 +360,7 @@ def test_the_loops_do_the_same_when_they_are_not_compiled(
     arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 2, "pace": pace}
     compiled = simulate(plan, **arguments)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (vector_loops, vector_streams, vector_ends, vector_layout, vector_ranks):
+        for module in (vector_loops, vector_ends, vector_layout, vector_ranks):
             for name, found in list(vars(module).items()):
                 if hasattr(found, "py_func"):
                     patch.setattr(module, name, found.py_func)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcsim.simulator.steps.vectors import streams as vector_streams
+from gcsim.simulator.steps.vectors import loops as vector_streams
 from gcsim.simulator.steps.vectors.loops import (
     HEAD,
     NOTHING,

@@ -13,7 +13,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,15 +22,22 @@ from pydantic import TypeAdapter, ValidationError
 from gcsim.errors import InputError
 from gcsim.files import cache_folder, write_text
 from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.stage1.code import code_hash
 
 _PROFILE = TypeAdapter(TrafficProfile)
 
 
-def key(facts: Mapping[str, object], code: Iterable[str] = ()) -> str:
-    """A content hash of plain facts, gcsim's own code, and the user's modules in `code`."""
+def key(
+    facts: Mapping[str, object], code: Iterable[str] = (), *, compressor: str | None = None
+) -> str:
+    """A content hash of plain facts, gcsim's own code, and the user's modules in `code`.
+
+    `compressor` is its module and class, as in the registry, where its code alone counts; None:
+    that of all.
+    """
     document = {
         "facts": facts,
-        "code": _own_code(),
+        "code": code_hash(compressor),
         "user": {name: _code_hash(Path(origin)) for name in code if (origin := _origin(name))},
         "torch": metadata.version("torch"),
         "numpy": metadata.version("numpy"),
@@ -66,18 +72,6 @@ def save(name: str, profile: TrafficProfile) -> None:
             "set GCSIM_CACHE_DIR to a folder with space",
             stacklevel=2,
         )
-
-
-@cache
-def _own_code() -> str:
-    """A hash over the files that decide what is sent: compressors and traces."""
-    rooms = [Path(__file__).parent.parent, Path(_origin("gcsim.compressors") or "").parent]
-    digest = hashlib.sha256()
-    for room in rooms:
-        for path in sorted(room.rglob("*.py")):
-            digest.update(str(path.relative_to(room)).encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _code_hash(origin: Path) -> str:

@@ -18,8 +18,8 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
+from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
-from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
@@ -47,9 +47,19 @@ def prepared(sizes: tuple[int, ...], links: Sequence[Link]) -> PreparedRing:
 
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    return ring_allgather(call.entry, call.sent, call.ring_links(), key=call.key)
+    return prepared_for(call)(call.entry, call.key)
+
+
+def prepared_for(call: Call) -> PreparedRing:
+    """For any entry times."""
+    return prepared(call.sent, call.ring_links())
+
+
+def ring(call: Call) -> Program:
+    """What every rank does."""
+    return Program.textbook(Blocks.of(call.sent), Phase())
 
 
 def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
-    return ring_traffic([1] * len(call.sent), call.sent, devices=call.fabric.devices)
+    return ring(call).traffic(call.fabric.devices)

@@ -21,8 +21,8 @@ from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
+from gcsim.simulator.collectives.rings.program import REDUCE_THEN_GATHER, Program
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
-from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
@@ -77,18 +77,20 @@ def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
 
 def carry_out(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    return ring_allreduce(
-        call.entry,
-        call.nbytes,
-        call.ring_links(),
-        element=call.element,
-        gamma=call.gamma,
-        key=call.key,
-    )
+    return prepared_for(call)(call.entry, call.key)
+
+
+def prepared_for(call: Call) -> PreparedRing:
+    """For any entry times."""
+    return prepared(call.nbytes, call.ring_links(), element=call.element, gamma=call.gamma)
+
+
+def ring(call: Call) -> Program:
+    """What every rank does."""
+    blocks = Blocks.chunks(call.nbytes, len(call.sent), call.element)
+    return Program.textbook(blocks, *REDUCE_THEN_GATHER)
 
 
 def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
-    blocks = chunks(call.nbytes, len(call.sent), call.element)
-    devices = call.fabric.devices
-    return ring_traffic([1] * len(blocks), blocks, devices=devices, firsts=(0, 1))
+    return ring(call).traffic(call.fabric.devices)

@@ -26,7 +26,6 @@ Source: pytorch/gloo, gloo/transport/tcp/pair.cc (`send`, `recv`, `handleRemoteP
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -47,51 +46,18 @@ from gcsim.simulator.collectives.rings.announced_loop import (
     wait,
 )
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages, common_period
-from gcsim.simulator.collectives.rings.traffic import ring_traffic
-from gcsim.simulator.host import Traffic
+from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """p - 1 blocks a rank: r + `first`, r + `first` - 1, ... (mod p)."""
-
-    first: int = 0
-    reduces: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
-    """What every rank of a ring does; pieces of blocks travel from rank r to rank r + 1."""
-
-    sizes: tuple[int, ...]
-    """Bytes of a piece, by class."""
-    pieces: NDArray[np.int64]
-    """`[p, s]`: class of each piece of each block."""
-    phases: tuple[Phase, ...] = (Phase(),)
-    """Between two of them a rank waits for all that it has posted."""
-    in_flight: int
-    """Messages that a rank has posted and not yet waited for."""
-    sends_first: bool
-    """A rank posts a message's send before its receive."""
-    skips_empty: bool = False
-    """Empty pieces are no messages."""
-    backwards: bool = False
-    """The ranks are numbered against the ring: rank r of it is rank p - 1 - r."""
-
-
-def program_traffic(program: Program, devices: int, *, copied: int = 0) -> Traffic:
-    """What the ranks handle in it, `devices` a node; announcements are parts of their messages."""
-    sizes = np.array(program.sizes, dtype=np.int64)
-    counted = sizes > 0 if program.skips_empty else np.ones_like(sizes)
-    return ring_traffic(
-        counted.astype(np.int64)[program.pieces].sum(axis=1),
-        sizes[program.pieces].sum(axis=1),
-        devices=devices,
-        firsts=[phase.first for phase in program.phases],
-        backwards=program.backwards,
-        copied=copied,
-    )
+def flags_of(program: Program, ranks: int, *, steady: bool) -> NDArray[np.int64]:
+    """What the compiled loop is told of each phase, `[phases, 7]`; `steady`: blocks are equal, and
+    messages take as long whenever they are sent."""
+    flags = np.zeros((len(program.phases), 7), dtype=np.int64)
+    flags[:, TWO], flags[:, SENDS_FIRST] = ranks == 2, program.sends_first
+    flags[:, SKIPS], flags[:, STEADY] = program.skips_empty, steady
+    flags[:, REDUCES] = [phase.reduces for phase in program.phases]
+    return flags
 
 
 class AnnouncedRing:
@@ -145,13 +111,12 @@ class AnnouncedRing:
         once = program.pieces[:period]
         pieces = np.concatenate((once, once)).T.copy()
         sent = np.zeros(ranks, dtype=np.int64)
-        for phase in program.phases:
-            flags = np.zeros(7, dtype=np.int64)
+        steady = self._messages.constant and bool((once == once[0]).all())
+        for phase, flags in zip(
+            program.phases, flags_of(program, ranks, steady=steady), strict=True
+        ):
             if period == ranks and self._odd is not None:
                 flags[FIRST_ODD], flags[ODD_BLOCKS] = self._odd
-            flags[TWO], flags[SENDS_FIRST] = ranks == 2, program.sends_first
-            flags[SKIPS], flags[REDUCES] = program.skips_empty, phase.reduces
-            flags[STEADY] = self._messages.constant and bool((once == once[0]).all())
             for first, last, late in self._portions(phase, per_phase, sent, key, period):
                 self._messages.check_delays(int(posted.max()), last - first, late)
                 self._post(

@@ -28,9 +28,10 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.announced import AnnouncedRing, Program, program_traffic
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing
 from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import classes
+from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
@@ -51,8 +52,7 @@ def gloo_ring_allgather(
     if not any(sizes):
         return np.full_like(entry, entry.max())
     sizes = tuple(sizes)
-    ring = _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))
-    return ring(entry, key)
+    return _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))(entry, key)
 
 
 def program(sizes: Sequence[int]) -> Program:
@@ -62,7 +62,7 @@ def program(sizes: Sequence[int]) -> Program:
         pieces = np.tile(np.arange(2, dtype=np.int64), (len(sizes), 1))
         return Program(sizes=(half, sizes[0] - half), pieces=pieces, in_flight=2, sends_first=True)
     distinct, blocks = classes(sizes)
-    return Program(sizes=tuple(distinct), pieces=blocks[:, None], in_flight=1, sends_first=True)
+    return Program(sizes=tuple(distinct), pieces=blocks[:, None], sends_first=True)
 
 
 def carry_out(call: Call) -> Times:
@@ -79,8 +79,14 @@ def carry_out(call: Call) -> Times:
     return gloo_ring_allgather(entry, call.sent, links, key=call.key)
 
 
+def ring(call: Call) -> Program | None:
+    """What every rank does; None: nothing."""
+    return program(call.sent) if any(call.sent) else None
+
+
 def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
-    if not any(call.sent):
-        return Traffic.none(len(call.sent), call.fabric.devices)
-    return program_traffic(program(call.sent), call.fabric.devices, copied=sum(call.sent))
+    found, devices = ring(call), call.fabric.devices
+    if found is None:
+        return Traffic.none(len(call.sent), devices)
+    return found.traffic(devices, copied=sum(call.sent))

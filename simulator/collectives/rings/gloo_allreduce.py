@@ -33,13 +33,9 @@ import numpy as np
 
 from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.announced import (
-    AnnouncedRing,
-    Phase,
-    Program,
-    program_traffic,
-)
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing
 from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.program import REDUCE_THEN_GATHER, Program
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
@@ -70,7 +66,7 @@ def gloo_ring_allreduce(
         return entry.copy()
     if nbytes == 0:
         return np.full_like(entry, entry.max())
-    ring = _RINGS(
+    prepared = _RINGS(
         (nbytes, element, gamma, reception, largest),
         links,
         lambda: AnnouncedRing(
@@ -80,7 +76,7 @@ def gloo_ring_allreduce(
             reception=reception,
         ),
     )
-    return ring(entry[::-1], key)[::-1]
+    return prepared(entry[::-1], key)[::-1]
 
 
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
@@ -92,9 +88,8 @@ def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SE
     return Program(
         sizes=(segment, rest, 0),
         pieces=np.roll(chunks[::-1], 1, axis=0),
-        phases=(Phase(first=0, reduces=True), Phase(first=1)),
+        phases=REDUCE_THEN_GATHER,
         in_flight=2,
-        sends_first=False,
         skips_empty=True,
         backwards=True,
     )
@@ -127,9 +122,12 @@ def carry_out(call: Call) -> Times:
     )
 
 
+def ring(call: Call) -> Program | None:
+    """What every rank does; None: nothing."""
+    return program(call.nbytes, len(call.sent), call.element) if call.nbytes else None
+
+
 def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
-    if call.nbytes == 0:
-        return Traffic.none(len(call.sent), call.fabric.devices)
-    ring = program(call.nbytes, len(call.sent), call.element)
-    return program_traffic(ring, call.fabric.devices)
+    found, devices = ring(call), call.fabric.devices
+    return Traffic.none(len(call.sent), devices) if found is None else found.traffic(devices)

@@ -20,19 +20,11 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_received, sizes_sent
-from gcsim.simulator.collectives.rings import gloo_allgather as gloo_ring_allgather
-from gcsim.simulator.collectives.rings import gloo_allreduce as gloo_ring_allreduce
-from gcsim.simulator.collectives.rings.announced import Program, program_traffic
-from gcsim.simulator.collectives.rings.announced_loop import (
-    REDUCES,
-    SENDS_FIRST,
-    SKIPS,
-    STEADY,
-    TWO,
-    last_exits,
-)
+from gcsim.simulator.collectives.dispatch import algorithm_of, call_of, sizes_received
+from gcsim.simulator.collectives.rings.announced import flags_of
+from gcsim.simulator.collectives.rings.announced_loop import last_exits
 from gcsim.simulator.collectives.rings.messages import classes, common_period
+from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import PRICES, Host
@@ -53,6 +45,7 @@ class RingWorlds:
         self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         """By direction: each rank's class of link, and the classes' numbers on each cluster."""
         fabrics = [Fabric.of(cluster) for cluster in clusters]
+        self._fabric = fabrics[0]
         for backwards in (False, True):
             rings = [fabric.ring_links(backwards=backwards) for fabric in fabrics]
             _, kinds = classes([id(link) for link in rings[0]])
@@ -78,17 +71,13 @@ class RingWorlds:
         cluster = self._cluster
         if cluster.workers == 1 or any(link.random or link.timed for link in cluster.links()):
             return None
-        sent = sizes_sent(record, cluster.workers)
-        carry_out = algorithm_of(record, cluster).carry_out
-        reduces = carry_out is gloo_ring_allreduce.carry_out
-        if not any(sent) or not (reduces or carry_out is gloo_ring_allgather.carry_out):
+        call, reduces = call_of(record, cluster, self._fabric), record.kind == "all_reduce"
+        ring, sent = algorithm_of(record, cluster).ring, call.sent
+        program = None if ring is None else ring(call)
+        if program is None or not program.announced:
             return None
-        if reduces:
-            program = gloo_ring_allreduce.program(sent[0], len(sent), record.element)
-            if program.sizes[0] * program.pieces.size <= _ABOUT_ALL * sent[0]:
-                program = replace(program, pieces=np.zeros_like(program.pieces))
-        else:
-            program = gloo_ring_allgather.program(sent)
+        if reduces and program.sizes[0] * program.pieces.size <= _ABOUT_ALL * sent[0]:
+            program = replace(program, pieces=np.zeros_like(program.pieces))
         received = sizes_received(record, sent)[0]
         entry, back = self._copied(sent), self._copied([received])[:, 0]
         exits = self._exits(program, entry, record.dtype)
@@ -141,10 +130,6 @@ class RingWorlds:
         busy = np.stack([self._busy(numbers, n) for n in sizes], axis=1)
         latency = np.stack([self._later(numbers, n) for n in sizes], axis=1) + taken[:, :, None]
         once = program.pieces[:period]
-        flags = np.zeros((len(program.phases), 7), dtype=np.int64)
-        flags[:, TWO], flags[:, SENDS_FIRST] = ranks == 2, program.sends_first
-        flags[:, SKIPS], flags[:, STEADY] = program.skips_empty, bool((once == once[0]).all())
-        flags[:, REDUCES] = [phase.reduces for phase in program.phases]
         found = np.empty(len(entry), dtype=np.int64)
         last_exits(
             np.ascontiguousarray(entry[:, :period]),
@@ -155,7 +140,7 @@ class RingWorlds:
             latency.reshape(len(entry), -1),
             np.ascontiguousarray(self._later(numbers, 0)[:, kinds[:period]]),
             np.rint(gamma[:, None] * each).astype(np.int64),
-            flags,
+            flags_of(program, ranks, steady=bool((once == once[0]).all())),
             np.array([phase.first % period for phase in program.phases], dtype=np.int64),
             (ranks - 1) * program.pieces.shape[1],
             program.in_flight,
@@ -178,7 +163,7 @@ class RingWorlds:
         processes = self._cluster.workers if host.ranks == "all" else devices
         network = (exits - last).astype(np.float64)
         if any(prices[price].any() for price in ("per_message", "per_byte", "per_call")):
-            traffic = program_traffic(program, devices)
+            traffic = program.traffic(devices)
             handled = np.outer(prices["per_message"], traffic.ends)
             handled += np.outer(prices["per_byte"], traffic.nbytes)
             work = prices["per_call"][:, None] + handled / 2

@@ -37,37 +37,14 @@ def binomial_tree_allreduce(
     `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte; `key` is that of the
     random delays. p = 1 costs nothing.
     """
-    return fabric.prepared(_both, nbytes, gamma).carry_out(entry, key)
+    return fabric.prepared(_rounds, nbytes, gamma).carry_out(entry, key)
 
 
-def binomial_reduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
-) -> Times:
-    """Exit times `[p]` of a reduction to rank 0: a rank leaves when its vector has left it."""
-    return fabric.prepared(_up, nbytes, gamma).carry_out(entry, key)
-
-
-def binomial_broadcast(entry: Times, nbytes: int, fabric: Fabric, *, key: int = 0) -> Times:
-    """Exit times `[p]` of a broadcast from rank 0: a rank leaves when its last copy has left it."""
-    return fabric.prepared(_down, nbytes).carry_out(entry, key)
-
-
-def _up(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
+def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
     rounds = Rounds(fabric)
     for distance in tree_distances(fabric.ranks):
         senders = children(fabric.ranks, distance)
         rounds.exchange(senders, senders - distance, nbytes, gamma)
-    return rounds
-
-
-def _down(fabric: Fabric, nbytes: int) -> Rounds:
-    rounds = Rounds(fabric)
-    broadcast_rounds(rounds, fabric.ranks, nbytes)
-    return rounds
-
-
-def _both(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
-    rounds = _up(fabric, nbytes, gamma)
     broadcast_rounds(rounds, fabric.ranks, nbytes)
     return rounds
 
@@ -98,4 +75,4 @@ def carry_out(call: Call) -> Times:
 
 def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
-    return call.fabric.prepared(_both, call.nbytes, NO_COST).traffic(call.fabric.devices)
+    return call.fabric.prepared(_rounds, call.nbytes, NO_COST).traffic(call.fabric.devices)

@@ -16,9 +16,7 @@ leave to a message of its size, are limits of its own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from fractions import Fraction
 
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster
@@ -120,8 +118,7 @@ class Topology:
 
 def own_limit(link: Link, nbytes: int) -> Capacity | None:
     """What a message's connection reaches at most; None: as much as its path carries."""
-    place = bisect_right([factor.from_bytes for factor in link.factors], nbytes)
-    factor = link.factors[place - 1].bandwidth if place else Fraction(1)
+    factor = link.rate_factor(nbytes)
     goodput, line = link.goodput, link.line_goodput
     if factor >= 1 and goodput == line:
         return None

@@ -1,13 +1,5 @@
 """What is a collective in messages? The programs of those that may overlap.
 
-| algorithm               | pieces of a block          | in flight | announced | direction |
-|-------------------------|----------------------------|-----------|-----------|-----------|
-| ring all-reduce         | the chunk                  | 1         | no        | r to r+1  |
-| ring all-gather         | the contribution           | 1         | no        | r to r+1  |
-| Gloo's ring all-reduce  | segments, two phases       | 2         | yes       | r to r-1  |
-| Gloo's all-gather       | two halves of equal blocks | 2         | yes       | r to r+1  |
-| Gloo's all-gatherv      | unequal blocks whole       | 1         | yes       | r to r+1  |
-
 Everything else has no program, nor have Gloo's rings of two ranks, whose announcements wait behind
 data on the one connection, nor those with nothing to send, nor anything where messages cost the
 hosts' processors (`host.py`): what two collectives need of them adds up, as when each runs alone.
@@ -23,14 +15,12 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.dispatch import sizes_sent, traffic_of
-from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rings.gloo_allreduce import segments
+from gcsim.simulator.collectives.dispatch import algorithm_of, call_of, traffic_of
+from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
@@ -49,30 +39,18 @@ class RingPrograms:
 
     def __call__(self, record: CollectiveRecord) -> RingProgram | None:
         """The program of a collective; None: it has none, and runs alone."""
-        cluster, ranks = self._cluster, self._cluster.workers
-        if ranks == 1 or record.by_servers or record.kind not in {"all_reduce", "all_gather"}:
+        cluster, ranks, host = self._cluster, self._cluster.workers, self._cluster.host
+        ring = algorithm_of(record, cluster).ring
+        if ranks == 1 or ring is None or (host is not None and host.interleaved):
             return None
-        host = cluster.host
-        if host is not None and host.interleaved:
+        call = call_of(record, cluster, self._fabric)
+        found = ring(call)
+        if found is None or (found.announced and ranks == 2):
             return None
-        sent = sizes_sent(record, ranks)
-        name = algorithm_name(record.kind, sent, record.element, cluster)
-        links = self._fabric.ring_links()
-        if name == "ring" and record.kind == "all_reduce":
-            program = _textbook(chunks(sent[0], ranks, record.element), links, 2 * (ranks - 1))
-        elif name == "ring":
-            program = _textbook(sent, links, ranks - 1)
-        elif name != "gloo_ring" or ranks == 2 or not any(sent):
-            return None
-        elif record.kind == "all_reduce":
-            back = self._fabric.ring_links(backwards=True)
-            program = gloo_allreduce(sent[0], back, record.element)
-        else:
-            program = gloo_allgather(sent, links)
+        sent, program = call.sent, in_messages(found, call.ring_links(backwards=found.backwards))
         if record.kind == "all_reduce":
-            program = replace(program, gamma=cluster.sums.gamma(record.dtype))
-        if program.announced and record.kind == "all_reduce" and host is not None:
-            program = replace(program, reception=host.per_received_byte)
+            reception = call.reception if found.announced else NO_COST
+            program = replace(program, gamma=call.gamma, reception=reception)
         if not cluster.collectives.stages and host is None:
             return program
         after = np.zeros(ranks, dtype=np.int64)
@@ -87,42 +65,16 @@ class RingPrograms:
         )
 
 
-def _textbook(blocks: Sequence[int], links: Sequence[Link], steps: int) -> RingProgram:
+def in_messages(program: Program, links: Sequence[Link]) -> RingProgram:
+    """Message by message; `links[r]` leads from rank r to rank r + 1, or r - 1 if `backwards`."""
+    sizes = np.array(program.sizes, dtype=np.int64)
+    if program.skips_empty:
+        sizes = np.where(sizes > 0, sizes, NOTHING)
     return RingProgram(
-        pieces=np.array(blocks, dtype=np.int64)[:, None],
-        phases=((0, steps),),
-        in_flight=1,
-        announced=False,
-        links=tuple(links),
-    )
-
-
-def gloo_allreduce(nbytes: int, links: Sequence[Link], element: int = 1) -> RingProgram:
-    """Gloo's ring all-reduce of a vector; `links[r]` leads from rank r to rank r - 1 (mod p)."""
-    ranks = len(links)
-    count, segment = segments(nbytes, ranks, element)
-    start = np.arange(count, dtype=np.int64) * segment
-    sizes = np.minimum(nbytes - start, segment)
-    by_chunk: NDArray[np.int64] = np.where(sizes > 0, sizes, NOTHING).reshape(ranks, -1)
-    # Place k is rank p - 1 - k and begins with that rank's own chunk plus one, chunk p - k.
-    return RingProgram(
-        backwards=True,
-        pieces=np.roll(by_chunk[::-1], 1, axis=0),
-        phases=((0, ranks - 1), (1, ranks - 1)),
-        in_flight=2,
-        announced=True,
-        links=tuple(links)[::-1],
-    )
-
-
-def gloo_allgather(sizes: Sequence[int], links: Sequence[Link]) -> RingProgram:
-    """Gloo's all-gather of blocks; `links[r]` leads from rank r to rank r + 1."""
-    blocks = np.array(sizes, dtype=np.int64)[:, None]
-    equal = len(set(sizes)) == 1
-    return RingProgram(
-        pieces=np.hstack((blocks // 2, blocks - blocks // 2)) if equal else blocks,
-        phases=((0, len(sizes) - 1),),
-        in_flight=2 if equal else 1,
-        announced=True,
-        links=tuple(links),
+        backwards=program.backwards,
+        pieces=sizes[program.pieces],
+        phases=tuple((phase.first, len(links) - 1) for phase in program.phases),
+        in_flight=program.in_flight,
+        announced=program.announced,
+        links=tuple(links)[::-1] if program.backwards else tuple(links),
     )

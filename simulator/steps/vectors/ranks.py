@@ -31,9 +31,9 @@ from gcsim.simulator.steps.vectors.loops import (
     STATE_ROWS,
     STREAMS,
     advance,
+    run,
 )
 from gcsim.simulator.steps.vectors.plan import PlanArrays
-from gcsim.simulator.steps.vectors.streams import run
 
 PARTS = (*KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)

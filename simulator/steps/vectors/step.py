@@ -23,7 +23,7 @@ place) is next, and rank r enters it at max(asked[r], left the one in front). Wh
    simulated one after the other, though ranks are in different ones at the same time.
 4. A rank's streams serve in the order of arrival, and nothing that is not known arrives before the
    rank has left the last known collective: pieces that arrived before are served for good
-   (`vector_streams.run` keeps the state), and only the few after that are run again in the next
+   (`run` keeps the state), and only the few after that are run again in the next
    round. Work is O(ranks x (pieces + collectives)) an iteration; with a side stream the pieces to
    come are looked at in every round.
 

@@ -46,8 +46,6 @@ RANK = 2
 """Of PowerSGD."""
 VALUE_DEPENDENT = frozenset({"threshold", "inceptionn"})
 """Compressors whose payload is known with the gradient alone."""
-_VARIABLE = frozenset({"dgc", "adaq"})
-"""Payloads of different ranks differ: their lengths are gathered, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,126 @@
+"""Which of gcsim's code does a profile depend on? A hash of it, without comments and docstrings.
+
+A compressor reaches what its module imports, at the head or inside functions, and what that
+imports in turn; and all of `traces`, which finds models and tasks by name. One that reaches the
+registry may be made of any other, and of a user's own nothing is known: then all compressors count.
+
+A file is known by its syntax tree. Parsing all takes most of a second, so what was found of a
+file's bytes is kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gcsim.errors import InputError
+from gcsim.files import cache_folder, write_text
+
+COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
+_REGISTRY = f"{COMPRESSORS}.registry"
+_MEMO = "code.json"
+Known = tuple[str, Sequence[str]]
+"""A hash of a file's syntax tree, and the names that it imports."""
+
+
+@cache
+def code_hash(compressor: str | None) -> str:
+    """Of what is reached by a module of the compressors with its class, as in the registry
+    (`sparsification.topk:TopK`); None: of everything."""
+    files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
+    known = _read(files.values())
+    reached = set(files)
+    if compressor is not None:
+        module, _, _ = compressor.partition(":")
+        traces = {name for name in files if name.startswith(TRACES)}
+        found = reach({f"{COMPRESSORS}.{module}", *traces}, files, known)
+        if _REGISTRY not in found:
+            reached = found | {_REGISTRY}  # makes the compressor, but reaches no other
+    lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]
+    return hashlib.sha256("\n".join([str(compressor), *lines]).encode()).hexdigest()
+
+
+def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
+    """The file of each module in folders by the name of their package."""
+    found = {}
+    for package, folder in rooms.items():
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join([package, *parts]).removesuffix(".__init__")] = path
+    return found
+
+
+def reach(start: Iterable[str], files: Mapping[str, Path], known: Mapping[Path, Known]) -> set[str]:
+    """The modules that some modules import, directly or not, and the packages that they are in.
+
+    What a package's own file imports counts where something is imported from the package itself.
+    """
+    waiting, found = list(start), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for imported in known[files[name]][1]:
+            module = imported
+            while module and module not in files:
+                module = module.rpartition(".")[0]  # a name in a module
+            if module:
+                waiting.append(module)
+    packages = {name[:place] for name in found for place, at in enumerate(name) if at == "."}
+    return found | (packages & files.keys())
+
+
+def parsed(source: str) -> Known:
+    """What is known of a module's source, which has no relative imports."""
+    tree = ast.parse(source)
+    names = list(dict.fromkeys(_imported(tree)))
+    for node in ast.walk(tree):
+        body: Any = getattr(node, "body", None)
+        if isinstance(body, list):  # a string that stands alone says something to readers only
+            node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), names
+
+
+def _is_text(line: ast.stmt) -> bool:
+    value = line.value if isinstance(line, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def _folder(package: str) -> Path:
+    spec = find_spec(package)
+    return Path((spec and spec.origin) or "").parent
+
+
+def _read(paths: Iterable[Path]) -> dict[Path, Known]:
+    """What is known of each file; remembered by its bytes and the version of Python."""
+    memo: Any = None
+    with suppress(OSError, ValueError):
+        memo = json.loads((cache_folder() / _MEMO).read_text(encoding="utf-8"))
+    memo = memo if isinstance(memo, dict) else {}
+    found: dict[Path, Known] = {}
+    used: dict[str, Known] = {}
+    for path in paths:
+        text = path.read_bytes()
+        name = hashlib.sha256(sys.version.encode() + text).hexdigest()
+        used[name] = found[path] = memo.get(name) or parsed(text.decode())
+    if used.keys() - memo.keys():
+        with suppress(InputError):  # else the next run parses again
+            write_text(cache_folder() / _MEMO, json.dumps(used))
+    return found
