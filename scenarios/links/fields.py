@@ -30,15 +30,12 @@ from gcsim.scenarios.links.rate_trace import TraceSection
 from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
-    TWO,
-    Bandwidth,
-    Duration,
     Section,
-    Share,
     by_shape,
     check_range,
     refuse,
 )
+from gcsim.scenarios.reading.types import TWO, Bandwidth, Duration, Share
 from gcsim.simulator.network.links import RANGED, Link, SizeFactor
 
 TABLES = {"up", "loss", "transports"}

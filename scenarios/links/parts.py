@@ -7,7 +7,6 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -21,57 +20,28 @@ from pydantic import (
 
 from gcsim import units
 from gcsim.errors import InputError, InternalError
+from gcsim.fields import Limits
 from gcsim.scenarios.links.rate_trace import TraceSection
-from gcsim.scenarios.reading.checking import (
+from gcsim.scenarios.reading.checking import Section, check_range, refuse
+from gcsim.scenarios.reading.types import (
     TWO,
     Bandwidth,
     Duration,
+    Factor,
     PositiveDuration,
-    Section,
     Size,
-    check_range,
-    exact_number,
-    refuse,
-    without_per_cent,
+    number,
 )
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Loss, Range, Uplink
 
-LARGEST_FACTOR = 10**6
-"""Of a size factor, and the largest exponent or sigma of a distribution."""
-
 _USUAL = Loss(rate=Fraction(0), model="capped")
 FALLBACK = "write it, or `like:` with a link of the catalogue"
 
-
-def _within(
-    low: str, high: str, fits: Callable[[Fraction], bool], *, share: bool = False
-) -> tuple[Any, Any]:
-    """A number or a ratio of whole numbers, exact, within limits; `share`: of 1."""
-
-    def parse(value: Any) -> Fraction:
-        number = exact_number(value)
-        if number is None:
-            message = f"{value!s:.40} is not a number or a ratio such as 2/3"
-            raise refuse(message, without_per_cent(value))
-        if not fits(number):
-            hint = without_per_cent(value, share=share)
-            raise refuse(f"{value} must be {low} and {high}", hint)
-        return number
-
-    return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
-
-
-Multiple = Annotated[
-    Fraction, *_within("greater than 0", "at most 1,000,000", lambda x: 0 < x <= LARGEST_FACTOR)
-]
-_Shape = Annotated[
-    Fraction, *_within("at least 0", "at most 1,000,000", lambda x: 0 <= x <= LARGEST_FACTOR)
-]
-_Probability = Annotated[
-    Fraction, *_within("at least 0", "at most 1", lambda x: 0 <= x <= 1, share=True)
-]
-Part = Annotated[Fraction, *_within("at least 0", "less than 1", lambda x: 0 <= x < 1, share=True)]
+Multiple = Factor
+_Shape = Annotated[Fraction, *number(Limits(least=0, most=1_000_000))]
+_Probability = Annotated[Fraction, *number(Limits(least=0, most=1))]
+Part = Annotated[Fraction, *number(Limits(least=0, below=1))]
 
 
 def _size(text: Any) -> int:

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from gcsim.scenarios.links.parts import Multiple
-from gcsim.scenarios.reading.checking import TWO, Duration, Section, Share, check_range
+from gcsim.scenarios.reading.checking import Section, check_range
+from gcsim.scenarios.reading.types import TWO, Duration, Share
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link
 

@@ -23,12 +23,11 @@ from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
     Section,
-    Size,
     by_shape,
     not_a_list,
     refuse,
 )
-from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, Size, in_catalogue
 from gcsim.scenarios.sections.link import LinkSection
 from gcsim.scenarios.sections.named_files import device_in
 from gcsim.scenarios.sections.transports import NONE, HostSection, SumsSection

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from fractions import Fraction
 from typing import Any, Literal
 
 from gcsim import units
 from gcsim.scenarios import catalog
-from gcsim.scenarios.reading.checking import exact_number
+from gcsim.scenarios.reading.values import number_text
 from gcsim.simulator.network.links import (
     RANGED,
     Jitter,
@@ -107,17 +106,6 @@ def calibration(link: Link) -> Calibration:
     if link.estimate:
         return "estimate"
     return "measured" if shipped else "stated"
-
-
-def number_text(value: Fraction) -> str:
-    """Text that `checking.exact_number` reads back to the same value.
-
-    Raises `ValueError` when there is none: for no number that was read.
-    """
-    for text in (units.decimal(value), str(value)):
-        if text is not None and exact_number(text) == value:
-            return text
-    raise ValueError(f"{value} cannot be written in short")
 
 
 def _ranges(link: Link) -> dict[str, list[str]]:

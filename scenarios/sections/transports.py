@@ -21,9 +21,9 @@ from pydantic import Field, model_validator
 
 from gcsim import units
 from gcsim.errors import InputError
-from gcsim.scenarios.reading.checking import TWO, Bandwidth, Duration, Section, check, check_range
+from gcsim.scenarios.reading.checking import Section, check, check_range
 from gcsim.scenarios.reading.document import read_file
-from gcsim.scenarios.reading.types import Count
+from gcsim.scenarios.reading.types import TWO, Bandwidth, Count, Duration
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import MANY, PRICES, Host
 from gcsim.simulator.sums import DTYPES, Sums

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import MOST_POINTS
-from gcsim.scenarios.reading.checking import exact_number
 from gcsim.scenarios.reading.document import read, write
+from gcsim.scenarios.reading.types import exact_number
 from gcsim.scenarios.sections.link import (
     LinkSection,
     link_facts,

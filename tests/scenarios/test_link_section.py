@@ -374,7 +374,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("loss: {rate: 0.1, modle: capped}", "unknown key 'modle' in network.loss; did you mean '"),
         ("loss: {rate: 0.1, model: capped, timeout: 0 s}", "timeout: 0 s is zero; it must be more"),
         ("background: 1", "a.yaml:4:15: error: network.background: 1 must be at least 0 and less"),
-        ("background: true", "network.background: True is not a number or a ratio such as 2/3"),
+        ("background: true", "network.background: True is not a number or a ratio such as 3/2"),
         (
             "factors: [{from: 2 KiB}, {from: 1 KiB}]",
             "a.yaml:4:12: error: network.factors: entry 1 is from 1 KiB and stands after 2 KiB; "
