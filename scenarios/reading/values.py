@@ -200,18 +200,26 @@ def _by_number(entries: dict[str, Any]) -> dict[int, Any]:
 # --- from values to text -------------------------------------------------------------------------
 
 
-def text_of(value: Any, digits: Callable[[Fraction], Any] | None = None) -> dict[str, Any]:
+def text_of(
+    value: Any, digits: Callable[[Fraction], Any] | None = None, **other: Any
+) -> dict[str, Any]:
     """A dataclass as the section that reads back to it: all that is not None and not empty.
 
-    `digits` writes numbers without a unit; left out: as a YAML number where one is exact.
+    `digits` writes numbers without a unit; left out: as a YAML number where one is exact. `other`
+    gives the text of fields that a file states in another way; None leaves one out.
     """
-    entries = {}
+    entries: dict[str, Any] = {}
     for name, hint in get_type_hints(type(value), include_extras=True).items():
-        content = getattr(value, name)
         notes = get_args(hint)
-        if content not in (None, (), {}, frozenset()) and INTERNAL not in notes:
-            key = next((note.name for note in notes if isinstance(note, Key)), name)
-            entries[key] = _text(content, hint, digits or plain_number)
+        key = next((note.name for note in notes if isinstance(note, Key)), name)
+        if name in other:
+            text = other[name]
+        elif INTERNAL in notes or getattr(value, name) in (None, (), {}, frozenset()):
+            text = None
+        else:
+            text = _text(getattr(value, name), hint, digits or plain_number)
+        if text is not None:
+            entries[key] = text
     return entries
 
 

@@ -27,7 +27,7 @@ from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
-from gcsim.scenarios.sections.transports import NONE, defaults, plain_host, plain_sums
+from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Training
@@ -128,12 +128,12 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         }
     entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus
-    entries["collectives"] = _collectives(scenario)
+    entries["collectives"] = _collectives(cluster.collectives)
     sums, host = defaults(cluster.collectives)
     if host or cluster.host:
-        entries["host"] = NONE if cluster.host is None else plain_host(cluster.host)
+        entries["host"] = NONE if cluster.host is None else text_of(cluster.host)
     if sums != Sums() or cluster.sums != Sums():
-        entries["sums"] = plain_sums(cluster.sums)
+        entries["sums"] = text_of(cluster.sums) or NONE
     return entries
 
 
@@ -143,24 +143,14 @@ def _device(scenario: Scenario) -> dict[str, Any]:
     return entries if file is None else {"file": file, **entries}
 
 
-def _collectives(scenario: Scenario) -> dict[str, Any]:
-    chosen = scenario.cluster.collectives
-    entries: dict[str, Any] = {
-        "transport": chosen.transport,
-        "library": chosen.library,
-        "all_reduce": chosen.all_reduce,
-        "all_gather": chosen.all_gather,
-        "pipeline_block": units.exact(chosen.pipeline_block, "size"),
-        "push_pull": chosen.push_pull,
-        "sharing": chosen.sharing,
-    }
-    if chosen.servers is not None:
-        entries["servers"] = _servers(chosen)
-    if chosen.server_network is not None:
-        entries["server_network"] = plain_link(chosen.server_network)
-    if chosen.host_staging is not None:  # else as the transport does, also after it is changed
-        entries["host_staging"] = chosen.host_staging
-    return entries
+def _collectives(chosen: Collectives) -> dict[str, Any]:
+    network = chosen.server_network
+    return text_of(
+        chosen,
+        servers=None if chosen.servers is None else _servers(chosen),
+        server_hosts=None,
+        server_network=None if network is None else plain_link(network),
+    )
 
 
 def _servers(chosen: Collectives) -> int | str:
