@@ -4,7 +4,7 @@ The dataclasses of the simulator say so in their type hints, and nowhere else:
 
     restart: Seconds
     slow_factor: Annotated[Fraction, Limits(above=0, most=1_000_000)] = Fraction(1)
-    bus_range: Range[Variation] = None
+    bus_range: RangeOf[Variation] = None
 
 `scenarios/reading/values.py` reads and writes such a dataclass as a section of a file.
 """
@@ -12,8 +12,8 @@ The dataclasses of the simulator say so in their type hints, and nowhere else:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
@@ -62,6 +62,13 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """What a field must keep beside its limits: raises `InputError`."""
+
+    check: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """The name that a file has for the field, where it is another."""
 
@@ -71,8 +78,11 @@ class Key:
 INTERNAL: Final = object()
 """Beside the type of a field that no file states."""
 
+SHOWN: Final = object()
+"""Beside the type of a field that is written even where it is as by default."""
+
 Value = TypeVar("Value")
-Range = tuple[Value, Value] | None
+RangeOf = tuple[Value, Value] | None
 """Of a figure with a range in which the truth is expected, `x_range` beside `x`: the lowest and the
 highest; None: it is known."""
 
@@ -87,6 +97,8 @@ Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
 Variation = Annotated[Fraction, Limits(least=0, most=10)]
 """Standard deviation over mean."""
 Probability = Annotated[Fraction, Limits(least=0, most=1)]
+Part = Annotated[Fraction, Limits(least=0, below=1)]
+"""Of a whole that is never all taken."""
 
 
 class Setting:
@@ -98,34 +110,60 @@ class Setting:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        problems = [Problem(message=message, hint=hint) for message, hint in _broken(self)]
+        problems = list(_broken(self))
         if problems:
-            raise InputError(problems)
+            whose = f"{self.name}: " if hasattr(self, "name") else ""
+            raise InputError(
+                replace(problem, message=whose + problem.message) for problem in problems
+            )
 
 
-def _broken(value: Any) -> Iterator[tuple[str, str]]:
-    limited, ranged = _figures(type(value))  # type: ignore[arg-type]  # a class is hashable
+def _broken(value: Any) -> Iterator[Problem]:
+    limited, ranged, rules = _figures(type(value))  # type: ignore[arg-type]  # it is hashable
     for name, limits in limited:
         figure = getattr(value, name)
         if figure is not None and not limits.hold(figure):
-            yield f"{name} = {_shown(figure)}: must be {limits}", ""
-    for name in ranged:
+            shown = f"{float(figure):g}" if isinstance(figure, Fraction) else figure
+            yield Problem(message=f"{name} = {shown}", hint=f"must be {limits}")
+    for name, ends in ranged:
         figure, bounds = getattr(value, name), getattr(value, f"{name}_range")
         if bounds is None:
             continue
         if figure is None:
-            yield f"{name}_range stands without {name}", f"state {name} or leave the range out"
+            yield Problem(
+                message=f"{name}_range stands without {name}",
+                hint=f"state {name} or leave the range out",
+            )
         elif not bounds[0] <= figure <= bounds[1]:
-            yield f"{name} lies outside of {name}_range", "write [smallest, largest]"
+            yield Problem(
+                message=f"{name} lies outside of {name}_range", hint="write [smallest, largest]"
+            )
+        elif ends is not None and not ends.hold(bounds[0]):
+            yield Problem(message=f"{name}_range begins at {bounds[0]}", hint=f"must be {ends}")
+    for name, rule in rules:
+        try:
+            rule.check(getattr(value, name))
+        except InputError as error:
+            yield from error.problems
 
 
 @functools.cache
-def _figures(kind: type[Any]) -> tuple[tuple[tuple[str, Limits], ...], tuple[str, ...]]:
-    """The fields that have limits, and those that may have a range."""
+def _figures(
+    kind: type[Any],
+) -> tuple[list[tuple[str, Limits]], list[tuple[str, Limits | None]], list[tuple[str, Rule]]]:
+    """The fields that have limits, those that may have a range, and those that have a rule."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
     limited = [(name, limits) for name in names if (limits := _limits(hints[name])) is not None]
-    return tuple(limited), tuple(name for name in names if f"{name}_range" in names)
+    ranged = [
+        (name, _limits(get_args(get_args(hints[f"{name}_range"])[0])[0]))
+        for name in names
+        if f"{name}_range" in names
+    ]
+    rules = [
+        (name, note) for name in names for note in get_args(hints[name]) if isinstance(note, Rule)
+    ]
+    return limited, ranged, rules
 
 
 def _limits(hint: Any) -> Limits | None:
@@ -140,7 +178,3 @@ def _limits(hint: Any) -> Limits | None:
     if stated:
         return stated[0]
     return Limits(least=0) if any(isinstance(note, Unit) for note in notes) else None
-
-
-def _shown(figure: Fraction | int) -> str:
-    return f"{float(figure):g}" if isinstance(figure, Fraction) else str(figure)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from gcsim.fields import INTERNAL, Bytes, Count, Range, Setting
+from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
@@ -104,12 +104,12 @@ class Collectives(Setting):
     ring_over_tree: Annotated[Fraction, INTERNAL] = _ONE
     """What NCCL's tuner predicts of a ring, times this, is held against what it predicts of a tree;
     1: as its tables have it."""
-    ring_over_tree_range: Annotated[Range[Fraction], INTERNAL] = None
+    ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
     """Versions of NCCL, and what it takes the card for, move its border between the two."""
     grouped: Annotated[Fraction, INTERNAL] = _ONE
     """Share of a network's goodput that an all-to-all has: NCCL's sends and receives in a group
     reach less than its rings."""
-    grouped_range: Annotated[Range[Fraction], INTERNAL] = None
+    grouped_range: Annotated[RangeOf[Fraction], INTERNAL] = None
 
     @property
     def names_servers(self) -> bool:

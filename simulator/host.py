@@ -51,7 +51,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.fields import Limits, Range, Seconds, Setting
+from gcsim.fields import Limits, RangeOf, Seconds, Setting
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 
 Count = NDArray[np.int64]
@@ -123,23 +123,23 @@ class Host(Setting):
     """Of one machine, that its ranks share; `MANY`: one for each process."""
     per_message: Seconds = Fraction(0)
     """Seconds of processor time a message, at both ends together, whatever its size."""
-    per_message_range: Range[Seconds] = None
+    per_message_range: RangeOf[Seconds] = None
     per_byte: Seconds = Fraction(0)
     """Seconds of processor time a byte of a message, at both ends together."""
-    per_byte_range: Range[Seconds] = None
+    per_byte_range: RangeOf[Seconds] = None
     per_call: Seconds = Fraction(0)
     """Seconds of processor time a process and collective, whatever it sends."""
-    per_call_range: Range[Seconds] = None
+    per_call_range: RangeOf[Seconds] = None
     per_copied_byte: Seconds = Fraction(0)
     """Seconds of processor time a byte that is copied out of a buffer of the library's own."""
-    per_copied_byte_range: Range[Seconds] = None
+    per_copied_byte_range: RangeOf[Seconds] = None
     per_received_byte: Seconds = Fraction(0)
     """Seconds a byte from the arrival of a segment of Gloo's ring all-reduce until its receiver can
     announce the next: the last copies out of the socket, two threads that wake each other."""
-    per_received_byte_range: Range[Seconds] = None
+    per_received_byte_range: RangeOf[Seconds] = None
     dispatch: Seconds = Fraction(0)
     """Seconds of a collective before its first message and after its last, together."""
-    dispatch_range: Range[Seconds] = None
+    dispatch_range: RangeOf[Seconds] = None
     in_flight: Annotated[int, Limits(least=1, most=64)] = 2
     """Messages of a rank that are under way at a time, in its processors or in the network."""
     ranks: Literal["node", "all"] = "node"

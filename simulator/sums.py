@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from gcsim.fields import BytesPerSecond, Range, Setting
+from gcsim.fields import BytesPerSecond, RangeOf, Setting
 
 Rate = BytesPerSecond | None
 """Of what is added; None: in no time."""
@@ -25,21 +25,21 @@ class Sums(Setting):
     """The rates by type of the elements, named as torch names them."""
 
     float64: Rate = None
-    float64_range: Range[BytesPerSecond] = None
+    float64_range: RangeOf[BytesPerSecond] = None
     float32: Rate = None
-    float32_range: Range[BytesPerSecond] = None
+    float32_range: RangeOf[BytesPerSecond] = None
     float16: Rate = None
-    float16_range: Range[BytesPerSecond] = None
+    float16_range: RangeOf[BytesPerSecond] = None
     bfloat16: Rate = None
-    bfloat16_range: Range[BytesPerSecond] = None
+    bfloat16_range: RangeOf[BytesPerSecond] = None
     int64: Rate = None
-    int64_range: Range[BytesPerSecond] = None
+    int64_range: RangeOf[BytesPerSecond] = None
     int32: Rate = None
-    int32_range: Range[BytesPerSecond] = None
+    int32_range: RangeOf[BytesPerSecond] = None
     int8: Rate = None
-    int8_range: Range[BytesPerSecond] = None
+    int8_range: RangeOf[BytesPerSecond] = None
     uint8: Rate = None
-    uint8_range: Range[BytesPerSecond] = None
+    uint8_range: RangeOf[BytesPerSecond] = None
 
     def gamma(self, dtype: str) -> Fraction:
         """Seconds that the addition of a byte takes; a type that is not listed is as float32."""

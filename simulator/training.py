@@ -14,7 +14,7 @@ from gcsim.fields import (
     Limits,
     PositiveSeconds,
     Probability,
-    Range,
+    RangeOf,
     Seconds,
     Setting,
     Variation,
@@ -65,7 +65,7 @@ class Noise(Setting):
     skew: Variation = Fraction(0)
     """Standard deviation over mean of a worker's passes, of which the expected longest of all
     workers' counts (`noise.longest`): nothing is random."""
-    skew_range: Range[Variation] = None
+    skew_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,11 @@ class Interference(Setting):
 
     computation: Variation = Fraction(0)
     """A computation beside a collective takes 1 + this times as long."""
-    computation_range: Range[Variation] = None
+    computation_range: RangeOf[Variation] = None
     bus: Variation = Fraction(0)
     """What a collective sends over a node's bus while the node's devices compute takes 1 + this
     times as long; what the network takes stays as it is."""
-    bus_range: Range[Variation] = None
+    bus_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class SharedNode(Setting):
     slowdown: Variation = Fraction(0)
     """On a node with several devices forward and backward take 1 + this times as long as on one by
     itself, before any network; not where ranks share cores (`on_host`), nor on a CPU."""
-    slowdown_range: Range[Variation] = None
+    slowdown_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +123,14 @@ class Framework(Setting):
 
     per_tensor: Seconds = Fraction(0)
     """Seconds a tensor of a bucket."""
-    per_tensor_range: Range[Seconds] = None
+    per_tensor_range: RangeOf[Seconds] = None
     per_bucket: Seconds = Fraction(0)
     """Seconds a bucket."""
-    per_bucket_range: Range[Seconds] = None
+    per_bucket_range: RangeOf[Seconds] = None
     passes: Variation = Fraction(0)
     """How often an element of the float32 gradient is read or written, at the rate of the device's
     `streaming` kernels."""
-    passes_range: Range[Variation] = None
+    passes_range: RangeOf[Variation] = None
 
     @property
     def free(self) -> bool:

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model, 
 from pydantic_core import CoreSchema
 
 from gcsim import units
-from gcsim.fields import INTERNAL, POSITIVE, Index, Key, Limits, Unit
+from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit
 from gcsim.scenarios.reading.checking import Section, refuse
 from gcsim.scenarios.reading.types import asking, exact_number, index, number, quantity
 
@@ -44,6 +44,8 @@ class Spelled(Section):
     spells: ClassVar[type]
     read: ClassVar[frozenset[str]]
     """The fields that are read as their hints say."""
+    rule: ClassVar[Callable[[Any], None] | None] = None
+    """A rule of the section beside those of the dataclass."""
 
     if TYPE_CHECKING:
 
@@ -51,6 +53,9 @@ class Spelled(Section):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
+        rule = type(self).rule
+        if rule is not None:
+            rule(self)
         needed = {
             field.name
             for field in fields(self.spells)
@@ -82,8 +87,10 @@ def _plain(value: Any) -> Any:
 # --- from hints to sections ----------------------------------------------------------------------
 
 
-def section_of(kind: type, name: str = "", **other: Any) -> type[Spelled]:
-    """The section of a dataclass.
+def section_of(
+    kind: type, title: str = "", rule: Callable[[Spelled], None] | None = None, **other: Any
+) -> type[Spelled]:
+    """The section of a dataclass, with a rule beside those of the dataclass.
 
     `other` gives keys that no field has, and fields that a file states in another way, as
     `(type, default)`; None leaves a field out.
@@ -102,9 +109,9 @@ def section_of(kind: type, name: str = "", **other: Any) -> type[Spelled]:
             entries[field.name] = other[field.name]
     entries |= {key: entry for key, entry in other.items() if entry is not None}
     section = create_model(
-        name or f"{kind.__name__}Section", __base__=Spelled, __doc__=kind.__doc__, **entries
+        title or f"{kind.__name__}Section", __base__=Spelled, __doc__=kind.__doc__, **entries
     )
-    section.spells, section.read = kind, frozenset(own)
+    section.spells, section.read, section.rule = kind, frozenset(own), rule
     return section
 
 
@@ -114,8 +121,8 @@ class As:
     host: Annotated[Spelled, As(Host)]
     """
 
-    def __init__(self, kind: type, name: str = "", **other: Any) -> None:
-        self.section = section_of(kind, name, **other)
+    def __init__(self, kind: type, **other: Any) -> None:
+        self.section = section_of(kind, **other)
 
     def __get_pydantic_core_schema__(
         self, _source: Any, handler: pydantic.GetCoreSchemaHandler
@@ -159,9 +166,11 @@ def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
     return hint
 
 
-def _noted(base: Any, notes: tuple[Any, ...]) -> Any:
+def _noted(base: Any, notes: tuple[Any, ...]) -> Any:  # noqa: PLR0911 (a case each)
     limits = next((note for note in notes if isinstance(note, Limits)), None)
     for note in notes:
+        if isinstance(note, Rule):
+            return Annotated[_readable(base), AfterValidator(_keeping(note))]
         if isinstance(note, Unit):
             return Annotated[base, *quantity(note.dimension, positive=limits == POSITIVE)]
         if isinstance(note, Index):
@@ -174,6 +183,14 @@ def _noted(base: Any, notes: tuple[Any, ...]) -> Any:
         return Annotated[int, pydantic.Field(ge=limits.least, le=limits.most)]
     length = pydantic.Field(min_length=limits.least, max_length=limits.most)
     return Annotated[_many(get_args(base)[0]), length, AfterValidator(tuple)]
+
+
+def _keeping(rule: Rule) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        asking(rule.check, tuple(map(_plain, value)))
+        return value
+
+    return check
 
 
 def _many(hint: Any) -> Any:
@@ -200,49 +217,51 @@ def _by_number(entries: dict[str, Any]) -> dict[int, Any]:
 # --- from values to text -------------------------------------------------------------------------
 
 
-def text_of(
-    value: Any, digits: Callable[[Fraction], Any] | None = None, **other: Any
-) -> dict[str, Any]:
+def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     """A dataclass as the section that reads back to it: all that is not None and not empty.
 
-    `digits` writes numbers without a unit; left out: as a YAML number where one is exact. `other`
+    `brief` leaves out what is as by default, and writes numbers without a unit as text. `other`
     gives the text of fields that a file states in another way; None leaves one out.
     """
+    hints = get_type_hints(type(value), include_extras=True)
     entries: dict[str, Any] = {}
-    for name, hint in get_type_hints(type(value), include_extras=True).items():
-        notes = get_args(hint)
-        key = next((note.name for note in notes if isinstance(note, Key)), name)
-        if name in other:
-            text = other[name]
-        elif INTERNAL in notes or getattr(value, name) in (None, (), {}, frozenset()):
+    for field in fields(value):
+        content, notes = getattr(value, field.name), get_args(hints[field.name])
+        usual = brief and content == field.default and SHOWN not in notes
+        if field.name in other:
+            text = other[field.name]
+        elif usual or INTERNAL in notes or content in (None, (), {}, frozenset()):
             text = None
         else:
-            text = _text(getattr(value, name), hint, digits or plain_number)
+            text = _text(content, hints[field.name], brief)
         if text is not None:
+            key = next((note.name for note in notes if isinstance(note, Key)), field.name)
             entries[key] = text
     return entries
 
 
 def _text(  # noqa: PLR0911 (a case each)
-    value: Any, hint: Any, digits: Callable[[Fraction], Any]
+    value: Any, hint: Any, brief: bool
 ) -> Any:
     if is_dataclass(value):
-        return text_of(value, digits)
+        return text_of(value, brief=brief)
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _text(value, parts[0], digits)
+        return _text(value, parts[0], brief)
     if origin is Annotated:
         dimensions = [note.dimension for note in parts[1:] if isinstance(note, Unit)]
         if dimensions:
             return units.exact(value, dimensions[0])
-        return _text(value, parts[0], digits)
+        return _text(value, parts[0], brief)
     if isinstance(value, Mapping):
-        return {str(key): _text(value[key], parts[1], digits) for key in sorted(value)}
+        return {str(key): _text(value[key], parts[1], brief) for key in sorted(value)}
     if isinstance(value, frozenset):
         return [each for each in get_args(parts[0]) if each in value]
     if isinstance(value, tuple):
-        return [_text(each, parts[0], digits) for each in value]
-    return digits(value) if isinstance(value, Fraction) else value
+        return [_text(each, parts[0], brief) for each in value]
+    if isinstance(value, Fraction):
+        return number_text(value) if brief else plain_number(value)
+    return value
 
 
 def plain_number(value: Fraction) -> int | float | str:

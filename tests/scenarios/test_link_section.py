@@ -11,12 +11,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.links.parts import (
-    FactorSection,
-    JitterSection,
-    LossSection,
-    UplinkSection,
-)
+from gcsim.scenarios.reading.values import section_of
 from gcsim.scenarios.sections.link import (
     LinkSection,
 )
@@ -88,14 +83,9 @@ network:
 def test_no_field_of_a_link_is_without_a_key() -> None:
     # What is added to the simulator's link must reach its users.
     assert {field.name for field in dataclasses.fields(Link)} <= set(LinkSection.model_fields)
-    pairs = (
-        (FactorSection, SizeFactor),
-        (JitterSection, Jitter),
-        (LossSection, Loss),
-        (UplinkSection, Uplink),
-    )
-    for section, value in pairs:
-        assert {field.name for field in dataclasses.fields(value)} == set(section.model_fields)
+    for kind in (SizeFactor, Jitter, Loss, Uplink):
+        keys = set(section_of(kind).model_fields)
+        assert {field.name for field in dataclasses.fields(kind)} == keys
 
 
 def test_what_is_left_out_has_the_links_own_default() -> None:

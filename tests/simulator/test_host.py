@@ -413,11 +413,11 @@ def test_nothing_to_do_is_no_work() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"cores": 0}, "cores = 0: must be at least 1"),
-        ({"per_message": Fraction(-1)}, "per_message = -1: must be at least 0"),
+        ({"cores": 0}, "cores = 0; must be at least 1"),
+        ({"per_message": Fraction(-1)}, "per_message = -1; must be at least 0"),
         ({"per_copied_byte": Fraction(-1)}, "per_copied_byte = -1"),
-        ({"in_flight": 0}, "in_flight = 0: must be at least 1"),
-        ({"dispatch": Fraction(-1)}, "dispatch = -1: must be at least 0"),
+        ({"in_flight": 0}, "in_flight = 0; must be at least 1"),
+        ({"dispatch": Fraction(-1)}, "dispatch = -1; must be at least 0"),
         ({"dispatch_range": (Fraction(1), Fraction(2))}, "dispatch lies outside of dispatch_range"),
     ],
 )
