@@ -37,7 +37,7 @@ UNITS: dict[Dimension, dict[str, Fraction]] = {
 }
 """Every unit, with its size in the base unit of its dimension."""
 
-_EXAMPLES: dict[Dimension, str] = {
+EXAMPLES: dict[Dimension, str] = {
     "time": "50 us",
     "size": "25 MiB",
     "bandwidth": "10 Gbit/s",
@@ -55,7 +55,7 @@ def parse(text: object, dimension: Dimension) -> Fraction:
 
     Raises `InputError` for anything but a non-negative number with a known unit.
     """
-    example = f"write it like {_EXAMPLES[dimension]!r}"
+    example = f"write it like {EXAMPLES[dimension]!r}"
     shown = f"{text!s:.{_LONGEST}}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise InputError(Problem(message=f"{shown!r} is not a {dimension}", hint=example))
@@ -87,7 +87,7 @@ def _nearest(unit: str, dimension: Dimension) -> str:
     known = UNITS[dimension]
     others = [name for name, table in UNITS.items() if unit in table]
     if others:
-        return f"that is a {others[0]}; write it like {_EXAMPLES[dimension]!r}"
+        return f"that is a {others[0]}; write it like {EXAMPLES[dimension]!r}"
     spelled = re.sub(r"(?<=[A-Za-z])ps$", "/s", unit).replace("bits", "bit").replace("Bytes", "B")
     as_bits = re.sub(r"b(/s)?$", r"bit\1", spelled)  # Gb/s, Mbps: bits by custom, 8 times less
     near = [name for word in (as_bits, spelled) for name in known if name.lower() == word.lower()]

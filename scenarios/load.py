@@ -22,13 +22,14 @@ from gcsim.scenarios.reading.checking import check
 from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
-from gcsim.scenarios.sections.build import build_cluster, build_training
+from gcsim.scenarios.sections.build import build_cluster
 from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.link import read_traces
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
+from gcsim.scenarios.sections.training import build_training
 from gcsim.scenarios.sections.workload import compute_of, gradients_of, missing_files, model_of
 
 _LOG = logging.getLogger(__name__)

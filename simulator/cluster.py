@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
+from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
@@ -55,7 +56,7 @@ _ONE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collectives:
+class Collectives(Setting):
     """Which algorithm carries out each kind of request."""
 
     transport: TransportName = "textbook"
@@ -65,12 +66,12 @@ class Collectives:
     all_reduce: AllReduceAlgorithm = "auto"
     """auto: what the transport would choose; nccl: what NCCL's tuner would, on any transport."""
     all_gather: AllGatherAlgorithm = "auto"
+    pipeline_block: Bytes = 32 * 1024
+    """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""
     push_pull: PushPullAlgorithm = "auto"
     """auto: by parameter servers where there are any, else as the method says that it can do
     without (`requests.WithoutServer`). alltoall_allgather: of methods whose server can act on
     stripes; those of others still by an all-gather."""
-    pipeline_block: int = 32 * 1024
-    """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""
     servers: Servers = None
     """Parameter servers; per_node: as many as nodes; None: there are none (`Cluster.servers`)."""
     server_hosts: Literal["nodes", "dedicated"] = "nodes"
@@ -83,15 +84,15 @@ class Collectives:
     """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
     collective; None: as the transport does (Gloo does)."""
 
-    ring_over_tree: Fraction = _ONE
+    ring_over_tree: Annotated[Fraction, INTERNAL] = _ONE
     """What NCCL's tuner predicts of a ring, times this, is held against what it predicts of a tree;
     1: as its tables have it."""
-    ring_over_tree_range: tuple[Fraction, Fraction] | None = None
+    ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
     """Versions of NCCL, and what it takes the card for, move its border between the two."""
-    grouped: Fraction = _ONE
+    grouped: Annotated[Fraction, INTERNAL] = _ONE
     """Share of a network's goodput that an all-to-all has: NCCL's sends and receives in a group
     reach less than its rings."""
-    grouped_range: tuple[Fraction, Fraction] | None = None
+    grouped_range: Annotated[RangeOf[Fraction], INTERNAL] = None
 
     @property
     def names_servers(self) -> bool:
@@ -107,10 +108,10 @@ class Collectives:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Racks:
+class Racks(Setting):
     """Nodes grouped under switches, whose uplinks may carry less than their nodes together."""
 
-    nodes: int
+    nodes: Count
     """Nodes a rack, in order; the last rack may have fewer."""
     uplink: Link
     """Between a rack's switch and the others', each direction. Its latency comes on top."""

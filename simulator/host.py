@@ -44,29 +44,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.fields import Limits, RangeOf, Seconds, Setting
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
-from gcsim.simulator.network.rate_trace import refuse
 
 Count = NDArray[np.int64]
-Bounds = tuple[Fraction, Fraction] | None
 MANY = 4096
 """Cores that no machine's processes need."""
-PRICES = (
-    "per_message",
-    "per_byte",
-    "per_call",
-    "per_copied_byte",
-    "per_received_byte",
-    "dispatch",
-)
-"""Fields of `Host` in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,57 +116,35 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Setting):
     """Processors that carry messages."""
 
-    cores: int = MANY
+    cores: Annotated[int, Limits(least=1, most=MANY)] = MANY
     """Of one machine, that its ranks share; `MANY`: one for each process."""
-    per_message: Fraction = Fraction(0)
+    per_message: Seconds = Fraction(0)
     """Seconds of processor time a message, at both ends together, whatever its size."""
-    per_byte: Fraction = Fraction(0)
+    per_message_range: RangeOf[Seconds] = None
+    per_byte: Seconds = Fraction(0)
     """Seconds of processor time a byte of a message, at both ends together."""
-    per_call: Fraction = Fraction(0)
+    per_byte_range: RangeOf[Seconds] = None
+    per_call: Seconds = Fraction(0)
     """Seconds of processor time a process and collective, whatever it sends."""
-    per_copied_byte: Fraction = Fraction(0)
+    per_call_range: RangeOf[Seconds] = None
+    per_copied_byte: Seconds = Fraction(0)
     """Seconds of processor time a byte that is copied out of a buffer of the library's own."""
-    per_received_byte: Fraction = Fraction(0)
+    per_copied_byte_range: RangeOf[Seconds] = None
+    per_received_byte: Seconds = Fraction(0)
     """Seconds a byte from the arrival of a segment of Gloo's ring all-reduce until its receiver can
     announce the next: the last copies out of the socket, two threads that wake each other."""
-    dispatch: Fraction = Fraction(0)
+    per_received_byte_range: RangeOf[Seconds] = None
+    dispatch: Seconds = Fraction(0)
     """Seconds of a collective before its first message and after its last, together."""
-    per_message_range: Bounds = None
-    per_byte_range: Bounds = None
-    per_call_range: Bounds = None
-    per_copied_byte_range: Bounds = None
-    per_received_byte_range: Bounds = None
-    dispatch_range: Bounds = None
-    """Lowest and highest that each may be; None: it is known."""
-    in_flight: int = 2
+    dispatch_range: RangeOf[Seconds] = None
+    in_flight: Annotated[int, Limits(least=1, most=64)] = 2
     """Messages of a rank that are under way at a time, in its processors or in the network."""
     ranks: Literal["node", "all"] = "node"
     """node: each node is a machine with cores of its own; all: one machine carries all ranks, in
     containers or network name spaces."""
-
-    def __post_init__(self) -> None:
-        costs = [getattr(self, price) for price in PRICES]
-        refuse(
-            (self.cores < 1, f"a host with {self.cores} cores", "it has at least one"),
-            (
-                min(costs) < 0,
-                "a host whose work takes less than no time",
-                f"{', '.join(PRICES)} are at least 0",
-            ),
-            (self.in_flight < 1, f"{self.in_flight} messages in flight", "at least one is"),
-            *(
-                (
-                    bounds is not None and not 0 <= bounds[0] <= getattr(self, price) <= bounds[1],
-                    f"{price}_range does not hold {price}",
-                    f"state {price}, then the lowest and the highest that it may be",
-                )
-                for price in PRICES
-                for bounds in (getattr(self, f"{price}_range"),)
-            ),
-        )
 
     def work(self, traffic: Traffic) -> Work:
         """What there is to do in a collective."""
@@ -227,3 +195,9 @@ class Host:
             for exit_ in set(exits.tolist())
         }
         return np.array([known[exit_] for exit_ in exits.tolist()], dtype=np.int64)
+
+
+PRICES = tuple(
+    each.name.removesuffix("_range") for each in fields(Host) if each.name.endswith("_range")
+)
+"""Fields of `Host` in seconds."""

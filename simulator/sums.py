@@ -14,46 +14,32 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from gcsim.simulator.network.rate_trace import refuse
+from gcsim.fields import BytesPerSecond, RangeOf, Setting
 
-Rate = Fraction | None
-"""Bytes of what is added, a second; None: in no time."""
-Rates = tuple[Fraction, Fraction] | None
-"""Lowest and highest that the rate may be; None: it is known."""
+Rate = BytesPerSecond | None
+"""Of what is added; None: in no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
+class Sums(Setting):
     """The rates by type of the elements, named as torch names them."""
 
     float64: Rate = None
+    float64_range: RangeOf[BytesPerSecond] = None
     float32: Rate = None
+    float32_range: RangeOf[BytesPerSecond] = None
     float16: Rate = None
+    float16_range: RangeOf[BytesPerSecond] = None
     bfloat16: Rate = None
+    bfloat16_range: RangeOf[BytesPerSecond] = None
     int64: Rate = None
+    int64_range: RangeOf[BytesPerSecond] = None
     int32: Rate = None
+    int32_range: RangeOf[BytesPerSecond] = None
     int8: Rate = None
+    int8_range: RangeOf[BytesPerSecond] = None
     uint8: Rate = None
-    float64_range: Rates = None
-    float32_range: Rates = None
-    float16_range: Rates = None
-    bfloat16_range: Rates = None
-    int64_range: Rates = None
-    int32_range: Rates = None
-    int8_range: Rates = None
-    uint8_range: Rates = None
-
-    def __post_init__(self) -> None:
-        for dtype in DTYPES:
-            rate, bounds = getattr(self, dtype), getattr(self, f"{dtype}_range")
-            refuse(
-                (rate is not None and rate <= 0, f"{dtype} at {rate} bytes/s", "a rate is above 0"),
-                (
-                    bounds is not None and not (rate and 0 < bounds[0] <= rate <= bounds[1]),
-                    f"{dtype}_range does not hold the rate of {dtype}",
-                    f"state {dtype}, then the lowest and the highest that it may be",
-                ),
-            )
+    uint8_range: RangeOf[BytesPerSecond] = None
 
     def gamma(self, dtype: str) -> Fraction:
         """Seconds that the addition of a byte takes; a type that is not listed is as float32."""

@@ -6,8 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
+from gcsim.fields import (
+    Factor,
+    Index,
+    Limits,
+    PositiveSeconds,
+    Probability,
+    RangeOf,
+    Seconds,
+    Setting,
+    Variation,
+)
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
@@ -23,98 +34,103 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 """
 
 
+Batches = Annotated[int, Limits(least=1, most=1_000)]
+Node = Annotated[int, Index("node")]
+Worker = Annotated[int, Index("worker")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputLoading:
+class InputLoading(Setting):
     """A loader beside each worker that makes one batch after the other."""
 
-    batch: Fraction
+    batch: PositiveSeconds
     """Seconds that the loader needs for a worker's batch (of one micro-batch, with
     accumulation)."""
-    prefetch: int = 2
+    prefetch: Batches = 2
     """Finished batches that may wait; the loader stops when so many do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class Noise(Setting):
     """Each worker's computation in each iteration takes a random factor as long, mean 1; or all
     take as long as the longest is expected to, which nothing needs to be drawn for (`skew`)."""
 
     distribution: Literal["lognormal", "gamma"] = "lognormal"
-    variation: Fraction = Fraction(0)
+    variation: Variation = Fraction(0)
     """Coefficient of variation: standard deviation over mean."""
-    slow_probability: Fraction = Fraction(0)
+    slow_probability: Probability = Fraction(0)
     """That a worker is slow in an iteration, on top."""
-    slow_factor: Fraction = Fraction(1)
+    slow_factor: Factor = Fraction(1)
     """How many times as long it then computes."""
-    skew: Fraction = Fraction(0)
+    skew: Variation = Fraction(0)
     """Standard deviation over mean of a worker's passes, of which the expected longest of all
     workers' counts (`noise.longest`): nothing is random."""
-    skew_range: tuple[Fraction, Fraction] | None = None
+    skew_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Setting):
     """A node dies and comes back."""
 
-    node: int
-    at: Fraction
+    node: Annotated[int, Limits(least=0)]
+    at: Seconds
     """Seconds after the start."""
-    down: Fraction | None = None
+    down: PositiveSeconds | None = None
     """Seconds until it is back; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class Faults(Setting):
     """Deaths over a run of some length."""
 
-    horizon: Fraction
+    horizon: PositiveSeconds
     """Seconds, of the whole run."""
-    restart: Fraction
+    restart: Seconds
     """Seconds that all workers lose whenever a process group forms anew (elastic restart)."""
-    deaths: tuple[Fault, ...]
+    deaths: Annotated[tuple[Fault, ...], Limits(least=1, most=1_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interference:
+class Interference(Setting):
     """How much longer what runs at the same time on a device takes (`events/interference.py`)."""
 
-    computation: Fraction = Fraction(0)
+    computation: Variation = Fraction(0)
     """A computation beside a collective takes 1 + this times as long."""
-    computation_range: tuple[Fraction, Fraction] | None = None
-    bus: Fraction = Fraction(0)
+    computation_range: RangeOf[Variation] = None
+    bus: Variation = Fraction(0)
     """What a collective sends over a node's bus while the node's devices compute takes 1 + this
     times as long; what the network takes stays as it is."""
-    bus_range: tuple[Fraction, Fraction] | None = None
+    bus_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedNode:
+class SharedNode(Setting):
     """What the devices of a node take from each other: power, memory, its processors."""
 
-    slowdown: Fraction = Fraction(0)
+    slowdown: Variation = Fraction(0)
     """On a node with several devices forward and backward take 1 + this times as long as on one by
     itself, before any network; not where ranks share cores (`on_host`), nor on a CPU."""
-    slowdown_range: tuple[Fraction, Fraction] | None = None
+    slowdown_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Setting):
     """What the code around an exchange costs a worker, beside the method's kernels.
 
     Half of it before a bucket's first collective (hooks, copies into the bucket), half after the
     last (write back); nothing in a step without exchange.
     """
 
-    per_tensor: Fraction = Fraction(0)
+    per_tensor: Seconds = Fraction(0)
     """Seconds a tensor of a bucket."""
-    per_tensor_range: tuple[Fraction, Fraction] | None = None
-    per_bucket: Fraction = Fraction(0)
+    per_tensor_range: RangeOf[Seconds] = None
+    per_bucket: Seconds = Fraction(0)
     """Seconds a bucket."""
-    per_bucket_range: tuple[Fraction, Fraction] | None = None
-    passes: Fraction = Fraction(0)
+    per_bucket_range: RangeOf[Seconds] = None
+    passes: Variation = Fraction(0)
     """How often an element of the float32 gradient is read or written, at the rate of the device's
     `streaming` kernels."""
-    passes_range: tuple[Fraction, Fraction] | None = None
+    passes_range: RangeOf[Variation] = None
 
     @property
     def free(self) -> bool:
@@ -123,7 +139,7 @@ class Framework:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
@@ -139,26 +155,27 @@ class Training:
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """The stream on which a bucket's exchange computes. communicator: that of the collectives, so
     that the exchanges of two buckets never overlap."""
-    side_slowdown: Fraction = Fraction(1)
+    side_slowdown: Factor = Fraction(1)
     """How many times as long that takes on a side stream, beside the backward pass."""
     concurrent_collectives: Literal[1, 2] = 1
     """Collectives under way at a time: 1 as NCCL, 2 as Gloo's two threads."""
-    optimizer: Fraction = Fraction(0)
+    optimizer: Seconds = Fraction(0)
     """Seconds after a worker's last bucket is decoded; 0: in the backward time."""
-    accumulation: int = 1
+    accumulation: Batches = 1
     """Micro-batches an iteration; the gradient is exchanged after the last."""
     input: InputLoading | None = None
     """None: batches are always ready."""
     on_host: frozenset[Kind] = frozenset()
     """What is computed on the cores of the worker's machine (`Cluster.host`), one core a worker,
     which workers of one machine share; everything else has a device of its own."""
-    slow_nodes: Mapping[int, Fraction] = field(default_factory=dict)
+    slow_nodes: Mapping[Node, Factor] = field(default_factory=dict)
     """By number of the node: how many times as long its devices compute."""
-    slow_workers: Mapping[int, Fraction] = field(default_factory=dict)
+    slow_workers: Mapping[Worker, Factor] = field(default_factory=dict)
     """By rank: how many times as long it computes, on top of its node's slowness."""
     noise: Noise | None = None
-    iterations: int = 100
-    """Consecutive iterations over which random times are averaged."""
+    iterations: Annotated[int, Limits(least=1, most=100_000)] = 100
+    """Consecutive iterations over which random times are averaged. Beyond the limit the times of
+    all workers in all of them fill the memory."""
     faults: Faults | None = None
 
     def machines(self, cluster: Cluster) -> Machines | None:

@@ -22,18 +22,16 @@ from gcsim.scenarios.catalog.rates import (
     layer_times,
     measured_times,
 )
-from gcsim.scenarios.reading.checking import (
+from gcsim.scenarios.reading.checking import Section, check_range, refuse
+from gcsim.scenarios.reading.types import (
     TWO,
     Bandwidth,
     ComputeRate,
     Duration,
+    Factor,
     PositiveDuration,
-    Section,
     Size,
-    check_range,
-    refuse,
 )
-from gcsim.scenarios.reading.types import Factor
 from gcsim.simulator.devices.device import Device, KernelRate, TrainingRate
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision

@@ -9,54 +9,45 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import FOLDER
-from gcsim.scenarios.catalog.loop_fields import (
-    FrameworkSection,
-    InterferenceSection,
-    Ranged,
-    SharedNodeSection,
-    Shares,
-    built,
-)
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_file
-from gcsim.scenarios.reading.types import Variation
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 
-_Text = Annotated[str, Field(min_length=1)]
+_CITED: dict[str, Any] = {
+    "estimate": (bool, ...),
+    "source": (Annotated[str, Field(min_length=1)], ...),
+}
+_Code = As(Framework)
 
 
-class _InterferenceEntry(InterferenceSection):
-    estimate: bool
-    source: _Text
+class FrameworkSection(Section):
+    """A framework's own exchange, and one that it leaves to a hook."""
 
+    reducer: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
+    hook: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
 
-class _SharedNodeEntry(SharedNodeSection):
-    estimate: bool
-    source: _Text
+    @property
+    def codes(self) -> tuple[Framework, Framework]:
+        """Around the dense exchange, and around a hook's."""
+        return self.reducer.value(Framework), self.hook.value(Framework)
 
 
 class _FrameworkEntry(FrameworkSection):
     estimate: bool
-    source: _Text
-
-
-class _WorkersEntry(Ranged):
-    skew: Variation
-    skew_range: Shares
-    estimate: bool
-    source: _Text
+    source: Annotated[str, Field(min_length=1)]
 
 
 class _Loops(Section):
-    workers: _WorkersEntry
-    interference: dict[str, _InterferenceEntry]
-    shared_node: _SharedNodeEntry
+    workers: Annotated[Spelled, As(Noise, **_CITED)]
+    interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
+    shared_node: Annotated[Spelled, As(SharedNode, **_CITED)]
     frameworks: dict[str, _FrameworkEntry]
 
 
@@ -72,19 +63,18 @@ def _loops() -> _Loops:
 def interference(transport: str) -> Interference:
     """Of a transport's collectives; none where the catalogue knows nothing of it."""
     entry = _loops().interference.get(transport)
-    return Interference() if entry is None else built(entry, Interference)
+    return Interference() if entry is None else entry.value(Interference)
 
 
 def workers() -> Noise:
     """By how much workers may differ where nobody has said."""
-    entry = _loops().workers
-    return Noise(skew=entry.skew, skew_range=entry.skew_range)
+    return _loops().workers.value(Noise)
 
 
 def shared_node(transport: str) -> SharedNode:
     """What devices of a node take from each other; nothing with a transport that is none."""
     loops = _loops()
-    return built(loops.shared_node, SharedNode) if transport in loops.interference else SharedNode()
+    return loops.shared_node.value(SharedNode) if transport in loops.interference else SharedNode()
 
 
 def frameworks() -> Mapping[str, str]:
@@ -100,4 +90,4 @@ def framework(name: str) -> tuple[Framework, Framework]:
     if entry is None:
         hint = did_you_mean(name, frameworks())
         raise InputError(Problem(message=f"unknown framework {name!r}", hint=hint))
-    return built(entry.reducer, Framework), built(entry.hook, Framework)
+    return entry.codes

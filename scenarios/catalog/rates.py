@@ -20,8 +20,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gcsim.errors import InternalError
-from gcsim.scenarios.reading.checking import Duration, Section, check
+from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_file
+from gcsim.scenarios.reading.types import Duration
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import (
     PRECISIONS,

@@ -13,10 +13,8 @@ from gcsim.errors import Problem
 from gcsim.scenarios.checks.ineffective_processors import idle_processors, said
 from gcsim.scenarios.reading.checking import dotted
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.sections.cluster import CollectivesSection
 from gcsim.scenarios.sections.file import DdpSection, ScenarioFile
 from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
-from gcsim.scenarios.sections.training import TrainingSection
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.training import Training
 
@@ -58,7 +56,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
         or chosen.all_reduce == "double_tree"
         or (chosen.transport, chosen.all_gather) == ("mpich", "auto")
     )
-    default = CollectivesSection.model_fields["pipeline_block"].default
+    default = Collectives().pipeline_block
     if chosen.pipeline_block != default and not cut:
         why = (
             f" with transport {chosen.transport!r}, all_reduce {chosen.all_reduce!r} and "
@@ -123,7 +121,7 @@ def _randomness(document: Document, cluster: Cluster, training: Training) -> Ite
         if noise.slow_factor != 1:
             why, hint = ": slow_probability is 0", "set slow_probability"
             yield said(document, (*way, "slow_factor"), why, hint)
-    default = TrainingSection.model_fields["iterations"].default
+    default = Training().iterations
     differ = random_settings(cluster, training) or timed_settings(cluster)
     if training.iterations != default and not differ:
         why = ": nothing is random or changes with time, so one iteration tells all"

@@ -6,53 +6,28 @@ checked here; what the figures mean is said there.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
-from gcsim import units
-from gcsim.scenarios.links.parts import (
-    FALLBACK,
-    FactorSection,
-    JitterSection,
-    LossSection,
-    Multiple,
-    Part,
-    UplinkSection,
-    check_rate,
-    given,
-    pair,
-)
+from gcsim.scenarios.links.parts import FALLBACK, UPLINK, check_rate, given, uplink
 from gcsim.scenarios.links.rate_trace import TraceSection
 from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
-    TWO,
-    Bandwidth,
-    Duration,
     Section,
-    Share,
     by_shape,
     check_range,
     refuse,
 )
-from gcsim.simulator.network.links import RANGED, Link, SizeFactor
+from gcsim.scenarios.reading.types import Bandwidth, Duration, Share
+from gcsim.scenarios.reading.values import As, Spelled, section_of
+from gcsim.simulator.network.links import RANGED, Jitter, Link
 
 TABLES = {"up", "loss", "transports"}
 """Keys of a link whose own keys are inherited one by one."""
-
-
-def _ascending(factors: list[FactorSection]) -> list[FactorSection]:
-    for number, (one, other) in enumerate(itertools.pairwise(factors), 1):
-        if other.from_bytes <= one.from_bytes:
-            smaller, larger = (units.exact(x.from_bytes, "size") for x in (other, one))
-            raise refuse(
-                f"entry {number} is from {smaller} and stands after {larger}", "sizes ascend"
-            )
-    return factors
 
 
 def _jitter_shape(value: Any) -> Any:
@@ -66,31 +41,31 @@ def _jitter_shape(value: Any) -> Any:
     return value
 
 
-class LinkFields(Section):
-    """What a scenario's link and an entry of the catalogue have in common."""
+_JITTER = As(Jitter)
+_STATED = section_of(
+    Link,
+    bandwidth=(Bandwidth | None, None),
+    latency=(Duration | None, None),
+    efficiency=(Share, Fraction(1)),
+    jitter=(
+        Annotated[
+            Annotated[list[Annotated[Spelled, _JITTER]], Tag(NAMED)]
+            | Annotated[Spelled, _JITTER, Tag(SPELLED_OUT)],
+            Discriminator(by_shape),
+            BeforeValidator(_jitter_shape),
+        ],
+        [],
+    ),
+    trace=(TraceSection | None, None),
+    up=(Annotated[Spelled, UPLINK] | None, None),
+    name=None,
+    source=(str | None, None),
+    estimate=(bool | None, None),
+)
 
-    bandwidth: Bandwidth | None = None
-    latency: Duration | None = None
-    latency_range: Annotated[list[Duration], TWO] | None = None
-    efficiency: Share = Fraction(1)
-    efficiency_range: Annotated[list[Multiple], TWO] | None = None
-    overhead: Duration = Fraction(0)
-    overhead_range: Annotated[list[Duration], TWO] | None = None
-    factors: Annotated[list[FactorSection], AfterValidator(_ascending)] = []  # noqa: RUF012
-    jitter: Annotated[
-        Annotated[list[JitterSection], Tag(NAMED)] | Annotated[JitterSection, Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
-        BeforeValidator(_jitter_shape),
-    ] = []  # noqa: RUF012
-    loss: LossSection | None = None
-    flow: Bandwidth | None = None
-    background: Part = Fraction(0)
-    trace: TraceSection | None = None
-    up: UplinkSection | None = None
-    grant: Duration = Fraction(0)
-    shared: bool = False
-    source: str | None = None
-    estimate: bool | None = None
+
+class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
+    """What a scenario's link and an entry of the catalogue have in common."""
 
     @model_validator(mode="after")
     def _consistent(self) -> LinkFields:
@@ -110,34 +85,19 @@ class LinkFields(Section):
         """As the simulator has it."""
         rates = None if self.trace is None else self.trace.rates
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
-        return Link(
+        usual = Link(
             name=name,
             bandwidth=given(self.bandwidth) if rates is None else rates.long_run,
             latency=given(self.latency),
             efficiency=self.efficiency,
-            overhead=self.overhead,
-            latency_range=pair(self.latency_range),
-            efficiency_range=pair(self.efficiency_range),
-            overhead_range=pair(self.overhead_range),
-            factors=tuple(
-                SizeFactor(
-                    from_bytes=factor.from_bytes,
-                    bandwidth=factor.bandwidth,
-                    latency=factor.latency,
-                )
-                for factor in self.factors
-            ),
-            jitter=tuple(entry.jitter for entry in jitter),
-            loss=None if self.loss is None else self.loss.loss,
-            flow=self.flow,
-            background=self.background,
+            jitter=tuple(entry.value(Jitter) for entry in jitter),
             trace=rates,
-            up=None if self.up is None else self.up.uplink,
-            grant=self.grant,
-            shared=self.shared,
+            up=None if self.up is None else uplink(self.up),
             source=source,
             estimate=estimate,
         )
+        built: Link = self.value(Link, usual)
+        return built
 
 
 def over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from gcsim.scenarios.links.parts import Multiple
-from gcsim.scenarios.reading.checking import TWO, Duration, Section, Share, check_range
+from gcsim.scenarios.reading.checking import Section, check_range
+from gcsim.scenarios.reading.types import TWO, Duration, Factor, Share
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link
 
@@ -32,7 +32,7 @@ class ReachedSection(Section):
     latency: Duration | None = None
     latency_range: Annotated[list[Duration], TWO] | None = None
     efficiency: Share | None = None
-    efficiency_range: Annotated[list[Multiple], TWO] | None = None
+    efficiency_range: Annotated[list[Factor], TWO] | None = None
     overhead: Duration | None = None
     overhead_range: Annotated[list[Duration], TWO] | None = None
     source: Annotated[str, Field(min_length=1)]

@@ -84,9 +84,10 @@ def known_keys(model: type[BaseModel], way: Sequence[str | int]) -> list[str]:
     sections: list[type[BaseModel]] = [model]
     for key in way:
         annotations = [
-            section.model_fields[key].annotation
+            part
             for section in sections
             if isinstance(key, str) and key in section.model_fields
+            for part in (section.model_fields[key].annotation, *section.model_fields[key].metadata)
         ]
         # A list index or the key of a table leads into what the annotation holds already.
         if annotations:
@@ -95,6 +96,7 @@ def known_keys(model: type[BaseModel], way: Sequence[str | int]) -> list[str]:
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
+    annotation = getattr(annotation, "section", annotation)  # of `values.As`
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for part in get_args(annotation) for found in _sections(part)]

@@ -1,22 +1,20 @@
 """Does a document have the right shape, and what does a person read when it does not?
 
 pydantic finds every mistake in one pass; here its locations become `file:line:column` and its
-messages sentences with a suggestion. Field types that files share (quantities with units) are
-here too. Strict: a number is never read from text, nor a truth value from a number.
+messages sentences with a suggestion. Strict: a number is never read from text, nor a truth value
+from a number.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from gcsim import units
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import Problem, did_you_mean
 from gcsim.scenarios.reading.broken_rules import context, known_keys, rule, way_out
 from gcsim.scenarios.reading.document import Document, Keys
 
@@ -28,13 +26,6 @@ class Section(BaseModel):
 
 
 AnySection = TypeVar("AnySection", bound=Section)
-
-# No text makes a huge integer, and all the digits of what is read here can be read again.
-_NUMBER = re.compile(
-    r"[+-]?(?:\d+\.?\d*|\.\d+)|\d+/\d+|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})[eE][+-]?\d{1,2}",
-    re.ASCII,
-)
-_LONGEST = 160
 
 NAMED, SPELLED_OUT, TABLED = "<name>", "<mapping>", "<table>"
 """Tags of unions of a name, a mapping and a table; they occur in pydantic's locations, not in
@@ -55,100 +46,6 @@ def not_a_list(value: Any) -> None:
     """Refuse several values where one belongs."""
     if isinstance(value, list):
         raise PydanticCustomError("one_value", "")
-
-
-def _asking(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def validate(value: Any) -> Any:
-        not_a_list(value)
-        try:
-            return parse(value)
-        except InputError as error:
-            problem = error.problems[0]
-            raise refuse(problem.message, problem.hint) from error
-
-    return validate
-
-
-def _positive(dimension: units.Dimension) -> Callable[[Any], Fraction]:
-    def parse(text: Any) -> Fraction:
-        value = units.parse(text, dimension)
-        if value == 0:
-            raise InputError(f"{text} is zero; it must be more")
-        return value
-
-    return parse
-
-
-def _positive_bytes(text: Any) -> int:
-    value = units.parse_bytes(text)
-    if value == 0:
-        raise InputError(f"{text} is zero; it must be at least 1 B")
-    return value
-
-
-def exact_number(value: Any) -> Fraction | None:
-    """A number of a file, or a ratio of whole numbers as text, without rounding; else None."""
-    text = str(value)
-    if isinstance(value, bool) or len(text) > _LONGEST or not _NUMBER.fullmatch(text):
-        return None
-    try:
-        return Fraction(text)
-    except ZeroDivisionError:
-        return None
-
-
-def without_per_cent(value: Any, *, share: bool = False) -> str:
-    """The hint for a value that seems to be in per cent, as a number; else empty.
-
-    With `share`, a plain number from 1 to 100 seems so too.
-    """
-    text = str(value).strip()
-    number = exact_number(text.removesuffix("%").rstrip())
-    plain = not text.endswith("%")
-    if number is None or (plain and not (share and 1 < number <= 100)):
-        return ""
-    return f"write {float(number / 100):.12g} for {float(number):.12g} %"
-
-
-def _fraction_of_one(value: Any) -> Fraction:
-    """0.94, or a ratio of whole numbers: 1448/1538."""
-    share = exact_number(value)
-    if share is None:
-        message = f"{value!s:.40} is not a number or a ratio such as 1448/1538"
-        raise InputError(Problem(message=message, hint=without_per_cent(value)))
-    if not 0 < share <= 1:
-        hint = without_per_cent(value, share=True)
-        raise InputError(
-            Problem(message=f"{value} must be greater than 0 and at most 1", hint=hint)
-        )
-    return share
-
-
-def _text(example: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "examples": [example]})
-
-
-Duration = Annotated[
-    Fraction, PlainValidator(_asking(lambda text: units.parse(text, "time"))), _text("50 us")
-]
-"""Seconds."""
-PositiveDuration = Annotated[Fraction, PlainValidator(_asking(_positive("time"))), _text("5 ms")]
-Bandwidth = Annotated[Fraction, PlainValidator(_asking(_positive("bandwidth"))), _text("10 Gbit/s")]
-"""Bytes per second."""
-ComputeRate = Annotated[
-    Fraction, PlainValidator(_asking(_positive("compute rate"))), _text("1.5 TFLOP/s")
-]
-"""FLOP per second."""
-Size = Annotated[int, PlainValidator(_asking(_positive_bytes)), _text("25 MiB")]
-"""Whole bytes, at least one."""
-Share = Annotated[
-    Fraction,
-    PlainValidator(_asking(_fraction_of_one)),
-    WithJsonSchema({"type": ["number", "string"]}),
-]
-"""In (0, 1]."""
-TWO = Field(min_length=2, max_length=2)
-"""Of a range: its smallest and its largest value."""
 
 
 def check_range(name: str, value: Fraction | None, bounds: list[Fraction] | None) -> None:

@@ -1,6 +1,7 @@
 """Which kinds of values do several sections of a scenario file share?
 
-Names that the catalogue must know, numbers of nodes, factors, shares of the time, and links.
+Quantities with units, exact numbers within limits, numbers of nodes, names that the catalogue must
+know: what pydantic calls to read one, and what a JSON schema says of it.
 """
 
 from __future__ import annotations
@@ -10,40 +11,104 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
+from gcsim import units
 from gcsim.errors import InputError
-from gcsim.scenarios.reading.checking import exact_number, not_a_list, refuse, without_per_cent
+from gcsim.fields import Limits
+from gcsim.scenarios.reading.checking import not_a_list, refuse
 
 LARGEST_CLUSTER = 100_000
 """Machines: beyond it the engine's memory is the limit, not its model."""
-LARGEST_FACTOR = 1_000_000
-"""Times as slow: beyond it a step is days long."""
 
 _RANGE = re.compile(r"\d+\s*(?:-|\.\.|:)\s*\d+", re.ASCII)
+# No text makes a huge integer, and all the digits of what is read here can be read again.
+_NUMBER = re.compile(
+    r"[+-]?(?:\d+\.?\d*|\.\d+)|\d+/\d+|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})[eE][+-]?\d{1,2}",
+    re.ASCII,
+)
+_LONGEST = 160
 
-Count = Annotated[int, Field(ge=1)]
+
+def exact_number(value: Any) -> Fraction | None:
+    """A number of a file, or a ratio of whole numbers as text, without rounding; else None."""
+    text = str(value)
+    if isinstance(value, bool) or len(text) > _LONGEST or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def without_per_cent(value: Any, *, share: bool = False) -> str:
+    """The hint for a value that seems to be in per cent, as a number; else empty.
+
+    With `share`, a plain number from 1 to 100 seems so too.
+    """
+    text = str(value).strip()
+    number = exact_number(text.removesuffix("%").rstrip())
+    plain = not text.endswith("%")
+    if number is None or (plain and not (share and 1 < number <= 100)):
+        return ""
+    return f"write {float(number / 100):.12g} for {float(number):.12g} %"
+
+
+def asking(parse: Callable[[Any], Any], value: Any) -> Any:
+    """What `parse` makes of a value; its `InputError` as pydantic's."""
+    try:
+        return parse(value)
+    except InputError as error:
+        raise refuse(error.problems[0].message, error.problems[0].hint) from error
 
 
 def in_catalogue(look_up: Callable[[str], object]) -> AfterValidator:
     """Of names that `look_up` must not refuse."""
 
     def known(name: str) -> str:
-        try:
-            look_up(name)
-        except InputError as error:
-            raise refuse(error.problems[0].message, error.problems[0].hint) from error
+        asking(look_up, name)
         return name
 
     return AfterValidator(known)
 
 
-def _number_of(what: str) -> AfterValidator:
+def quantity(
+    dimension: units.Dimension, *, positive: bool = False
+) -> tuple[PlainValidator, WithJsonSchema]:
+    """Text with a unit, exact; sizes are whole bytes."""
+    read = units.parse_bytes if dimension == "size" else lambda text: units.parse(text, dimension)
+
+    def parse(text: Any) -> Fraction | int:
+        not_a_list(text)
+        value: Fraction | int = asking(read, text)
+        if positive and value == 0:
+            raise refuse(f"{text} is zero; it must be {_MORE.get(dimension, 'more')}")
+        return value
+
+    schema = {"type": "string", "examples": [units.EXAMPLES[dimension]]}
+    return PlainValidator(parse), WithJsonSchema(schema)
+
+
+def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
+    """A number or a ratio of whole numbers, exact, within limits."""
+
+    def parse(value: Any) -> Fraction:
+        not_a_list(value)
+        found = exact_number(value)
+        if found is None:
+            message = f"{value!s:.40} is not a number or a ratio such as 3/2"
+            raise refuse(message, without_per_cent(value))
+        if not limits.hold(found):
+            hint = without_per_cent(value, share=1 in (limits.most, limits.below))
+            raise refuse(f"{value} must be {limits}", hint)
+        return found
+
+    return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
+
+
+def index(what: str) -> tuple[AfterValidator, Any]:
+    """A key of a mapping: the number of a node or a worker, from 0."""
+
     def plain(text: str) -> str:
         digits = text.isascii() and text.isdigit() and str(int(text[:9])) == text
         if not digits or int(text) >= LARGEST_CLUSTER:
@@ -55,33 +120,23 @@ def _number_of(what: str) -> AfterValidator:
             raise refuse(f"{text!r:.40} is not the number of a {what}", hint)
         return text
 
-    return AfterValidator(plain)
+    return AfterValidator(plain), Field(json_schema_extra={"pattern": r"^\d+$"})
 
 
-def _numbers(*, zero: bool, most: int) -> tuple[PlainValidator, WithJsonSchema]:
-    low = "at least 0" if zero else "greater than 0"
-
-    def parse(value: Any) -> Fraction:
-        not_a_list(value)
-        number = exact_number(value)
-        if number is None:
-            message = f"{value!s:.40} is not a number or a ratio such as 3/2"
-            raise refuse(message, without_per_cent(value))
-        if not 0 <= number <= most or (number == 0 and not zero):
-            hint = without_per_cent(value, share=most == 1)
-            raise refuse(f"{value} must be {low} and at most {most:,}", hint)
-        return number
-
-    return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
-
-
-_DIGITS = Field(json_schema_extra={"pattern": r"^\d+$"})
-NodeNumber = Annotated[str, _number_of("node"), _DIGITS]
-"""A key of a mapping: the number of a node, from 0."""
-WorkerNumber = Annotated[str, _number_of("worker"), _DIGITS]
-"""A key of a mapping: a rank, from 0, node by node."""
-Factor = Annotated[Fraction, *_numbers(zero=False, most=LARGEST_FACTOR)]
-"""How many times as long something takes."""
-Variation = Annotated[Fraction, *_numbers(zero=True, most=10)]
-"""Standard deviation over mean."""
-Probability = Annotated[Fraction, *_numbers(zero=True, most=1)]
+Count = Annotated[int, Field(ge=1)]
+NodeNumber = Annotated[str, *index("node")]
+Duration = Annotated[Fraction, *quantity("time")]
+"""Seconds."""
+PositiveDuration = Annotated[Fraction, *quantity("time", positive=True)]
+Bandwidth = Annotated[Fraction, *quantity("bandwidth", positive=True)]
+"""Bytes per second."""
+ComputeRate = Annotated[Fraction, *quantity("compute rate", positive=True)]
+"""FLOP per second."""
+Size = Annotated[int, *quantity("size", positive=True)]
+"""Whole bytes, at least one."""
+Share = Annotated[Fraction, *number(Limits(above=0, most=1))]
+Factor = Annotated[Fraction, *number(Limits(above=0, most=1_000_000))]
+"""How many times as long, or as much, something takes."""
+TWO = Field(min_length=2, max_length=2)
+"""Of a range: its smallest and its largest value."""
+_MORE: dict[units.Dimension, str] = {"size": "at least 1 B"}

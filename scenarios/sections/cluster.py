@@ -23,23 +23,19 @@ from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
     Section,
-    Size,
     by_shape,
     not_a_list,
     refuse,
 )
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection
 from gcsim.scenarios.sections.named_files import device_in
-from gcsim.scenarios.sections.transports import NONE, HostSection, SumsSection
-from gcsim.simulator.cluster import (
-    AllGatherAlgorithm,
-    AllReduceAlgorithm,
-    LibraryName,
-    PushPullAlgorithm,
-    TransportName,
-)
+from gcsim.scenarios.sections.transports import NONE
+from gcsim.simulator.cluster import Collectives, Racks
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.host import Host
+from gcsim.simulator.sums import Sums
 
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
@@ -113,37 +109,25 @@ def _servers(value: Any) -> ServerCount | None:
     raise refuse(f"{value!r:.40} is not a number of parameter servers", hint)
 
 
-class CollectivesSection(Section):
-    """Which algorithm carries out each kind of request; by default what the transport chooses."""
-
-    transport: TransportName = "textbook"
-    library: LibraryName = "pytorch2"
-    all_reduce: AllReduceAlgorithm = "auto"
-    all_gather: AllGatherAlgorithm = "auto"
-    push_pull: PushPullAlgorithm = "auto"
-    pipeline_block: Size = 32 * 1024
-    servers: Annotated[
-        ServerCount | None,
-        PlainValidator(_servers),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "integer", "minimum": 1},
-                    {"type": "string", "pattern": r"^(per_node|([1-9]\d* )?dedicated)$"},
-                    {"type": "null"},
-                ]
-            }
-        ),
-    ] = None
-    server_network: AnyLink | None = None
-    host_staging: bool | None = None
-
-
-class RacksSection(Section):
-    """Nodes under switches with uplinks of their own."""
-
-    nodes: Count
-    uplink: AnyLink
+_SERVERS = Annotated[
+    ServerCount | None,
+    PlainValidator(_servers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": r"^(per_node|([1-9]\d* )?dedicated)$"},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+COLLECTIVES = As(
+    Collectives,
+    servers=(_SERVERS, None),
+    server_hosts=None,
+    server_network=(AnyLink | None, None),
+)
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
@@ -179,16 +163,16 @@ class ClusterSection(Section):
     ]
     network: AnyLink
     cards: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
-    racks: RacksSection | None = None
+    racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink = "pcie3_x16"
     shared_bus: bool = False
-    collectives: CollectivesSection = CollectivesSection()
+    collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
-        Annotated[Literal["none"], Tag(NAMED)] | Annotated[HostSection, Tag(SPELLED_OUT)],
+        Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
         Discriminator(_none_or_spelled_out),
     ] | None = None  # fmt: skip
     sums: Annotated[
-        Annotated[Literal["none"], Tag(NAMED)] | Annotated[SumsSection, Tag(SPELLED_OUT)],
+        Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
         Discriminator(_none_or_spelled_out),
     ] | None = None  # fmt: skip
 

@@ -17,15 +17,14 @@ from gcsim.scenarios.reading.checking import (
     NAMED,
     SPELLED_OUT,
     TABLED,
-    PositiveDuration,
     Section,
-    Size,
     by_shape,
     refuse,
 )
-from gcsim.scenarios.reading.types import Count
+from gcsim.scenarios.reading.types import Count, PositiveDuration, Size
+from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.sections.cluster import ClusterSection
-from gcsim.scenarios.sections.training import TrainingSection
+from gcsim.scenarios.sections.training import TRAINING
 
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
@@ -201,7 +200,7 @@ class ScenarioFile(Section):
     batch_size: Count
     gradients: Gradients = Gradients()
     cluster: ClusterSection
-    training: TrainingSection = Field(default_factory=TrainingSection)
+    training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
     ddp: DdpSection = DdpSection()
     compute: ComputeSection | None = None
     compressors: Annotated[

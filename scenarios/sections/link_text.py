@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from fractions import Fraction
 from typing import Any, Literal
 
 from gcsim import units
 from gcsim.scenarios import catalog
-from gcsim.scenarios.reading.checking import exact_number
-from gcsim.simulator.network.links import (
-    RANGED,
-    Jitter,
-    Link,
-    Loss,
-    Range,
-    RateTrace,
-    SizeFactor,
-    Uplink,
-)
+from gcsim.scenarios.reading.values import text_of
+from gcsim.simulator.network.links import RANGED, Link, RateTrace, Uplink
 
 Calibration = Literal["measured", "estimate", "stated", "ideal"]
 
@@ -30,34 +20,10 @@ def plain_link(link: Link) -> dict[str, Any]:
     trace, the rest where it differs from its default. Raises `ValueError` for a figure without a
     finite decimal expansion, which no file gives.
     """
-    entries: dict[str, Any] = {"name": link.name}
-    if link.trace is None:
-        entries["bandwidth"] = units.exact(link.bandwidth, "bandwidth")
-    entries["latency"] = units.exact(link.latency, "time")
-    if link.trace is None:
-        entries["efficiency"] = number_text(link.efficiency)
-    if link.overhead:
-        entries["overhead"] = units.exact(link.overhead, "time")
-    entries |= _ranges(link)
-    if link.factors:
-        entries["factors"] = [_factor(factor) for factor in link.factors]
-    if link.jitter:
-        entries["jitter"] = [_jitter(jitter) for jitter in link.jitter]
-    if link.loss is not None:
-        entries["loss"] = _loss(link.loss)
-    if link.flow is not None:
-        entries["flow"] = units.exact(link.flow, "bandwidth")
-    if link.background:
-        entries["background"] = number_text(link.background)
+    other: dict[str, Any] = {}
     if link.trace is not None:
-        entries["trace"] = _trace(link.trace)
-    if link.up is not None:
-        entries["up"] = _uplink(link.up)
-    if link.grant:
-        entries["grant"] = units.exact(link.grant, "time")
-    if link.shared:
-        entries["shared"] = True
-    return {**entries, "source": link.source, "estimate": link.estimate}
+        other = {"bandwidth": None, "efficiency": None, "trace": _trace(link.trace)}
+    return text_of(link, brief=True, up=None if link.up is None else _uplink(link.up), **other)
 
 
 def link_facts(link: Link) -> dict[str, Any]:
@@ -109,77 +75,10 @@ def calibration(link: Link) -> Calibration:
     return "measured" if shipped else "stated"
 
 
-def number_text(value: Fraction) -> str:
-    """Text that `checking.exact_number` reads back to the same value.
-
-    Raises `ValueError` when there is none: for no number that was read.
-    """
-    for text in (units.decimal(value), str(value)):
-        if text is not None and exact_number(text) == value:
-            return text
-    raise ValueError(f"{value} cannot be written in short")
-
-
-def _ranges(link: Link) -> dict[str, list[str]]:
-    entries = {}
-    for figure in RANGED:
-        bounds: Range | None = getattr(link, f"{figure}_range")
-        if bounds is not None:
-            share = figure == "efficiency"
-            text = [number_text(end) if share else units.exact(end, "time") for end in bounds]
-            entries[f"{figure}_range"] = text
-    return entries
-
-
-def _factor(factor: SizeFactor) -> dict[str, str]:
-    entries = {"from": units.exact(factor.from_bytes, "size")}
-    if factor.bandwidth != 1:
-        entries["bandwidth"] = number_text(factor.bandwidth)
-    if factor.latency != 1:
-        entries["latency"] = number_text(factor.latency)
-    return entries
-
-
-def _jitter(jitter: Jitter) -> dict[str, str]:
-    entries = {
-        "distribution": jitter.distribution,
-        "mean": units.exact(jitter.mean, "time"),
-    }
-    if jitter.distribution in {"lognormal", "pareto"}:
-        entries["shape"] = number_text(jitter.shape)
-    if jitter.probability != 1:
-        entries["probability"] = number_text(jitter.probability)
-    return entries
-
-
-def _loss(loss: Loss) -> dict[str, str]:
-    entries = {
-        "rate": number_text(loss.rate),
-        "model": loss.model,
-        "timeout": units.exact(loss.timeout, "time"),
-        "segment": units.exact(loss.segment, "size"),
-    }
-    if loss.model == "sampled":
-        entries["recovery"] = loss.recovery
-    return entries
-
-
 def _uplink(up: Uplink) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
     if up.trace is None:
-        entries["bandwidth"] = units.exact(up.bandwidth, "bandwidth")
-        if up.bandwidth_range is not None:
-            entries["bandwidth_range"] = [
-                units.exact(end, "bandwidth") for end in up.bandwidth_range
-            ]
-    entries["latency"] = units.exact(up.latency, "time")
-    if up.latency_range is not None:
-        entries["latency_range"] = [units.exact(end, "time") for end in up.latency_range]
-    if up.trace is not None:
-        entries["trace"] = _trace(up.trace)
-    if up.grant:
-        entries["grant"] = units.exact(up.grant, "time")
-    return entries
+        return text_of(up, brief=True)
+    return text_of(up, brief=True, bandwidth=None, bandwidth_range=None, trace=_trace(up.trace))
 
 
 def _trace(trace: RateTrace) -> dict[str, Any]:

@@ -8,13 +8,14 @@ some forty numbers with their sources, and a changed entry must not pass for the
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from fractions import Fraction
-from typing import Any, get_args
+from typing import Any
 
 from gcsim import units
 from gcsim.compressors.registry import check_parameters
 from gcsim.scenarios import catalog
+from gcsim.scenarios.reading.values import text_of
 from gcsim.scenarios.scenario import (
     ProfiledCompute,
     RecordedCompute,
@@ -24,13 +25,12 @@ from gcsim.scenarios.scenario import (
 )
 from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
 from gcsim.scenarios.sections.file import RECORDED
-from gcsim.scenarios.sections.link_text import number_text, plain_link
+from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
-from gcsim.scenarios.sections.transports import NONE, defaults, plain_host, plain_sums
+from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.sums import Sums
-from gcsim.simulator.training import Faults, Framework, Interference, SharedNode, Training
+from gcsim.simulator.training import Training
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.passes import PassTimes
@@ -128,12 +128,12 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         }
     entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus
-    entries["collectives"] = _collectives(scenario)
+    entries["collectives"] = _collectives(cluster.collectives)
     sums, host = defaults(cluster.collectives)
     if host or cluster.host:
-        entries["host"] = NONE if cluster.host is None else plain_host(cluster.host)
+        entries["host"] = NONE if cluster.host is None else text_of(cluster.host)
     if sums != Sums() or cluster.sums != Sums():
-        entries["sums"] = plain_sums(cluster.sums)
+        entries["sums"] = text_of(cluster.sums) or NONE
     return entries
 
 
@@ -143,23 +143,14 @@ def _device(scenario: Scenario) -> dict[str, Any]:
     return entries if file is None else {"file": file, **entries}
 
 
-def _collectives(scenario: Scenario) -> dict[str, Any]:
-    chosen = scenario.cluster.collectives
-    entries: dict[str, Any] = {
-        "transport": chosen.transport,
-        "library": chosen.library,
-        "all_reduce": chosen.all_reduce,
-        "all_gather": chosen.all_gather,
-        "pipeline_block": units.exact(chosen.pipeline_block, "size"),
-        "push_pull": chosen.push_pull,
-    }
-    if chosen.servers is not None:
-        entries["servers"] = _servers(chosen)
-    if chosen.server_network is not None:
-        entries["server_network"] = plain_link(chosen.server_network)
-    if chosen.host_staging is not None:  # else as the transport does, also after it is changed
-        entries["host_staging"] = chosen.host_staging
-    return entries
+def _collectives(chosen: Collectives) -> dict[str, Any]:
+    network = chosen.server_network
+    return text_of(
+        chosen,
+        servers=None if chosen.servers is None else _servers(chosen),
+        server_hosts=None,
+        server_network=None if network is None else plain_link(network),
+    )
 
 
 def _servers(chosen: Collectives) -> int | str:
@@ -169,86 +160,13 @@ def _servers(chosen: Collectives) -> int | str:
 
 
 def _training(training: Training) -> dict[str, Any]:
-    entries: dict[str, Any] = {"precision": training.precision}
-    if training.overlap is not None:
-        entries["overlap"] = training.overlap
-    entries |= {
-        "interference": _ranged(training.interference),
-        "shared_node": _ranged(training.shared_node),
-        "framework": {
-            "reducer": _ranged(training.reducer),
-            "hook": _ranged(training.hook),
-        },
-        "encode_on": training.encode_on,
-        "side_slowdown": _number(training.side_slowdown),
-        "concurrent_collectives": training.concurrent_collectives,
-        "optimizer": units.exact(training.optimizer, "time"),
-        "accumulation": training.accumulation,
-    }
-    if training.input is not None:
-        entries["input"] = {
-            "batch": units.exact(training.input.batch, "time"),
-            "prefetch": training.input.prefetch,
-        }
-    if training.on_host:
-        entries["on_host"] = [kind for kind in get_args(Kind) if kind in training.on_host]
-    for table in ("slow_nodes", "slow_workers"):
-        slow: dict[int, Fraction] = getattr(training, table)
-        if slow:
-            entries[table] = {str(place): _number(slow[place]) for place in sorted(slow)}
-    if training.noise is not None:
-        entries["noise"] = {
-            "distribution": training.noise.distribution,
-            "variation": _number(training.noise.variation),
-            "slow_probability": _number(training.noise.slow_probability),
-            "slow_factor": _number(training.noise.slow_factor),
-            "skew": _number(training.noise.skew),
-        }
-        if training.noise.skew_range is not None:
-            entries["noise"]["skew_range"] = [_number(end) for end in training.noise.skew_range]
-    entries["iterations"] = training.iterations
-    if training.faults is not None:
-        entries["faults"] = _faults(training.faults)
-    return entries
-
-
-def _ranged(value: Framework | Interference | SharedNode) -> dict[str, Any]:
-    """Each figure, with its range where it has one; seconds are durations."""
-
-    def text(name: str, number: Fraction) -> Any:
-        seconds = name.startswith(("per_tensor", "per_bucket"))
-        return units.exact(number, "time") if seconds else _number(number)
-
     entries: dict[str, Any] = {}
-    for field in fields(value):
-        figure = getattr(value, field.name)
-        if isinstance(figure, tuple):
-            entries[field.name] = [text(field.name, end) for end in figure]
-        elif figure is not None:
-            entries[field.name] = text(field.name, figure)
+    for key, entry in text_of(training).items():
+        if key in ("reducer", "hook"):
+            entries.setdefault("framework", {})[key] = entry
+        else:
+            entries[key] = entry
     return entries
-
-
-def _faults(faults: Faults) -> dict[str, Any]:
-    deaths = []
-    for death in faults.deaths:
-        deaths.append({"node": death.node, "at": units.exact(death.at, "time")})
-        if death.down is not None:
-            deaths[-1]["down"] = units.exact(death.down, "time")
-    return {
-        "horizon": units.exact(faults.horizon, "time"),
-        "restart": units.exact(faults.restart, "time"),
-        "deaths": deaths,
-    }
-
-
-def _number(value: Fraction) -> int | float | str:
-    """A number that is read as this value; digits, or a ratio, where no float is."""
-    if value.denominator == 1:
-        return int(value)
-    if Fraction(repr(float(value))) == value:
-        return float(value)
-    return number_text(value)
 
 
 def _compute(compute: PassTimes | ProfiledCompute | RecordedCompute) -> dict[str, Any]:

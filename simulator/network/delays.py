@@ -150,7 +150,7 @@ def _jitters(link: Link) -> list[Jitter]:
 
 
 def _jitter_row(jitter: Jitter) -> _JitterRow:
-    mean, shape = jitter.mean * PS_PER_SECOND, jitter.shape
+    mean, shape = jitter.mean * PS_PER_SECOND, jitter.shape or Fraction(0)
     chance = float(jitter.probability)
     if jitter.distribution == "lognormal":
         return LOGNORMAL, chance, _ln_exact(mean) - float(shape * shape / 2), float(shape)
@@ -161,7 +161,7 @@ def _jitter_row(jitter: Jitter) -> _JitterRow:
 
 def _loss_row(link: Link) -> _LossRow:
     loss = link.loss
-    if loss is None or not loss.random:
+    if loss is None or not loss.random or loss.recovery is None:
         return _NO_LOSS
     return (
         _RECOVERIES[loss.recovery],

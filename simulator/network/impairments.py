@@ -18,64 +18,66 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
+from gcsim.fields import (
+    SHOWN,
+    Bytes,
+    Factor,
+    Key,
+    Limits,
+    Part,
+    PositiveSeconds,
+    Probability,
+    Seconds,
+    Setting,
+    Unit,
+)
 from gcsim.simulator.network.rate_trace import refuse
 
 Recovery = Literal["rack", "fast_retransmit", "timeout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeFactor:
+class SizeFactor(Setting):
     """What messages of at least `from_bytes` see of a link: a piecewise-constant calibration."""
 
-    from_bytes: int
-    bandwidth: Fraction = Fraction(1)
+    from_bytes: Annotated[int, Unit("size"), Key("from")]
+    bandwidth: Factor = Fraction(1)
     """Times the link's rate."""
-    latency: Fraction = Fraction(1)
+    latency: Factor = Fraction(1)
     """Times the link's latency."""
-
-    def __post_init__(self) -> None:
-        refuse(
-            (self.from_bytes < 0, f"a factor from {self.from_bytes} bytes on", "sizes are >= 0"),
-            (
-                self.bandwidth <= 0 or self.latency <= 0,
-                f"a factor from {self.from_bytes} bytes on that is not positive",
-                "a factor of 1 leaves the link as it is",
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jitter:
+class Jitter(Setting):
     """Random extra latency of each message."""
 
     distribution: Literal["exponential", "uniform", "lognormal", "pareto"]
     """uniform: between 0 and twice the mean."""
-    mean: Fraction
+    mean: Seconds
     """Seconds, of those messages that are delayed."""
-    shape: Fraction = Fraction(1)
-    """lognormal: sigma of the logarithm; pareto: the tail's exponent, more than 1."""
-    probability: Fraction = Fraction(1)
+    shape: Annotated[Fraction, Limits(least=0, most=1_000_000)] | None = None
+    """lognormal: sigma of the logarithm, 1 where it is left out; pareto: the tail's exponent, more
+    than 1; None with the others."""
+    probability: Probability = Fraction(1)
     """That a message is delayed at all."""
 
     def __post_init__(self) -> None:
+        if self.distribution == "lognormal" and self.shape is None:
+            object.__setattr__(self, "shape", Fraction(1))
+        Setting.__post_init__(self)
+        seen = "is not given" if self.shape is None else f"is {float(self.shape):g}"
         refuse(
-            (self.mean < 0, f"a mean delay of {float(self.mean):g} s", "delays are >= 0"),
             (
-                not 0 <= self.probability <= 1,
-                f"a probability of {float(self.probability):g}",
-                "probabilities are from 0 to 1",
+                self.distribution == "pareto" and (self.shape is None or self.shape <= 1),
+                f"`shape`, the exponent of the Pareto distribution's tail, {seen}",
+                "write it, more than 1; the nearer to 1, the longer the tail",
             ),
             (
-                self.distribution == "pareto" and self.shape <= 1,
-                f"a Pareto distribution with the exponent {float(self.shape):g} has no mean",
-                "let `shape` be more than 1",
-            ),
-            (
-                self.distribution == "lognormal" and self.shape < 0,
-                f"a lognormal distribution with a sigma of {float(self.shape):g}",
-                "let `shape` be at least 0",
+                self.distribution in {"exponential", "uniform"} and self.shape is not None,
+                f"`shape` would have no effect, {self.distribution} has none",
+                "remove it",
             ),
         )
 
@@ -86,33 +88,41 @@ class Jitter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Setting):
     """Packets that are lost and sent again by TCP."""
 
-    rate: Fraction
+    rate: Part
     """Probability that a packet is lost."""
-    model: Literal["capped", "sampled"]
+    model: Literal["capped", "sampled"] | None = None
     """capped: the rate is at most what TCP reaches with such losses (PFTK formula, RFC 3819);
-    sampled: a message that loses a packet is late until it is repaired, as `recovery` says."""
-    timeout: Fraction = Fraction(200, 1000)
+    sampled: a message that loses a packet is late until it is repaired, as `recovery` says. There
+    is no default: None is refused."""
+    timeout: Annotated[PositiveSeconds, SHOWN] = Fraction(200, 1000)
     """Seconds before TCP sends again what no acknowledgement has shown to be lost."""
-    segment: int = 1448
+    segment: Annotated[Bytes, SHOWN] = 1448
     """Bytes of data in a packet."""
-    recovery: Recovery = "rack"
-    """How sampled losses are repaired. rack: by acknowledgements in the order of time, and by tail
-    loss probes (RFC 8985, Linux's default); fast_retransmit: after three duplicate
-    acknowledgements (RFC 5681, RFC 6675); timeout: by the retransmission timer alone."""
+    recovery: Recovery | None = None
+    """How sampled losses are repaired. rack, where it is left out: by acknowledgements in the order
+    of time, and by tail loss probes (RFC 8985, Linux's default); fast_retransmit: after three
+    duplicate acknowledgements (RFC 5681, RFC 6675); timeout: by the retransmission timer alone."""
 
     def __post_init__(self) -> None:
+        Setting.__post_init__(self)
         refuse(
             (
-                not 0 <= self.rate < 1,
-                f"a loss rate of {float(self.rate):g}",
-                "loss rates are at least 0 and less than 1",
+                self.model is None,
+                "`model` is missing",
+                "capped (the rate is what TCP reaches at steady state with such losses) or sampled "
+                "(a message that loses a packet is late until that is repaired)",
             ),
-            (self.timeout <= 0, f"a time-out of {float(self.timeout):g} s", "it is positive"),
-            (self.segment <= 0, f"packets of {self.segment} bytes", "a packet has 1 at least"),
+            (
+                self.model == "capped" and self.recovery is not None,
+                "`recovery` would have no effect on capped losses, whose formula has its own",
+                "remove it, or write model: sampled",
+            ),
         )
+        if self.model == "sampled" and self.recovery is None:
+            object.__setattr__(self, "recovery", "rack")
 
     @property
     def random(self) -> bool:

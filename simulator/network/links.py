@@ -18,12 +18,23 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
-from gcsim.errors import InternalError
+from gcsim import units
+from gcsim.errors import InputError, InternalError, Problem
+from gcsim.fields import (
+    SHOWN,
+    BytesPerSecond,
+    Factor,
+    Part,
+    RangeOf,
+    Rule,
+    Seconds,
+    Setting,
+)
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.network.impairments import Jitter, Loss, SizeFactor
-from gcsim.simulator.network.rate_trace import RateTrace, refuse, slower
+from gcsim.simulator.network.rate_trace import RateTrace, slower
 
 __all__ = ["RANGED", "Jitter", "Link", "Loss", "Range", "RateTrace", "SizeFactor", "Uplink"]
 
@@ -35,103 +46,73 @@ RANGED = ("latency", "efficiency", "overhead")
 _KEPT_SIZES = 1 << 16
 
 
+def _sizes_ascend(factors: tuple[SizeFactor, ...]) -> None:
+    for number, (one, other) in enumerate(pairwise(factors), 1):
+        if other.from_bytes <= one.from_bytes:
+            smaller, larger = (units.exact(each.from_bytes, "size") for each in (other, one))
+            message = f"entry {number} is from {smaller} and stands after {larger}"
+            raise InputError(Problem(message=message, hint="sizes ascend"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uplink:
+class Uplink(Setting):
     """The direction away from a node, where it differs: cellular links."""
 
-    bandwidth: Fraction
-    latency: Fraction
-    trace: RateTrace | None = None
-    grant: Fraction = Fraction(0)
-    """Seconds between the instants at which a message may start (TDD uplink grants); 0: any."""
-    bandwidth_range: Range | None = None
+    bandwidth: BytesPerSecond
+    bandwidth_range: RangeOf[BytesPerSecond] = None
     """As `Link.latency_range`: what it may be."""
-    latency_range: Range | None = None
-
-    def __post_init__(self) -> None:
-        _check_line("the uplink", self.bandwidth, self.latency)
-        _check_grant("the uplink", self.grant)
+    latency: Seconds
+    latency_range: RangeOf[Seconds] = None
+    trace: RateTrace | None = None
+    grant: Seconds = Fraction(0)
+    """Seconds between the instants at which a message may start (TDD uplink grants); 0: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(Setting):
     """One direction of a full-duplex link.
 
     An access link (`up`) stands for its direction towards the node; `paths.path` gives the others.
     """
 
     name: str
-    bandwidth: Fraction
+    bandwidth: BytesPerSecond
     """Line rate, bytes per second."""
-    latency: Fraction
+    latency: Seconds
     """One way, seconds, including the software on both ends."""
-    efficiency: Fraction = Fraction(1)
-    overhead: Fraction = Fraction(0)
+    efficiency: Annotated[Factor, SHOWN] = Fraction(1)
+    overhead: Seconds = Fraction(0)
     """Seconds for which a message occupies its sender beside its bytes."""
-    latency_range: Range | None = None
+    latency_range: RangeOf[Seconds] = None
     """What the latency may be; None: as stated. No range changes what the link does: whoever asks
     how sure a result is draws from it."""
-    efficiency_range: Range | None = None
+    efficiency_range: RangeOf[Factor] = None
     """May be more than 1 where `bandwidth` is no line rate but a goodput that was measured."""
-    overhead_range: Range | None = None
-    factors: tuple[SizeFactor, ...] = ()
+    overhead_range: RangeOf[Seconds] = None
+    factors: Annotated[tuple[SizeFactor, ...], Rule(_sizes_ascend)] = ()
     """By ascending size; smaller messages than the first's see the link as it is."""
     jitter: tuple[Jitter, ...] = ()
     """Their delays add up."""
     loss: Loss | None = None
-    flow: Fraction | None = None
+    flow: BytesPerSecond | None = None
     """Bytes a second that one TCP connection reaches at most (a provider's limit, or TCP's window
     a round trip); None: all of the link."""
-    background: Fraction = Fraction(0)
+    background: Part = Fraction(0)
     """Share of the rate that other traffic takes all the time, in [0, 1)."""
     trace: RateTrace | None = None
     """In the place of bandwidth times efficiency, where the rate changes over time."""
     up: Uplink | None = None
     """Set: an access link with two different directions; `bandwidth`, `latency` and `trace` are
     those towards the node, and a path between two nodes takes one's up and the other's down."""
-    grant: Fraction = Fraction(0)
+    grant: Seconds = Fraction(0)
     """Seconds between the instants at which a message may start on this direction; 0: any."""
     shared: bool = False
     """One half-duplex medium for all nodes (Wi-Fi): a message between two nodes crosses it twice,
     by way of the access point."""
-    source: str = ""
+    source: Annotated[str, SHOWN] = ""
     """Where the figures come from; shown in every report."""
-    estimate: bool = False
+    estimate: Annotated[bool, SHOWN] = False
     """True when a figure was neither measured on this link nor stated by the user."""
-
-    def __post_init__(self) -> None:
-        _check_line(self.name, self.bandwidth, self.latency)
-        _check_grant(self.name, self.grant)
-        sizes = [factor.from_bytes for factor in self.factors]
-        refuse(
-            (
-                self.efficiency <= 0,
-                f"{self.name}: an efficiency of {float(self.efficiency):g}",
-                "it is the goodput over the line rate, more than 0",
-            ),
-            (
-                self.overhead < 0,
-                f"{self.name}: an overhead of {float(self.overhead):g} s",
-                "it is at least 0",
-            ),
-            (
-                any(a >= b for a, b in pairwise(sizes)),
-                f"{self.name}: the sizes of its factors do not ascend: {sizes}",
-                "one factor a size, by ascending size",
-            ),
-            (
-                self.flow is not None and self.flow <= 0,
-                f"{self.name}: connections that carry nothing",
-                "flow is more than 0, or None for no limit",
-            ),
-            (
-                not 0 <= self.background < 1,
-                f"{self.name}: background traffic takes {float(self.background):g} of the rate",
-                "it takes at least 0 and less than 1",
-            ),
-        )
-        for figure in RANGED:
-            self._check_range(figure)
 
     def exactly(self, **changes: Any) -> Link:
         """The same link with other fields; a figure among them is known, and has no range."""
@@ -254,20 +235,6 @@ class Link:
     def _overhead(self) -> Picoseconds:
         return round(self.overhead * PS_PER_SECOND)
 
-    def _check_range(self, figure: str) -> None:
-        stated, bounds = getattr(self, figure), getattr(self, f"{figure}_range")
-        if bounds is None:
-            return
-        low, high = bounds
-        refuse(
-            (
-                not 0 <= low <= stated <= high or (figure == "efficiency" and low == 0),
-                f"{self.name}: a range of the {figure} from {float(low):g} to {float(high):g} "
-                f"around {float(stated):g}",
-                "it is at least 0, and holds the figure",
-            )
-        )
-
     def rate_factor(self, nbytes: int) -> Fraction:
         """Of the rate, that a message of so many bytes reaches: its size factor's, or 1."""
         place = bisect_right(self._sizes, nbytes)
@@ -278,18 +245,3 @@ class Link:
             raise InternalError(f"{self.name}: a message of {nbytes} bytes")
         seconds = self.overhead + nbytes / (self.rate * self.rate_factor(nbytes))
         return round(seconds * PS_PER_SECOND)
-
-
-def _check_line(name: str, bandwidth: Fraction, latency: Fraction) -> None:
-    refuse(
-        (
-            bandwidth <= 0,
-            f"{name}: a bandwidth of {float(bandwidth):g} B/s",
-            "it is more than 0; an outage is a trace with a rate of 0",
-        ),
-        (latency < 0, f"{name}: a latency of {float(latency):g} s", "it is at least 0"),
-    )
-
-
-def _check_grant(name: str, grant: Fraction) -> None:
-    refuse((grant < 0, f"{name}: a grant each {float(grant):g} s", "0 means at any time"))

@@ -18,7 +18,7 @@ from gcsim.scenarios.calibration.framework import (
     fitted,
     time_framework,
 )
-from gcsim.scenarios.sections.training import TrainingSection
+from gcsim.scenarios.sections.training import TRAINING
 from gcsim.simulator.training import Framework
 
 costs = st.floats(1e-6, 1e-3)
@@ -50,7 +50,7 @@ def test_a_scenario_takes_what_is_printed() -> None:
     costs: dict[Any, CodeCost] = dict.fromkeys(CODES, CodeCost(2e-5, 1.5e-4, 1e-10))
     for streaming, passes in ((2e10, {2.0}), (None, {4.0, 8.0})):  # the catalogue's where None
         setting = yaml.safe_load(as_setting(costs, streaming))["training.framework"]
-        section = TrainingSection.model_validate({"framework": setting}).framework
+        section = TRAINING.section.model_validate({"framework": setting}).framework
         assert not isinstance(section, str)
         for code in (section.reducer, section.hook):
             assert (float(code.per_tensor), float(code.per_bucket)) == (2e-5, 1.5e-4)

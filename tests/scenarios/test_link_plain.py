@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import MOST_POINTS
-from gcsim.scenarios.reading.checking import exact_number
 from gcsim.scenarios.reading.document import read, write
+from gcsim.scenarios.reading.types import exact_number
+from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link import (
     LinkSection,
     link_facts,
     plain_link,
 )
-from gcsim.scenarios.sections.link_text import number_text
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load
@@ -75,7 +75,7 @@ def jitters(draw: st.DrawFn) -> Jitter:
     return Jitter(
         distribution=kind,
         mean=draw(times),
-        shape=draw(shape.get(kind, st.just(Fraction(1)))),
+        shape=draw(shape.get(kind, st.none())),
         probability=draw(shares),
     )
 
@@ -241,6 +241,6 @@ def test_all_that_makes_a_link_more_than_a_rate_is_a_fact_of_it() -> None:
 def test_the_schema_for_editors_has_every_key() -> None:
     schema = LinkSection.model_json_schema()
     assert set(schema["properties"]) == set(LinkSection.model_fields)
-    factor = schema["$defs"]["FactorSection"]
+    factor = schema["$defs"]["SizeFactorSection"]
     assert set(factor["properties"]) == {"from", "bandwidth", "latency"}
     assert factor["required"] == ["from"]

@@ -11,12 +11,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.links.parts import (
-    FactorSection,
-    JitterSection,
-    LossSection,
-    UplinkSection,
-)
+from gcsim.scenarios.reading.values import section_of
 from gcsim.scenarios.sections.link import (
     LinkSection,
 )
@@ -88,14 +83,9 @@ network:
 def test_no_field_of_a_link_is_without_a_key() -> None:
     # What is added to the simulator's link must reach its users.
     assert {field.name for field in dataclasses.fields(Link)} <= set(LinkSection.model_fields)
-    pairs = (
-        (FactorSection, SizeFactor),
-        (JitterSection, Jitter),
-        (LossSection, Loss),
-        (UplinkSection, Uplink),
-    )
-    for section, value in pairs:
-        assert {field.name for field in dataclasses.fields(value)} == set(section.model_fields)
+    for kind in (SizeFactor, Jitter, Loss, Uplink):
+        keys = set(section_of(kind).model_fields)
+        assert {field.name for field in dataclasses.fields(kind)} == keys
 
 
 def test_what_is_left_out_has_the_links_own_default() -> None:
@@ -374,7 +364,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("loss: {rate: 0.1, modle: capped}", "unknown key 'modle' in network.loss; did you mean '"),
         ("loss: {rate: 0.1, model: capped, timeout: 0 s}", "timeout: 0 s is zero; it must be more"),
         ("background: 1", "a.yaml:4:15: error: network.background: 1 must be at least 0 and less"),
-        ("background: true", "network.background: True is not a number or a ratio such as 2/3"),
+        ("background: true", "network.background: True is not a number or a ratio such as 3/2"),
         (
             "factors: [{from: 2 KiB}, {from: 1 KiB}]",
             "a.yaml:4:12: error: network.factors: entry 1 is from 1 KiB and stands after 2 KiB; "

@@ -11,9 +11,9 @@ import pytest
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.sections.cluster import ClusterSection, CollectivesSection
+from gcsim.scenarios.sections.cluster import COLLECTIVES, ClusterSection
 from gcsim.scenarios.sections.file import ScenarioFile
-from gcsim.scenarios.sections.training import TrainingSection
+from gcsim.scenarios.sections.training import TRAINING
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
 WHOLE, _, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -51,7 +51,7 @@ def test_the_faults_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "section", [ScenarioFile, ClusterSection, CollectivesSection, TrainingSection]
+    "section", [ScenarioFile, ClusterSection, COLLECTIVES.section, TRAINING.section]
 )
 def test_every_key_is_on_the_page(section: type[ScenarioFile]) -> None:
     missing = [key for key in section.model_fields if not re.search(rf"\b{key}\b", PAGE)]

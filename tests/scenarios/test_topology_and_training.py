@@ -291,7 +291,7 @@ def test_what_a_loop_costs_beside_its_passes_is_the_catalogues_or_stated(tmp_pat
     [problem] = problems(tmp_path, PLAIN, "training.framework=pytorhc")
     assert "unknown framework 'pytorhc'; did you mean 'pytorch'?" in problem
     [problem] = problems(tmp_path, PLAIN, "training.interference={bus: 2, bus_range: [0, 1]}")
-    assert "bus = 2 is not in its range" in problem
+    assert "bus lies outside of bus_range" in problem
 
 
 def test_by_tensor_is_a_rule_for_buckets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -388,7 +388,7 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
         ("side_slowdown: 1.3", "side_slowdown: 1/0", "1/0 is not a number or a ratio"),
         ("side_slowdown: 1.3", "side_slowdown: true", "True is not a number or a ratio"),
         ("concurrent_collectives: 2", "concurrent_collectives: 3", "a.yaml:22:27: error: "
-         "training.concurrent_collectives = 3: must be at most 2"),
+         "training.concurrent_collectives = 3: is not a choice; known: 1, 2"),
         ("optimizer: 3 ms", "optimizer: 3", "a.yaml:23:14: error: training.optimizer: 3 has no "
          "unit"),
         ("optimizer: 3 ms", "optimizer: -3 ms", "training.optimizer: -3 ms is negative"),
@@ -757,11 +757,11 @@ def test_few_random_iterations_are_a_warning(
         ("training.noise.slow_probability=5", "at most 1; write 0.05 for 5 %"),
         ("training.side_slowdown=130 %", "or a ratio such as 3/2; write 1.3 for 130 %"),
         ("cluster.network.background=30", "less than 1; write 0.3 for 30 %"),
-        ("cluster.network.background=0.1 %", "or a ratio such as 2/3; write 0.001 for 0.1 %"),
+        ("cluster.network.background=0.1 %", "or a ratio such as 3/2; write 0.001 for 0.1 %"),
         ("cluster.network.efficiency=94", "at most 1; write 0.94 for 94 %"),
-        ("cluster.network.efficiency=94 %", "or a ratio such as 1448/1538; write 0.94 for 94 %"),
+        ("cluster.network.efficiency=94 %", "or a ratio such as 3/2; write 0.94 for 94 %"),
         ("cluster.network.background=-1", "be at least 0 and less than 1"),
-        ("cluster.network.background=many %", "or a ratio such as 2/3"),
+        ("cluster.network.background=many %", "or a ratio such as 3/2"),
     ],
 )
 def test_a_value_in_per_cent_says_what_to_write(tmp_path: Path, override: str, said: str) -> None:

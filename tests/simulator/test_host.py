@@ -413,12 +413,12 @@ def test_nothing_to_do_is_no_work() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"cores": 0}, "0 cores"),
-        ({"per_message": Fraction(-1)}, "less than no time"),
-        ({"per_copied_byte": Fraction(-1)}, "less than no time"),
-        ({"in_flight": 0}, "0 messages in flight"),
-        ({"dispatch": Fraction(-1)}, "less than no time"),
-        ({"dispatch_range": (Fraction(1), Fraction(2))}, "dispatch_range does not hold dispatch"),
+        ({"cores": 0}, "cores = 0; must be at least 1"),
+        ({"per_message": Fraction(-1)}, "per_message = -1; must be at least 0"),
+        ({"per_copied_byte": Fraction(-1)}, "per_copied_byte = -1"),
+        ({"in_flight": 0}, "in_flight = 0; must be at least 1"),
+        ({"dispatch": Fraction(-1)}, "dispatch = -1; must be at least 0"),
+        ({"dispatch_range": (Fraction(1), Fraction(2))}, "dispatch lies outside of dispatch_range"),
     ],
 )
 def test_a_host_that_cannot_be_is_refused(wrong: dict[str, Fraction], message: str) -> None:

@@ -99,7 +99,7 @@ def test_a_connection_carries_what_line_losses_and_its_limit_allow() -> None:
     assert replace(link, loss=loss).rate == replace(link, loss=loss, flow=None).rate < 10**8
     slower, other = replace(link, flow=Fraction(10**6)), replace(link, name="other")
     assert path(slower, other).flow == path(other, slower).flow == 10**6
-    with pytest.raises(InputError, match="carry nothing"):
+    with pytest.raises(InputError, match="flow = 0"):
         replace(link, flow=Fraction(0))
 
 
@@ -375,14 +375,14 @@ def test_traces_that_repeat_together_too_late() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bandwidth": Fraction(0)}, "a bandwidth of 0"),
-        ({"latency": Fraction(-1)}, "a latency of -1"),
-        ({"efficiency": Fraction(0)}, "an efficiency of 0"),
-        ({"overhead": Fraction(-1)}, "an overhead of -1"),
-        ({"background": Fraction(1)}, "background traffic takes 1"),
-        ({"background": Fraction(-1, 2)}, "background traffic takes -0.5"),
-        ({"grant": Fraction(-1)}, "a grant each -1"),
-        ({"factors": (SizeFactor(from_bytes=2),) * 2}, "do not ascend"),
+        ({"bandwidth": Fraction(0)}, "bandwidth = 0"),
+        ({"latency": Fraction(-1)}, "latency = -1"),
+        ({"efficiency": Fraction(0)}, "efficiency = 0"),
+        ({"overhead": Fraction(-1)}, "overhead = -1"),
+        ({"background": Fraction(1)}, "background = 1"),
+        ({"background": Fraction(-1, 2)}, "background = -0.5"),
+        ({"grant": Fraction(-1)}, "grant = -1"),
+        ({"factors": (SizeFactor(from_bytes=2),) * 2}, "stands after"),
     ],
 )
 def test_impossible_links_are_refused(changes: dict[str, object], message: str) -> None:
@@ -395,19 +395,19 @@ def test_impossible_links_are_refused(changes: dict[str, object], message: str) 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SizeFactor(from_bytes=-1), "from -1 bytes"),
-        (lambda: SizeFactor(from_bytes=1, bandwidth=Fraction(0)), "not positive"),
-        (lambda: SizeFactor(from_bytes=1, latency=Fraction(0)), "not positive"),
-        (lambda: Jitter(distribution="uniform", mean=Fraction(-1)), "a mean delay of -1"),
-        (lambda: Jitter(distribution="uniform", mean=ONE, probability=ONE * 2), "probability of 2"),
-        (lambda: Jitter(distribution="pareto", mean=ONE, shape=ONE), "has no mean"),
-        (lambda: Jitter(distribution="lognormal", mean=ONE, shape=-ONE), "a sigma of -1"),
-        (lambda: Loss(rate=ONE, model="capped"), "a loss rate of 1"),
-        (lambda: Loss(rate=-ONE, model="sampled"), "a loss rate of -1"),
-        (lambda: Loss(rate=ONE / 2, model="sampled", timeout=Fraction(0)), "a time-out of 0"),
-        (lambda: Loss(rate=ONE / 2, model="sampled", segment=0), "packets of 0"),
-        (lambda: Uplink(bandwidth=Fraction(0), latency=ONE), "a bandwidth of 0"),
-        (lambda: Uplink(bandwidth=ONE, latency=ONE, grant=-ONE), "a grant each -1"),
+        (lambda: SizeFactor(from_bytes=-1), "from_bytes = -1"),
+        (lambda: SizeFactor(from_bytes=1, bandwidth=Fraction(0)), "bandwidth = 0"),
+        (lambda: SizeFactor(from_bytes=1, latency=Fraction(0)), "latency = 0"),
+        (lambda: Jitter(distribution="uniform", mean=Fraction(-1)), "mean = -1"),
+        (lambda: Jitter(distribution="uniform", mean=ONE, probability=ONE * 2), "probability = 2"),
+        (lambda: Jitter(distribution="pareto", mean=ONE, shape=ONE), "tail, is 1"),
+        (lambda: Jitter(distribution="lognormal", mean=ONE, shape=-ONE), "shape = -1"),
+        (lambda: Loss(rate=ONE, model="capped"), "rate = 1"),
+        (lambda: Loss(rate=-ONE, model="sampled"), "rate = -1"),
+        (lambda: Loss(rate=ONE / 2, model="sampled", timeout=Fraction(0)), "timeout = 0"),
+        (lambda: Loss(rate=ONE / 2, model="sampled", segment=0), "segment = 0"),
+        (lambda: Uplink(bandwidth=Fraction(0), latency=ONE), "bandwidth = 0"),
+        (lambda: Uplink(bandwidth=ONE, latency=ONE, grant=-ONE), "grant = -1"),
         (lambda: replace(ON_AND_OFF, rates=(ONE,)), "3 times and 1 rates"),
         (lambda: replace(ON_AND_OFF, times=(), rates=()), "without a rate"),
         (lambda: replace(ON_AND_OFF, times=(ONE / 9, ONE, ONE * 3 / 2)), "first time is not 0"),
@@ -461,7 +461,7 @@ US = Fraction(1, 10**6)
 )
 def test_a_range_holds_its_figure(figure: str, bounds: tuple[Fraction, Fraction]) -> None:
     changes: dict[str, Any] = {f"{figure}_range": bounds}
-    with pytest.raises(InputError, match=f"a range of the {figure}"):
+    with pytest.raises(InputError, match=f"{figure}_range"):
         replace(PLAIN, **changes)
 
 

@@ -14,7 +14,8 @@ from gcsim.analysis.calibration.link.solver import LARGE
 from gcsim.analysis.calibration.measurements.collectives import Reading
 from gcsim.analysis.report.numbers import duration, plural, significant, size
 from gcsim.scenarios.reading.document import write
-from gcsim.scenarios.sections.link_text import number_text, plain_link
+from gcsim.scenarios.reading.values import number_text
+from gcsim.scenarios.sections.link_text import plain_link
 
 _WIDTH = 80
 _SHOWN = 40

@@ -1,0 +1,180 @@
+"""What may a setting be, beside its type: its dimension, its limits, its name in a file.
+
+The dataclasses of the simulator say so in their type hints, and nowhere else:
+
+    restart: Seconds
+    slow_factor: Annotated[Fraction, Limits(above=0, most=1_000_000)] = Fraction(1)
+    bus_range: RangeOf[Variation] = None
+
+`scenarios/reading/values.py` reads and writes such a dataclass as a section of a file.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from gcsim.errors import InputError, Problem
+from gcsim.units import Dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A number with a unit in files, in the base unit of its dimension here. At least 0."""
+
+    dimension: Dimension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of a number; of the length, where the field is a tuple."""
+
+    least: int | None = None
+    above: int | None = None
+    most: int | None = None
+    below: int | None = None
+
+    def __str__(self) -> str:
+        low = f"at least {self.least:,}" if self.above is None else f"greater than {self.above:,}"
+        if self.most is None and self.below is None:
+            return low
+        high = f"at most {self.most:,}" if self.below is None else f"less than {self.below:,}"
+        return f"{low} and {high}"
+
+    def hold(self, value: Fraction | int) -> bool:
+        """Whether a value keeps them."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A key of a mapping that counts nodes or workers from 0."""
+
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a field must keep beside its limits: raises `InputError`."""
+
+    check: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The name that a file has for the field, where it is another."""
+
+    name: str
+
+
+INTERNAL: Final = object()
+"""Beside the type of a field that no file states."""
+
+SHOWN: Final = object()
+"""Beside the type of a field that is written even where it is as by default."""
+
+Value = TypeVar("Value")
+RangeOf = tuple[Value, Value] | None
+"""Of a figure with a range in which the truth is expected, `x_range` beside `x`: the lowest and the
+highest; None: it is known."""
+
+POSITIVE: Final = Limits(above=0)
+Seconds = Annotated[Fraction, Unit("time")]
+PositiveSeconds = Annotated[Fraction, Unit("time"), POSITIVE]
+BytesPerSecond = Annotated[Fraction, Unit("bandwidth"), POSITIVE]
+Bytes = Annotated[int, Unit("size"), POSITIVE]
+Count = Annotated[int, Limits(least=1)]
+Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
+"""How many times as long, or as much. Beyond the limit a step is days long."""
+Variation = Annotated[Fraction, Limits(least=0, most=10)]
+"""Standard deviation over mean."""
+Probability = Annotated[Fraction, Limits(least=0, most=1)]
+Part = Annotated[Fraction, Limits(least=0, below=1)]
+"""Of a whole that is never all taken."""
+
+
+class Setting:
+    """A frozen dataclass that a file may state, or that holds such ones.
+
+    Making one raises `InputError` with every figure that breaks its limits or its range.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        problems = list(_broken(self))
+        if problems:
+            whose = f"{self.name}: " if hasattr(self, "name") else ""
+            raise InputError(
+                replace(problem, message=whose + problem.message) for problem in problems
+            )
+
+
+def _broken(value: Any) -> Iterator[Problem]:
+    limited, ranged, rules = _figures(type(value))  # type: ignore[arg-type]  # it is hashable
+    for name, limits in limited:
+        figure = getattr(value, name)
+        if figure is not None and not limits.hold(figure):
+            shown = f"{float(figure):g}" if isinstance(figure, Fraction) else figure
+            yield Problem(message=f"{name} = {shown}", hint=f"must be {limits}")
+    for name, ends in ranged:
+        figure, bounds = getattr(value, name), getattr(value, f"{name}_range")
+        if bounds is None:
+            continue
+        if figure is None:
+            yield Problem(
+                message=f"{name}_range stands without {name}",
+                hint=f"state {name} or leave the range out",
+            )
+        elif not bounds[0] <= figure <= bounds[1]:
+            yield Problem(
+                message=f"{name} lies outside of {name}_range", hint="write [smallest, largest]"
+            )
+        elif ends is not None and not ends.hold(bounds[0]):
+            yield Problem(message=f"{name}_range begins at {bounds[0]}", hint=f"must be {ends}")
+    for name, rule in rules:
+        try:
+            rule.check(getattr(value, name))
+        except InputError as error:
+            yield from error.problems
+
+
+@functools.cache
+def _figures(
+    kind: type[Any],
+) -> tuple[list[tuple[str, Limits]], list[tuple[str, Limits | None]], list[tuple[str, Rule]]]:
+    """The fields that have limits, those that may have a range, and those that have a rule."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)]
+    limited = [(name, limits) for name in names if (limits := _limits(hints[name])) is not None]
+    ranged = [
+        (name, _limits(get_args(get_args(hints[f"{name}_range"])[0])[0]))
+        for name in names
+        if f"{name}_range" in names
+    ]
+    rules = [
+        (name, note) for name in names for note in get_args(hints[name]) if isinstance(note, Rule)
+    ]
+    return limited, ranged, rules
+
+
+def _limits(hint: Any) -> Limits | None:
+    """Of a number, or of None or a number."""
+    if get_origin(hint) is not Annotated:
+        inner = [_limits(part) for part in get_args(hint) if get_origin(part) is Annotated]
+        return inner[0] if len(inner) == 1 and get_origin(hint) is not tuple else None
+    base, *notes = get_args(hint)
+    if base not in (int, Fraction):
+        return None
+    stated = [note for note in notes if isinstance(note, Limits)]
+    if stated:
+        return stated[0]
+    return Limits(least=0) if any(isinstance(note, Unit) for note in notes) else None

@@ -1,0 +1,284 @@
+"""How does a dataclass of the simulator stand in a file? Its type hints say it (`gcsim.fields`).
+
+`section_of` makes the section that reads one: a key for each field, with its unit, its limits, its
+default. `Spelled.value` makes the dataclass of what was read, and `text_of` the text of it again.
+A field that holds a dataclass is a mapping; a tuple or a set is a list; what its `__post_init__`
+refuses is a mistake of the section.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from fractions import Fraction
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model, model_validator
+from pydantic_core import CoreSchema
+
+from gcsim import units
+from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit
+from gcsim.scenarios.reading.checking import Section, refuse
+from gcsim.scenarios.reading.types import asking, exact_number, index, number, quantity
+
+Kind = TypeVar("Kind")
+
+
+class Spelled(Section):
+    """A section whose keys are the fields of a dataclass, and some more."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    spells: ClassVar[type]
+    read: ClassVar[frozenset[str]]
+    """The fields that are read as their hints say."""
+    rule: ClassVar[Callable[[Any], None] | None] = None
+    """A rule of the section beside those of the dataclass."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        rule = type(self).rule
+        if rule is not None:
+            rule(self)
+        needed = {
+            field.name
+            for field in fields(self.spells)
+            if field.default is MISSING and field.default_factory is MISSING
+        }
+        if needed <= self.read:
+            asking(self.value, self.spells)
+        return self
+
+    def value(self, kind: type[Kind], over: Kind | None = None) -> Kind:
+        """The dataclass; what is not stated is as in `over`, a stated figure without its range."""
+        stated = {name: _plain(getattr(self, name)) for name in self.model_fields_set & self.read}
+        stated = {name: value for name, value in stated.items() if value is not None}
+        if over is None:
+            return kind(**stated)
+        ranges = {f"{name}_range": None for name in stated if hasattr(over, f"{name}_range")}
+        return replace(over, **{**ranges, **stated})  # type: ignore[type-var]  # a dataclass
+
+
+def _plain(value: Any) -> Any:
+    """Sections inside as dataclasses."""
+    if isinstance(value, Spelled):
+        return value.value(value.spells)
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value
+
+
+# --- from hints to sections ----------------------------------------------------------------------
+
+
+def section_of(
+    kind: type, title: str = "", rule: Callable[[Spelled], None] | None = None, **other: Any
+) -> type[Spelled]:
+    """The section of a dataclass, with a rule beside those of the dataclass.
+
+    `other` gives keys that no field has, and fields that a file states in another way, as
+    `(type, default)`; None leaves a field out.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    own = {
+        field.name: hints[field.name]
+        for field in fields(kind)
+        if field.name not in other and INTERNAL not in get_args(hints[field.name])
+    }
+    entries: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in own:
+            entries[field.name] = _entry(field, own[field.name])
+        elif other.get(field.name) is not None:
+            entries[field.name] = other[field.name]
+    entries |= {key: entry for key, entry in other.items() if entry is not None}
+    section = create_model(
+        title or f"{kind.__name__}Section", __base__=Spelled, __doc__=kind.__doc__, **entries
+    )
+    section.spells, section.read, section.rule = kind, frozenset(own), rule
+    return section
+
+
+class As:
+    """Beside `Spelled`: which section stands there.
+
+    host: Annotated[Spelled, As(Host)]
+    """
+
+    def __init__(self, kind: type, **other: Any) -> None:
+        self.section = section_of(kind, **other)
+
+    def __get_pydantic_core_schema__(
+        self, _source: Any, handler: pydantic.GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return handler.generate_schema(self.section)
+
+
+def _entry(field: Field[Any], hint: Any) -> tuple[Any, Any]:
+    """Type and default of a key."""
+    keys = [note.name for note in get_args(hint) if isinstance(note, Key)]
+    alias = keys[0] if keys else None
+    read = _readable(hint)
+    if field.default is MISSING and field.default_factory is MISSING:
+        return read, pydantic.Field(alias=alias)
+    default = field.default
+    if not isinstance(default, str | int | Fraction):  # built by `value`, of what is stated
+        read, default = Union[read, None], None  # noqa: UP007 (of values)
+    return read, pydantic.Field(default=default, alias=alias)
+
+
+def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
+    """What pydantic reads a field by."""
+    if is_dataclass(hint):
+        return section_of(hint)  # type: ignore[arg-type]  # a class, not a value of it
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _noted(parts[0], parts[1:])
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(_readable, parts))]  # noqa: UP007 (of values)
+    if origin is tuple and parts[-1] is Ellipsis:
+        return Annotated[_many(parts[0]), AfterValidator(tuple)]
+    if origin is tuple:
+        return Annotated[
+            types.GenericAlias(tuple, tuple(map(_readable, parts))), BeforeValidator(_two)
+        ]
+    if origin is frozenset:
+        return Annotated[_many(parts[0]), AfterValidator(_once)]
+    if origin is Mapping:
+        by_key = types.GenericAlias(dict, tuple(map(_readable, parts)))
+        return Annotated[by_key, AfterValidator(_by_number)]
+    return hint
+
+
+def _noted(base: Any, notes: tuple[Any, ...]) -> Any:  # noqa: PLR0911 (a case each)
+    limits = next((note for note in notes if isinstance(note, Limits)), None)
+    for note in notes:
+        if isinstance(note, Rule):
+            return Annotated[_readable(base), AfterValidator(_keeping(note))]
+        if isinstance(note, Unit):
+            return Annotated[base, *quantity(note.dimension, positive=limits == POSITIVE)]
+        if isinstance(note, Index):
+            return Annotated[str, *index(note.of)]
+    if limits is None:
+        return _readable(base)
+    if base is Fraction:
+        return Annotated[base, *number(limits)]
+    if base is int:
+        return Annotated[int, pydantic.Field(ge=limits.least, le=limits.most)]
+    length = pydantic.Field(min_length=limits.least, max_length=limits.most)
+    return Annotated[_many(get_args(base)[0]), length, AfterValidator(tuple)]
+
+
+def _keeping(rule: Rule) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        asking(rule.check, tuple(map(_plain, value)))
+        return value
+
+    return check
+
+
+def _many(hint: Any) -> Any:
+    return types.GenericAlias(list, (_readable(hint),))
+
+
+def _two(value: object) -> object:
+    if not isinstance(value, list) or len(value) != len(("lowest", "highest")):
+        raise refuse(f"{value!s:.40} is no range", "write [lowest, highest]")
+    return tuple(value)
+
+
+def _once(entries: list[Any]) -> frozenset[Any]:
+    for entry in entries:
+        if entries.count(entry) > 1:
+            raise refuse(f"{entry!r} stands there {entries.count(entry)} times", "name it once")
+    return frozenset(entries)
+
+
+def _by_number(entries: dict[str, Any]) -> dict[int, Any]:
+    return {int(key): value for key, value in entries.items()}
+
+
+# --- from values to text -------------------------------------------------------------------------
+
+
+def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
+    """A dataclass as the section that reads back to it: all that is not None and not empty.
+
+    `brief` leaves out what is as by default, and writes numbers without a unit as text. `other`
+    gives the text of fields that a file states in another way; None leaves one out.
+    """
+    hints = get_type_hints(type(value), include_extras=True)
+    entries: dict[str, Any] = {}
+    for field in fields(value):
+        content, notes = getattr(value, field.name), get_args(hints[field.name])
+        usual = brief and content == field.default and SHOWN not in notes
+        if field.name in other:
+            text = other[field.name]
+        elif usual or INTERNAL in notes or content in (None, (), {}, frozenset()):
+            text = None
+        else:
+            text = _text(content, hints[field.name], brief)
+        if text is not None:
+            key = next((note.name for note in notes if isinstance(note, Key)), field.name)
+            entries[key] = text
+    return entries
+
+
+def _text(  # noqa: PLR0911 (a case each)
+    value: Any, hint: Any, brief: bool
+) -> Any:
+    if is_dataclass(value):
+        return text_of(value, brief=brief)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _text(value, parts[0], brief)
+    if origin is Annotated:
+        dimensions = [note.dimension for note in parts[1:] if isinstance(note, Unit)]
+        if dimensions:
+            return units.exact(value, dimensions[0])
+        return _text(value, parts[0], brief)
+    if isinstance(value, Mapping):
+        return {str(key): _text(value[key], parts[1], brief) for key in sorted(value)}
+    if isinstance(value, frozenset):
+        return [each for each in get_args(parts[0]) if each in value]
+    if isinstance(value, tuple):
+        return [_text(each, parts[0], brief) for each in value]
+    if isinstance(value, Fraction):
+        return number_text(value) if brief else plain_number(value)
+    return value
+
+
+def plain_number(value: Fraction) -> int | float | str:
+    """A number that is read as this value; digits, or a ratio, where no float is."""
+    if value.denominator == 1:
+        return int(value)
+    if Fraction(repr(float(value))) == value:
+        return float(value)
+    return number_text(value)
+
+
+def number_text(value: Fraction) -> str:
+    """Text that `types.exact_number` reads back to the same value.
+
+    Raises `ValueError` when there is none: for no number that was read.
+    """
+    for text in (units.decimal(value), str(value)):
+        if text is not None and exact_number(text) == value:
+            return text
+    raise ValueError(f"{value} cannot be written in short")
