@@ -12,11 +12,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -189,20 +188,22 @@ def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 def answer_table(result: Result, width: int) -> Group:
     """Title, table (or stacked tables) for `width` terminal cells, footnotes."""
     found = largest_verdict(result)
-    first = found.rows[0]
-    drawn = "synthetic gradients, " if are_synthetic(result) else ""
-    parts: list[RenderableType] = [
-        Text(
-            f"{result.scenario.get('name', 'scenario')}: {plural(first.nodes, 'node')}, "
-            f"{plural(first.workers, 'worker')}, {drawn}fastest first",
-            style="bold",
-        )
-    ]
+    parts: list[RenderableType] = [Text(title(result), style="bold")]
     layout = _arrange(found.rows, width)
     for number, columns in enumerate(layout.tables):
         parts += ["", _table(found, columns, layout, via=number == 0)]
     parts += ["", *(Text(note) for note in footnotes(result, found))]
     return Group(*parts)
+
+
+def title(result: Result) -> str:
+    """What stands above the table."""
+    largest = max(result.rows, key=lambda row: row.workers)
+    drawn = "synthetic gradients, " if are_synthetic(result) else ""
+    return (
+        f"{result.scenario.get('name', 'scenario')}: {plural(largest.nodes, 'node')}, "
+        f"{plural(largest.workers, 'worker')}, {drawn}fastest first"
+    )
 
 
 def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
@@ -263,14 +264,6 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
         f"iteration = {before}compute (forward + backward) + encode + network wait (the device has "
         f"nothing to do until a collective ends) + decode{after}. {many}{LEGEND}"
     )
-
-
-def render(result: Result, width: int) -> str:
-    """The table as plain text, without typeface: for logs, files and tests."""
-    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
-    with console.capture() as capture:
-        console.print(answer_table(result, width))
-    return capture.get()
 
 
 def _label(row: Row, width: int, mark: str = BEST, via: str = "") -> str:

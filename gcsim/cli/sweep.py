@@ -22,10 +22,10 @@ from rich.table import Column
 from rich.text import Text
 
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.report.sweep import parts
 from gcsim.cli.folder import check_writable
 from gcsim.cli.outcome import INTERRUPTED, say
 from gcsim.cli.progress import BarProgress
-from gcsim.cli.sweep_table import shown
 from gcsim.cli.terminal import emit, emit_exactly, note, width
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
@@ -72,7 +72,7 @@ def sweep(
     if as_json:
         emit_exactly(result.to_json())
     else:
-        emit(*shown(result, width()))
+        emit(*parts(result, width()))
     if not quiet:
         note("", f"Written to {folder}: results.csv, results.json, sweep.json, points/")
     _raise_failures(result)

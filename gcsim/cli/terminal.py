@@ -70,10 +70,9 @@ def note(*lines: str) -> None:
 
 def show_answer(result: Result) -> None:
     """The table, then the sentences."""
-    from gcsim.analysis.report.answer import answer
-    from gcsim.analysis.report.table import answer_table
+    from gcsim.analysis.report.summary import parts
 
-    emit(answer_table(result, width()), "", Text("\n".join(answer(result))))
+    emit(*parts(result, width()))
 
 
 def note_provenance(result: Result) -> None:

@@ -59,32 +59,7 @@ def sweep(
     output: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Run a scenario at every combination of the grid's values.
-
-    Parameters
-    ----------
-    scenario
-        A YAML file, a shipped scenario's name, or a loaded scenario.
-    grid
-        Values by key, as in `{"cluster.nodes": [8, 16], "cluster.network": ["10gbe", "25gbe"]}`.
-        Keys are those of `gcsim run --set`; a text is YAML (`"10 Gbit/s"`, `"[1, 2]"`).
-    overrides, seed
-        As in `load_scenario`: the same for all points.
-    jobs
-        Processes on this machine; as many as cores, or as have room in memory, when None.
-    dask
-        The address of a dask.distributed scheduler, in the place of processes here.
-    output
-        A folder for the results. Points that it holds already are not run again, so the same call
-        goes on after an interrupt. Without one nothing is kept.
-
-    Raises
-    ------
-    InputError
-        With every problem of the scenario and of all values, before anything is run; or when
-        `output` holds another sweep. A point that fails when it runs raises nothing: see
-        `SweepResult.failed`.
-    """
+    """Run a scenario at every combination of the grid's values: see `gcsim.sweep`."""
     watcher = progress or SilentProgress()
     plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=watcher)
     return carry_out(

@@ -15,9 +15,9 @@ from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.intervals import iteration_known, speedup_known
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sources import provenance_notes
-from gcsim.analysis.report.table import footnotes, render
+from gcsim.analysis.report.table import footnotes
 from gcsim.scenarios.result import Result, Row
-from tests.analysis.drawn import between, open_result
+from tests.analysis.drawn import between, open_result, render
 
 DENSE = between(0.4, 0.4)
 WIDE = between(0.035, 0.085)

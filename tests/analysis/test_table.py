@@ -15,9 +15,9 @@ from gcsim.analysis.report.table import (
     answer_columns,
     footnotes,
     other_columns,
-    render,
 )
 from gcsim.scenarios.result import Result, Row
+from tests.analysis.drawn import render
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
 

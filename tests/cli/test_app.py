@@ -10,6 +10,7 @@ import errno
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
+from gcsim.api import Result as Shown
 from gcsim.cli.app import app
 from gcsim.cli.list import accepted
 from gcsim.errors import ExpectationError, InputError, InternalError, Problem
@@ -115,6 +117,16 @@ def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
 
 
 @pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.usefixtures("simulated")
+def test_a_results_summary_is_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = Shown(**{entry.name: getattr(RESULT, entry.name) for entry in fields(RESULT)})
+    assert gcsim("run", SCENARIO, "-q").stdout == shown.summary(width)
+
+
 def test_quiet_leaves_stderr_empty_and_stdout_as_it_is() -> None:
     loud, quiet = gcsim("run", SCENARIO), gcsim("run", SCENARIO, "-q")
     assert quiet.stderr == ""

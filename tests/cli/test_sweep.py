@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gcsim.analysis.report.sweep import parts
 from gcsim.cli.sweep import watching
-from gcsim.cli.sweep_table import shown
 from gcsim.errors import Problem
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
@@ -164,7 +164,7 @@ def rendered(points: Sequence[SweepPoint], width: int) -> list[str]:
     }
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(*shown(SweepResult(grid=grid, versions={}, points=tuple(points)), width),
+        console.print(*parts(SweepResult(grid=grid, versions={}, points=tuple(points)), width),
                       sep="\n")  # fmt: skip
     return capture.get().splitlines()
 
