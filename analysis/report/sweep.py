@@ -23,7 +23,6 @@ from gcsim.analysis.report.summary import html_table
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
-from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 GAP = 2
 """Cells between two columns."""
@@ -34,13 +33,13 @@ NUMBERS = ("speedup\n[x]", "range\n[x]")
 """Headings of a method's numbers; the second where something has a range."""
 
 FOOTNOTE = (
-    "At the point's largest cluster. recommended: the fastest method whose update is practically "
-    "the dense one, where it surely pays; else (*: train before you trust it) the fastest to try "
-    "where that does; else dense. fastest to try: of those that no other method surely beats by "
-    f"more than {TIE:.0%}. speedup: against dense training there. pays: is some method surely "
-    "faster than dense? Else the probability that the one to try is. All rows are in results.csv."
+    "At each point's largest cluster. recommended: the fastest method whose update is practically "
+    "the dense one, if it is clearly faster than dense; else (*: train before you trust it) the "
+    "fastest to try, if that is; else dense. speedup: over dense training there. pays: whether a "
+    "method is clearly faster than dense, or the probability that the fastest to try is. All rows "
+    "are in results.csv."
 )
-RANGES = "range: the middle 80 % of the draws of what is not known exactly."
+RANGES = "range: 10th to 90th percentile over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 

@@ -230,9 +230,10 @@ def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
         ]
     return [
         entry["title"],
-        f"whole training steps: {_flops(entry['effective_flops'], entry['effective_flops_range'])}",
-        f"models with their own rate: {', '.join(entry['models']) or 'none'}",
-        f"any other model, by its layers: {', '.join(entry['precisions']) or 'no'}",
+        "effective rate of a training step: "
+        + _flops(entry["effective_flops"], entry["effective_flops_range"]),
+        f"models with step times of their own: {', '.join(entry['models']) or 'none'}",
+        f"other models, by their layers: {', '.join(entry['precisions']) or 'no'}",
         f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]
 
