@@ -23,7 +23,7 @@ import pytest
 from rich.console import Console
 
 from gcsim.analysis.report.sweep import parts
-from gcsim.cli.sweep import watching
+from gcsim.cli.progress import watching
 from gcsim.errors import Problem
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
@@ -274,7 +274,7 @@ def test_the_answer_counts_where_compression_pays() -> None:
 def test_a_log_gets_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every: float, between: int
 ) -> None:
-    monkeypatch.setattr("gcsim.cli.sweep.LOG_EVERY", every)
+    monkeypatch.setattr("gcsim.cli.progress.LOG_EVERY", every)
     with watching(quiet=False) as progress, progress.task("points", 4) as task:
         task.advance(0, note="nothing is done yet")
         task.advance()
