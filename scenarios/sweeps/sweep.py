@@ -28,7 +28,7 @@ from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA, Result
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, read_grid
 from gcsim.scenarios.sweeps.points import Point, named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
@@ -112,7 +112,7 @@ def carry_out(
         raise InputError(Problem(place="--jobs", message=message))
     with ExitStack() as stack:
         at = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gcsim-sweep-")))
-        stack.enter_context(sweep_store.locked(at))
+        stack.enter_context(store.locked(at))
         running = _Running(plan, at, progress or SilentProgress())
         if running.done:
             tell(f"{running.done} of {len(plan.points)} points are done already, in {at}")
@@ -152,9 +152,9 @@ class _Running:
 
     def __init__(self, plan: Sweep, at: Path, progress: Progress) -> None:
         self._plan, self._at, self._progress = plan, at, progress
-        codes = sweep_store.Codes()
+        codes = store.Codes()
         self._codes = [codes.of(point.scenario) for point in plan.points]
-        self._results = sweep_store.stored(at, plan.points, self._codes)
+        self._results = store.stored(at, plan.points, self._codes)
         self._failures: dict[str, Failure] = {}
 
     @property
@@ -166,19 +166,19 @@ class _Running:
         """Run the points that have none."""
         todo = [n for n, point in enumerate(self._plan.points) if point.key not in self._results]
         if not todo:
-            sweep_store.begin(self._at, self._plan.header)
+            store.begin(self._at, self._plan.header)
             return
         scenarios = [self._plan.points[number].scenario for number in todo]
         if dask is not None:
             from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
             with closing(ClusterWorkers(dask, scenarios[0])) as cluster:
-                sweep_store.begin(self._at, self._plan.header)
+                store.begin(self._at, self._plan.header)
                 stage1 = Stage1(scenarios, shared_cache=False)
                 stage1.run(cluster, self._progress)
                 self._simulate(todo, stage1, cluster)
             return
-        sweep_store.begin(self._at, self._plan.header)
+        store.begin(self._at, self._plan.header)
         stage1 = Stage1(scenarios, shared_cache=True)
         if stage1.missing:
             with closing(LocalWorkers(1)) as alone:  # with all cores; its memory is free afterwards
@@ -210,7 +210,7 @@ class _Running:
         if isinstance(outcome, Failure):
             self._failures[point.key] = outcome
         elif isinstance(outcome, Result):
-            sweep_store.store(self._at, point, self._codes[number], outcome)
+            store.store(self._at, point, self._codes[number], outcome)
             self._results[point.key] = outcome
         else:
             raise InternalError("profiles came back where a result was asked for")
@@ -225,11 +225,11 @@ class _Running:
                     values=point.values,
                     result=self._results.get(point.key),
                     failure=self._failures.get(point.key),
-                    file=sweep_store.path_of(point),
+                    file=store.path_of(point),
                 )
                 for point in self._plan.points
             ),
             folder=folder,
         )
-        sweep_store.finish(self._at, found.to_csv(), found.to_json())
+        store.finish(self._at, found.to_csv(), found.to_json())
         return found

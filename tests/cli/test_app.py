@@ -347,7 +347,7 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     # TCP's framing leaves 1448 of 1538 bytes: 9.41 of 10 Gbit/s
     assert said["network"] == "10gbe: 9.41 Gbit/s of 10 Gbit/s, latency 120 us"
     assert said["card, node 3"] == "1gbe: 941 Mbit/s of 1 Gbit/s, latency 120 us"
-    assert said["in a node"].endswith("; devices share it")
+    assert said["intra-node"].endswith("; devices share it")
     # the fullest rack has four 10-Gbit/s cards on an uplink of 10 Gbit/s
     assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
     assert said["racks"].endswith("oversubscribed 4.00:1")

@@ -23,7 +23,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
 from gcsim.scenarios.result import row_from
 from gcsim.scenarios.run import run
-from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
 from gcsim.scenarios.sweeps.points import named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, default_jobs, drive
@@ -529,7 +529,7 @@ def test_halves_of_files_are_removed_and_other_hidden_files_are_not(tmp_path: Pa
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
-    with sweep_store.locked(tmp_path / "out"):
+    with store.locked(tmp_path / "out"):
         (said,) = refused(lambda: sweep("small.yaml", {"cluster.nodes": [1]}, output="out"))
     assert said.startswith(f"out: error: another sweep (process {os.getpid()}) is running")
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")  # the lock went with its holder
@@ -559,7 +559,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(*arguments: object) -> None:
         raise InputError("cannot write: No space left on device")
 
-    monkeypatch.setattr(sweep_store, "store", no_space)
+    monkeypatch.setattr(store, "store", no_space)
 
 
 @pytest.mark.usefixtures("full_disk")
