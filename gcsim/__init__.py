@@ -24,27 +24,21 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir
     __path__.insert(0, str(_checkout))
 
 if TYPE_CHECKING:
+    from gcsim.api import Result, SweepResult, run, sweep
     from gcsim.compressors.base import Compressor
     from gcsim.compressors.ddp.hook import ddp_hook
     from gcsim.errors import GcsimError, InputError
     from gcsim.scenarios.load import load_scenario
-    from gcsim.scenarios.result import Result
-    from gcsim.scenarios.run import run
     from gcsim.scenarios.running.gradients import record as record_scenario
-    from gcsim.scenarios.sweeps.result import SweepResult
-    from gcsim.scenarios.sweeps.sweep import sweep
     from gcsim.traces.recording.recording import record
 
 _MODULES = {
+    "gcsim.api": "Result SweepResult run sweep",
     "gcsim.compressors.base": "Compressor",
     "gcsim.compressors.ddp.hook": "ddp_hook",
     "gcsim.errors": "GcsimError InputError",
     "gcsim.scenarios.load": "load_scenario",
-    "gcsim.scenarios.result": "Result",
-    "gcsim.scenarios.run": "run",
     "gcsim.scenarios.running.gradients": "record>record_scenario",
-    "gcsim.scenarios.sweeps.result": "SweepResult",
-    "gcsim.scenarios.sweeps.sweep": "sweep",
     "gcsim.traces.recording.recording": "record",
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from gcsim.errors import InputError, Problem
 
 SCHEMA = 2
 
@@ -212,7 +215,7 @@ class FaultyRuns:
     """In the scenario's order of compressors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """Rows in the scenario's order of compressors, sizes ascending within each."""
 
@@ -221,10 +224,10 @@ class Result:
     rows: tuple[Row, ...]
     wall: dict[str, float]
     """Seconds that the stages of this run took; the only part that differs between runs."""
-    timelines: tuple[Timeline, ...] = field(default=(), repr=False)
-    faulty: FaultyRuns | None = field(default=None, repr=False)
+    timelines: tuple[Timeline, ...] = ()
+    faulty: FaultyRuns | None = None
     """None where the scenario has no faults."""
-    inputs: tuple[UncertainInput, ...] = field(default=(), repr=False)
+    inputs: tuple[UncertainInput, ...] = ()
     """What the rows' draws are of; empty where nothing that is needed has a range."""
 
     def to_json(self) -> str:
@@ -243,3 +246,39 @@ class Result:
     def columns() -> tuple[str, ...]:
         """Column names of `results.csv`."""
         return tuple(entry.name for entry in fields(Row) if entry.name not in LISTS)
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` with the rows and columns of `results.csv`.
+
+        Raises `InputError` where pandas is not installed.
+        """
+        return frame((asdict(row) for row in self.rows), self.columns())
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, sorted({row.nodes for row in self.rows})))
+        methods = len({row.label for row in self.rows})
+        best = fastest(self.rows)
+        return (
+            f"<gcsim.Result {self.scenario.get('name', 'scenario')}: methods {methods}, "
+            f"nodes {sizes or 'none'}{f'; fastest: {best}' if best else ''}>"
+        )
+
+
+def fastest(rows: Iterable[Row]) -> str:
+    """The row with the shortest iteration at the largest size, in a few words."""
+    best = min(rows, key=lambda row: (-row.workers, row.iteration_s), default=None)
+    if best is None:
+        return ""
+    speedup = best.speedup_vs_dense
+    against = "" if speedup is None else f", {speedup:.3g}x dense"
+    return f"{best.label} ({best.iteration_s * 1e3:.3g} ms{against}) on {best.nodes} nodes"
+
+
+def frame(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Any:
+    """A `pandas.DataFrame`. Raises `InputError` where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        problem = Problem(message="to_frame() needs pandas", hint="pip install pandas")
+        raise InputError(problem) from error
+    return pandas.DataFrame(list(records), columns=list(columns))

@@ -25,7 +25,7 @@ NAMED = 4
 LARGE_ERROR = 0.5
 """NMSE above which a sentence says what an NMSE of 1 means."""
 
-NO_QUESTION = "no accuracy question"
+AS_DENSE = "its update is practically the dense one"
 NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (
     "The gradients are synthetic: what is sent and the gradient error are those of distributions "
@@ -103,15 +103,15 @@ def _safe(found: Verdict) -> list[str]:
     row = found.safe
     if row is not None:
         kind = "Safe, and the fastest" if row is found.to_try else "Safe"
-        return [f"{kind}: {_speedup(row)}, {NO_QUESTION}."]
+        return [f"{kind}: {_speedup(row)}; {AS_DENSE}."]
     if found.pays != "yes":
         return []
     tried = [row for row in found.rows if is_safe(row) and row.compressor != DENSE]
     if not tried:
         return ["Safe: none of these methods; half precision (`fp16`) would be one."]
     return [
-        "Of the methods without an accuracy question none is surely faster than dense training; "
-        f"the fastest of them: {_speedup(tried[0])}."
+        "No method whose update is practically the dense one is clearly faster than dense "
+        f"training; the fastest of them: {_speedup(tried[0])}."
     ]
 
 
@@ -120,22 +120,22 @@ def _to_try(found: Verdict) -> list[str]:
     if row is None or row is found.safe or found.pays == "no":
         return []
     if is_safe(row):
-        return [f"Fastest to try: {_speedup(row)}, {NO_QUESTION}."]
+        return [f"Fastest to try: {_speedup(row)}; {AS_DENSE}."]
     return [f"Fastest to try: {_speedup(row)}; train before you trust it. {_cost(row)}"]
 
 
 def _cost(row: Row) -> str:
-    drift = "" if row.memory == NO_MEMORY else " from empty memory, which later steps move"
+    drift = "" if row.memory == NO_MEMORY else " from an empty residual; later steps differ"
     over = f"over {plural(row.steps_run, 'step')}{drift}"
     if row.nmse is None:
         return (
-            f"Its update against the dense one: cosine similarity {row.cosine_similarity:.3f} "
-            f"{over}; its scale is the learning rate's."
+            f"Gradient error: cosine similarity to the dense update {row.cosine_similarity:.3f} "
+            f"({over}); its scale is the learning rate's."
         )
     scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
     return (
-        f"Its update against the dense one: NMSE {significant(row.nmse)}{scale}, cosine similarity "
-        f"{row.cosine_similarity:.3f}, {over}."
+        f"Gradient error: NMSE {significant(row.nmse)}{scale}, cosine similarity to the dense "
+        f"update {row.cosine_similarity:.3f} ({over})."
     )
 
 
@@ -148,11 +148,11 @@ def _rivals(result: Result, found: Verdict) -> list[str]:
         shown = [_speedup(row) for row in found.rivals[:NAMED]]
         left = len(found.rivals) - len(shown)
         others = [plural(left, "other")] if left else []
-        sentences.append(f"As fast, for all that is known: {'; '.join([*shown, *others])}.")
+        sentences.append(f"Not clearly slower: {'; '.join([*shown, *others])}.")
     if found.by_luck:
         sentences.append(
-            f"With {number(result)} luck decides between some of them: set training.iterations "
-            "higher."
+            f"{number(result).capitalize()} are too few to tell some of them apart: set "
+            "training.iterations higher."
         )
     return sentences
 
@@ -168,7 +168,7 @@ def _left_out(found: Verdict) -> list[str]:
 
 
 def _width(result: Result, found: Verdict) -> list[str]:
-    """What the width of the interval comes from, of the row that has the widest."""
+    """What the width of the range comes from, of the row that has the widest."""
     rows = [row for row in (found.safe, found.to_try) if row is not None and _known(row)]
     if not rows:
         return []
@@ -183,8 +183,8 @@ def _width(result: Result, found: Verdict) -> list[str]:
     names = [f"{one.input.name} ({one.share:.0%})" for one in sources]
     most = "most" if sum(one.share for one in sources) >= MOST else "the largest part"
     return [
-        f"The interval of {row.label} ({_known(row)}) holds 80 % of what may come out; {most} of "
-        f"its width: {listed(names)}. To narrow it: {listed(measures)}."
+        f"The range of {row.label} ({_known(row)}) holds 80 % of the draws of the uncertain "
+        f"inputs; {most} of its width comes from {listed(names)}. To narrow it: {listed(measures)}."
     ]
 
 

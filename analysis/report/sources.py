@@ -24,7 +24,8 @@ SYNTHETIC_NOTE = "synthetic gradients: drawn from fitted distributions, not reco
 """What stands in figures of such results."""
 
 _UNITS = {
-    "launch": ("us", 1e-6), "s": ("ms", 1e-3), "B/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12)
+    "launch": ("us", 1e-6), "s": ("ms", 1e-3), "s/B": ("ns/B", 1e-9),
+    "B/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12)
 }  # fmt: skip
 """How a note writes a unit of results.json, and how large that is; a launch is short."""
 
@@ -124,7 +125,7 @@ def _kernels(facts: Mapping[str, Any]) -> str:
 
 
 def _ranges(estimates: object) -> str:
-    """Figures that were used and are known within a range only: "bandwidth in GB/s: sort 10
+    """Inputs with a range, of which worlds are drawn: "bandwidth in GB/s: sort 10
     (10-30), random 200 (150-440); ...; latency in us: cluster.network 120 (50-220)"."""
     kinds: dict[str, list[str]] = {}
     for entry in estimates if isinstance(estimates, list) else ():
@@ -140,7 +141,7 @@ def _ranges(estimates: object) -> str:
                 f"{name} {value} ({low}-{high})".strip()
             )
     shown = "; ".join(f"{kind}: {', '.join(parts)}" for kind, parts in kinds.items())
-    return f"known within ranges: {shown}" if shown else ""
+    return f"uncertain inputs, as drawn: {shown}" if shown else ""
 
 
 def _unit(entry: Mapping[str, Any], *, short: bool) -> tuple[str, float]:

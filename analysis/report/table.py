@@ -12,11 +12,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -110,12 +109,12 @@ SPEEDUP_RANGE = Column(
     decimals=lambda rows: 2,
 )
 PAYS = Column(
-    heading="faster\nthan dense\n[%]",
+    heading="P(faster\nthan dense)\n[%]",
     value=lambda row: None if row.speedup_vs_dense == 1 else _percent(row.probability_pays),
     decimals=lambda rows: 0,
 )
 FASTEST = Column(
-    heading="fastest\nof all\n[%]", value=lambda row: _percent(row.probability_fastest),
+    heading="P(fastest)\n[%]", value=lambda row: _percent(row.probability_fastest),
     decimals=lambda rows: 0,
 )  # fmt: skip
 ITERATION = _time("iteration", lambda row: row.iteration_s)
@@ -140,18 +139,20 @@ PARTS = (
 )
 OPTIMIZER = _time("optimizer", lambda row: row.optimizer_s)
 COST = (
-    _column("ratio\n[x]", lambda row: row.compression_ratio),
-    _column("samples\n[1/s]", lambda row: row.throughput_samples_per_s),
-    _column("scaling\n[%]", lambda row: row.scaling_efficiency * 100),
+    _column("compression\nratio [x]", lambda row: row.compression_ratio),
+    _column("throughput\n[samples/s]", lambda row: row.throughput_samples_per_s),
+    _column("scaling\nefficiency [%]", lambda row: row.scaling_efficiency * 100),
 )
-WITH_FAULTS = _column("with faults\n[1/s]", lambda row: row.throughput_with_faults_samples_per_s)
+WITH_FAULTS = _column(
+    "with faults\n[samples/s]", lambda row: row.throughput_with_faults_samples_per_s
+)
 
 LEGEND = (
     "sent: bytes that a worker hands to its collectives in an iteration. "
-    "ratio: dense float32 gradient over sent. scaling: throughput over that of as many single "
-    "devices. NMSE: |update - dense|^2 / |dense|^2 over the few steps that were run, with the "
-    "recorded workers, from empty memories (with error feedback later steps differ more); an "
-    "update of zero has 1. cosine: between the two."
+    "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
+    "of as many devices that train alone. NMSE: |update - dense update|^2 / |dense update|^2, mean "
+    "over the steps that were run, from empty residuals (with error feedback later steps differ "
+    "more); an update of zero has 1. cosine: cosine similarity of the two updates."
 )
 FAULTY = "with faults: throughput over the whole run of training.faults, deaths included."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
@@ -189,20 +190,22 @@ def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 def answer_table(result: Result, width: int) -> Group:
     """Title, table (or stacked tables) for `width` terminal cells, footnotes."""
     found = largest_verdict(result)
-    first = found.rows[0]
-    drawn = "synthetic gradients, " if are_synthetic(result) else ""
-    parts: list[RenderableType] = [
-        Text(
-            f"{result.scenario.get('name', 'scenario')}: {plural(first.nodes, 'node')}, "
-            f"{plural(first.workers, 'worker')}, {drawn}fastest first",
-            style="bold",
-        )
-    ]
+    parts: list[RenderableType] = [Text(title(result), style="bold")]
     layout = _arrange(found.rows, width)
     for number, columns in enumerate(layout.tables):
         parts += ["", _table(found, columns, layout, via=number == 0)]
     parts += ["", *(Text(note) for note in footnotes(result, found))]
     return Group(*parts)
+
+
+def title(result: Result) -> str:
+    """What stands above the table."""
+    largest = max(result.rows, key=lambda row: row.workers)
+    drawn = "synthetic gradients, " if are_synthetic(result) else ""
+    return (
+        f"{result.scenario.get('name', 'scenario')}: {plural(largest.nodes, 'node')}, "
+        f"{plural(largest.workers, 'worker')}, {drawn}fastest first"
+    )
 
 
 def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
@@ -236,7 +239,7 @@ def _marks(found: Verdict) -> list[str]:
     if len(found.foremost) == 1:
         notes.append(f"{BEST}fastest (of those within {TIE:.0%}, the one with the smallest error)")
     elif found.foremost:
-        notes.append(f"{BEST}may be the fastest: no other is surely more than {TIE:.0%} faster")
+        notes.append(f"{BEST}may be the fastest: no other is clearly more than {TIE:.0%} faster")
     if found.safe is not None and not _among(found.safe, found.foremost):
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
     return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]
@@ -245,8 +248,8 @@ def _marks(found: Verdict) -> list[str]:
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
     return (
-        "range: the middle 80 % of what comes out when the figures that are not known exactly are "
-        f"drawn within their ranges, {count} times (-: less than the digits shown)."
+        f"range: 10th to 90th percentile over {count} draws of the uncertain inputs (-: narrower "
+        "than the digits shown)."
     )
 
 
@@ -260,17 +263,9 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     batches = micro_batches(result)
     many = "" if batches == 1 else f"An iteration has {batches} micro-batches. "
     return (
-        f"iteration = {before}compute (forward + backward) + encode + network wait (the device has "
-        f"nothing to do until a collective ends) + decode{after}. {many}{LEGEND}"
+        f"iteration = {before}compute (forward + backward) + encode + network wait (exposed "
+        f"communication: the device idles until a collective ends) + decode{after}. {many}{LEGEND}"
     )
-
-
-def render(result: Result, width: int) -> str:
-    """The table as plain text, without typeface: for logs, files and tests."""
-    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
-    with console.capture() as capture:
-        console.print(answer_table(result, width))
-    return capture.get()
 
 
 def _label(row: Row, width: int, mark: str = BEST, via: str = "") -> str:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from gcsim.cli.calibrate import commands as cli_calibrate
+from gcsim.analysis.validation.registry import SUITES
+from gcsim.cli.calibrate.device import calibrate_device_command
+from gcsim.cli.calibrate.link import calibrate_link_command
 from gcsim.cli.list import Kind
 from gcsim.cli.outcome import (
     INTERRUPTED,
@@ -39,7 +41,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(cli_calibrate.app)
+calibrate = typer.Typer(
+    name="calibrate", help="Fit a link or a device to measurements.", no_args_is_help=True
+)
+calibrate.command(name="device")(calibrate_device_command)
+calibrate.command(name="link")(calibrate_link_command)
+app.add_typer(calibrate)
 
 ScenarioArgument = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="A YAML file, or a shipped scenario's name.")
@@ -173,9 +180,9 @@ def sweep(
     quiet: QuietOption = False,
 ) -> None:
     """Run a scenario at every combination of values. The same command goes on after a stop."""
-    from gcsim.cli import sweep as cli_sweep
+    from gcsim.cli.sweep import run_sweep
 
-    cli_sweep.sweep(
+    run_sweep(
         scenario,
         grid,
         sets=sets or (),
@@ -370,8 +377,7 @@ def validate(
         list[str] | None,
         typer.Argument(
             metavar="SUITE...",
-            help="shaped-collectives, shaped-training, ddl-benchmarks, grace, other-clusters, "
-            "papers, or your own, my_module:SUITE. Default: all.",
+            help=f"{', '.join(SUITES)}, or your own, my_module:SUITE. Default: all.",
         ),
     ] = None,
     *,
@@ -395,7 +401,7 @@ def validate(
     quiet: QuietOption = False,
 ) -> None:
     """Predict what was measured on real clusters: errors, right choices, bounds (exit code 1)."""
-    from gcsim.cli.validate import validate as run_suites
+    from gcsim.cli.validate import run_suites
 
     run_suites(suites or [], live=live, quick=quick, output=output, as_json=as_json, quiet=quiet)
 

@@ -92,7 +92,7 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
     if cluster.devices_per_node > 1 or cluster.collectives.stages:
         shared = "; devices share it" if cluster.shared_bus else "; each device has one"
         alone = cluster.devices_per_node == 1
-        yield "in a node", link_text(cluster.intra_node) + ("" if alone else shared)
+        yield "intra-node", link_text(cluster.intra_node) + ("" if alone else shared)
     yield "network", link_text(cluster.network)
     for number, (node, card) in enumerate(sorted(cluster.cards.items())):
         if number == _CARDS:
@@ -133,7 +133,7 @@ def link_text(link: Link) -> str:
     """A link in a few words."""
     line, goodput = link.bandwidth, link.rate
     rate = bits(float(goodput)) + (f" of {bits(float(line))}" if goodput != line else "")
-    parts = [f"{link.name}: {rate}, {duration(float(link.latency))} one way"]
+    parts = [f"{link.name}: {rate}, latency {duration(float(link.latency))}"]
     if link.trace is not None:
         parts.append("the rate changes over time")
     if link.up is not None:

@@ -35,24 +35,24 @@ def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...]
     """
     ideal = [entry for entry in entries if entry["calibration"] == "ideal"]
     calibrated = [entry for entry in entries if entry["calibration"] != "ideal"]
-    headings = ("name", "goodput", "one way", "figures")
+    headings = ("name", "goodput", "latency", "calibration")
     rows = [row for entry in calibrated for row in _rows(entry)]
     yield "Calibrated: what a transport reaches", headings, rows
     bounds: Rows = [
         (e["name"], _bits(e["bandwidth_bytes_per_s"]), _time(e["latency_s"])) for e in ideal
     ]
-    yield "Ideal: the line rate itself, a bound", ("name", "line rate", "one way"), bounds
+    yield "Ideal: the line rate itself, a bound", ("name", "line rate", "latency"), bounds
 
 
 def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
     """Label and text of each thing that is known of a link."""
     section = entry["section"]
-    yield "figures", _CALIBRATION[entry["calibration"]]
+    yield "calibration", _CALIBRATION[entry["calibration"]]
     yield from _rate(entry, section)
     if "overhead" in section:
         yield "overhead", f"{section['overhead']} a message"
     if entry["overhead_range_s"]:
-        yield "overhead may be", _between(entry["overhead_range_s"])
+        yield "overhead range", _between(entry["overhead_range_s"])
     if "factors" in section:
         yield "by size", "\n".join(_factor(factor) for factor in section["factors"])
     for jitter in section.get("jitter", ()):
@@ -91,12 +91,12 @@ def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         if share != 1:
             yield "goodput", f"{_bits(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
         if entry["efficiency_range"]:
-            yield "goodput may be", " to ".join(_bits(end) for end in _goodputs(entry))
-    yield "one way", _time(entry["latency_s"]) + towards
+            yield "goodput range", " to ".join(_bits(end) for end in _goodputs(entry))
+    yield "latency", _time(entry["latency_s"]) + towards
     if entry["latency_range_s"]:
-        yield "one way may be", _between(entry["latency_range_s"])
+        yield "latency range", _between(entry["latency_range_s"])
     for transport, own in entry["transports"].items():
-        text = f"goodput {_goodput(own)}, one way {_latency(own)}\n"
+        text = f"goodput {_goodput(own)}, latency {_latency(own)}\n"
         yield f"with {transport}", text + own["source"].split(" Others: ")[0].split(": ", 1)[1]
     if "grant" in section:
         yield "grants", f"a message may start every {section['grant']}"

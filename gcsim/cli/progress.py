@@ -7,11 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
+from rich.progress import Task as BarState
 from rich.table import Column
+from rich.text import Text
 
+from gcsim.analysis.report.numbers import significant
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
+
+LOG_EVERY = 30.0
+"""Seconds between two lines in a log."""
 
 
 class _BarTask:
@@ -41,17 +53,32 @@ class BarProgress:
         self._bars.refresh()
 
 
-class _CountingTask:
-    def __init__(self) -> None:
-        self.done, self.note = 0, ""
+class _LoggedTask:
+    def __init__(self, console: Console, description: str, total: int) -> None:
+        self._console, self._description, self._total = console, description, total
+        self._done, self._note = 0, ""
+        self._start = self._last = time.monotonic()
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        self.done += n
-        self.note = note or self.note
+        self._done += n
+        self._note = note or self._note
+        now = time.monotonic()
+        if 0 < self._done < self._total and now - self._last >= LOG_EVERY:
+            self._last = now
+            rate = self._done / (now - self._start)
+            left = f"{significant(rate, 2)}/s, {(self._total - self._done) / rate:.0f} s left"
+            self._console.print(f"{self._description}: {self._done} of {self._total}, {left}")
+
+    def end(self) -> None:
+        spent = time.monotonic() - self._start
+        why = f" ({self._note})" if self._note and self._done < self._total else ""
+        done = f"{self._description}: {self._done} of {self._total}"
+        self._console.print(f"{done} in {spent:.1f} s{why}")
 
 
 class LineProgress:
-    """A line for each stage when it is done: for logs, where a bar would be noise.
+    """A line for each stage when it is done, and now and then before: for logs, where a bar would
+    be noise.
 
     The last note stands in it when the stage ended before its last step, to say why.
     """
@@ -62,16 +89,20 @@ class LineProgress:
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Task]:
         """A stage that ends with a line."""
-        counting, started = _CountingTask(), time.perf_counter()
-        yield counting
-        spent = time.perf_counter() - started
-        why = f" ({counting.note})" if counting.note and counting.done < total else ""
-        self._console.print(f"{description}: {counting.done} of {total} in {spent:.1f} s{why}")
+        stage = _LoggedTask(self._console, description, total)
+        yield stage
+        stage.end()
 
 
-def note_column() -> TextColumn:
+class _Rate(ProgressColumn):
+    def render(self, task: BarState) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{significant(speed, 2)}/s", justify="right")
+
+
+def note_column(widest: int | None = None) -> TextColumn:
     """Where a stage is: one line, cut at the terminal's edge, and text as it is."""
-    column = Column(no_wrap=True, overflow="ellipsis")
+    column = Column(no_wrap=True, overflow="ellipsis", max_width=widest)
     return TextColumn("{task.fields[note]}", style="dim", markup=False, table_column=column)
 
 
@@ -86,10 +117,15 @@ def watching(quiet: bool) -> Iterator[Progress]:
     else:
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            note_column(),
+            _Rate(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            # what is left of the line: a long note must not squeeze the numbers
+            note_column(max(8, console.width - 62)),
         )
-        with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+        with Bars(
+            *columns, console=console, transient=True, redirect_stdout=False,
+            speed_estimate_period=300,
+        ) as bars:  # fmt: skip
             yield BarProgress(bars)

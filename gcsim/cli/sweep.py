@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
-from rich.progress import Task as BarTask
-from rich.table import Column
-from rich.text import Text
 
-from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.report.sweep import parts
 from gcsim.cli.folder import check_writable
 from gcsim.cli.outcome import INTERRUPTED, say
-from gcsim.cli.progress import BarProgress
-from gcsim.cli.sweep_table import shown
+from gcsim.cli.progress import watching
 from gcsim.cli.terminal import emit, emit_exactly, note, width
 from gcsim.errors import InputError, InternalError, Problem
-from gcsim.scenarios.progress import Progress, SilentProgress, Task
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.store import POINTS
 from gcsim.scenarios.sweeps.sweep import carry_out, prepare
 
-LOG_EVERY = 30.0
-"""Seconds between two lines in a log."""
 
-
-def sweep(
+def run_sweep(
     scenario: str,
     grids: Sequence[str],
     *,
@@ -72,91 +54,10 @@ def sweep(
     if as_json:
         emit_exactly(result.to_json())
     else:
-        emit(*shown(result, width()))
+        emit(*parts(result, width()))
     if not quiet:
         note("", f"Written to {folder}: results.csv, results.json, sweep.json, points/")
     _raise_failures(result)
-
-
-# --- while it runs -------------------------------------------------------------------------------
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: BarTask) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{significant(speed, 2)}/s", justify="right")
-
-
-@contextmanager
-def watching(quiet: bool) -> Iterator[Progress]:
-    """As `gcsim.cli.progress.watching`, with the rate and the time that remains."""
-    console = Console(stderr=True, highlight=False, markup=False)
-    if quiet:
-        yield SilentProgress()
-    elif not console.is_terminal or console.is_dumb_terminal:
-        yield _Log(console)
-    else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            # what is left of the line: a long note must not squeeze the numbers
-            TextColumn(
-                "{task.fields[note]}",
-                style="dim",
-                markup=False,
-                table_column=Column(
-                    no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - 62)
-                ),
-            ),
-        )
-        with Bars(
-            *columns,
-            console=console,
-            transient=True,
-            redirect_stdout=False,
-            speed_estimate_period=300,
-        ) as bars:
-            yield BarProgress(bars)
-
-
-class _Log:
-    """Lines for a log: how far it is, now and then, and when a stage is done."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    @contextmanager
-    def task(self, description: str, total: int) -> Iterator[Task]:
-        """A stage that ends with a line."""
-        stage = _LoggedStage(self._console, description, total)
-        yield stage
-        stage.end()
-
-
-class _LoggedStage:
-    def __init__(self, console: Console, description: str, total: int) -> None:
-        self._console, self._description, self._total, self._done = console, description, total, 0
-        self._start = self._last = time.monotonic()
-
-    def advance(self, n: int = 1, note: str = "") -> None:
-        self._done += n
-        now = time.monotonic()
-        if 0 < self._done < self._total and now - self._last >= LOG_EVERY:
-            self._last = now
-            rate = self._done / (now - self._start)
-            left = f"{significant(rate, 2)}/s, {(self._total - self._done) / rate:.0f} s left"
-            self._console.print(f"{self._description}: {self._done} of {self._total}, {left}")
-
-    def end(self) -> None:
-        spent = time.monotonic() - self._start
-        told = f"{self._description}: {self._done} of {self._total} in {spent:.1f} s"
-        self._console.print(told)
-
-
-# --- when it is done -----------------------------------------------------------------------------
 
 
 def _raise_failures(result: SweepResult) -> None:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -70,10 +70,9 @@ def note(*lines: str) -> None:
 
 def show_answer(result: Result) -> None:
     """The table, then the sentences."""
-    from gcsim.analysis.report.answer import answer
-    from gcsim.analysis.report.table import answer_table
+    from gcsim.analysis.report.summary import parts
 
-    emit(answer_table(result, width()), "", Text("\n".join(answer(result))))
+    emit(*parts(result, width()))
 
 
 def note_provenance(result: Result) -> None:
@@ -133,24 +132,23 @@ def summary(scenario: Scenario) -> str:
 
 
 def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
-    """Names at the left; beside each what it is. Compressors under the name of their family."""
+    """Names at the left; beside each what it is."""
     entries = list(found)
-    if kind is Kind.links:
-        emit(*_links(entries))
-        return
-    if kind is Kind.models:
-        emit(*_models(entries))
-        return
-    if kind is not Kind.compressors:
-        emit(_beside((entry["name"], _lines(kind, entry)) for entry in entries))
-        return
+    if kind in _TABLES:
+        emit(*_TABLES[kind](entries))
+    else:
+        emit(_beside((entry["name"], _LINES[kind](entry)) for entry in entries))
+
+
+def _compressors(entries: Sequence[Entry]) -> list[RenderableType]:
+    """Under the names of their families."""
     parts: list[RenderableType] = []
     widest = max(len(entry["name"]) for entry in entries)
     for family, members in groupby(entries, key=itemgetter("family")):
         parts += [""] if parts else []
         parts.append(Text(family, style="bold underline"))
         parts.append(_beside(((e["name"], _brief(e)) for e in members), least=widest))
-    emit(*parts)
+    return parts
 
 
 def _brief(entry: Entry) -> list[str]:
@@ -186,54 +184,70 @@ def _beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Tab
 
 def show_details(kind: Kind, entry: Entry) -> None:
     """One entry in full."""
-    parts: list[RenderableType] = [Text(entry["name"], style="bold")]
-    if kind is Kind.links:
-        emit(*parts, "", _beside((label, [text]) for label, text in link_details(entry)))
-        return
-    if kind is Kind.models:
-        parts += [Text(entry["title"]), ""]
-        emit(*parts, _beside((label, [text]) for label, text in model_details(entry)))
-        return
-    parts += [Text(line) for line in _lines(kind, entry)]
-    if kind is Kind.compressors:
-        parts += ["", Text(entry["summary"].split("\n\n")[0])] if entry["summary"] else []
-        needs = entry["requires"]
-        parts += [Text(f"needs: {', '.join(needs)}")] if needs else []
-        parts += [Text(push_pull_line(entry))] if entry["without_server"] else []
-        parts += ["", _parameters(entry["parameters"])]
-    if kind is Kind.devices:
-        parts += [Text(f"source: {entry['source']}"), "", _kernels(entry["kernels"])]
-        parts += ["", _training(entry)]
-    emit(Group(*parts))
+    emit(Group(Text(entry["name"], style="bold"), *_DETAILS[kind](entry)))
 
 
-def _lines(kind: Kind, entry: Mapping[str, Any]) -> list[str]:
-    if kind is Kind.compressors:
-        bias = "unbiased" if entry["unbiased"] else "biased"
-        return [
-            f"{entry['title']} ({entry['family']}, {bias})",
-            f"collective: {entry['collective']}",
-            f"bits per element: {entry['bits']}",
-            f"state: {entry['state']}",
-            f"paper: {entry['paper']}",
-        ]
-    if kind is Kind.scenarios:
-        return [entry["description"], entry["path"]]
-    if kind is Kind.tasks:
-        models = entry["default_of"]
-        named = ", ".join(models) if len(models) <= 8 else f"{len(models)} models"
-        return [entry["title"], f"input: {entry['input']}; default of {named or 'no model'}"]
-    if kind is Kind.traces:
-        batch = f"{entry['workers']} workers with {entry['batch_size']} samples"
-        return [
-            f"{entry['model']}, {batch}, {entry['dtype']}, {entry['bytes'] / 1e6:.2f} MB",
-            f"after {entry['warmup_steps']:,} steps on {entry['data']}, loss {entry['loss']:.2f}",
-        ]
+def _link_details(entry: Entry) -> Iterator[RenderableType]:
+    yield from ("", _beside((label, [text]) for label, text in link_details(entry)))
+
+
+def _model_details(entry: Entry) -> Iterator[RenderableType]:
+    yield from (Text(entry["title"]), "")
+    yield _beside((label, [text]) for label, text in model_details(entry))
+
+
+def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
+    yield from map(Text, _compressor_lines(entry))
+    if entry["summary"]:
+        yield from ("", Text(entry["summary"].split("\n\n")[0]))
+    if entry["requires"]:
+        yield Text(f"needs: {', '.join(entry['requires'])}")
+    if entry["without_server"]:
+        yield Text(push_pull_line(entry))
+    yield from ("", _parameters(entry["parameters"]))
+
+
+def _device_details(entry: Entry) -> Iterator[RenderableType]:
+    yield from map(Text, [*_device_lines(entry), f"source: {entry['source']}"])
+    yield from ("", _kernels(entry["kernels"]), "", _training(entry))
+
+
+def _compressor_lines(entry: Entry) -> list[str]:
+    bias = "unbiased" if entry["unbiased"] else "biased"
+    return [
+        f"{entry['title']} ({entry['family']}, {bias})",
+        f"collective: {entry['collective']}",
+        f"bits per element: {entry['bits']}",
+        f"state: {entry['state']}",
+        f"paper: {entry['paper']}",
+    ]
+
+
+def _scenario_lines(entry: Entry) -> list[str]:
+    return [entry["description"], entry["path"]]
+
+
+def _task_lines(entry: Entry) -> list[str]:
+    models = entry["default_of"]
+    named = ", ".join(models) if len(models) <= 8 else f"{len(models)} models"
+    return [entry["title"], f"input: {entry['input']}; default of {named or 'no model'}"]
+
+
+def _trace_lines(entry: Entry) -> list[str]:
+    batch = f"{entry['workers']} workers with {entry['batch_size']} samples"
+    return [
+        f"{entry['model']}, {batch}, {entry['dtype']}, {entry['bytes'] / 1e6:.2f} MB",
+        f"after {entry['warmup_steps']:,} steps on {entry['data']}, loss {entry['loss']:.2f}",
+    ]
+
+
+def _device_lines(entry: Entry) -> list[str]:
+    rate = _flops(entry["effective_flops"], entry["effective_flops_range"])
     return [
         entry["title"],
-        f"whole training steps: {_flops(entry['effective_flops'], entry['effective_flops_range'])}",
-        f"models with their own rate: {', '.join(entry['models']) or 'none'}",
-        f"any other model, by its layers: {', '.join(entry['precisions']) or 'no'}",
+        f"effective rate of a training step: {rate}",
+        f"models with step times of their own: {', '.join(entry['models']) or 'none'}",
+        f"other models, by their layers: {', '.join(entry['precisions']) or 'no'}",
         f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]
 
@@ -356,3 +370,26 @@ def _table(*headings: str) -> Table:
         last = number == len(headings) - 1
         table.add_column(Text(heading), overflow="fold", no_wrap=not last)
     return table
+
+
+_LINES: dict[Kind, Callable[[Entry], list[str]]] = {
+    Kind.devices: _device_lines,
+    Kind.scenarios: _scenario_lines,
+    Kind.tasks: _task_lines,
+    Kind.traces: _trace_lines,
+}
+"""What stands beside a name."""
+_TABLES: dict[Kind, Callable[[Sequence[Entry]], list[RenderableType]]] = {
+    Kind.compressors: _compressors,
+    Kind.links: _links,
+    Kind.models: _models,
+}
+"""All entries of the kinds that are not names with lines beside them."""
+_DETAILS: dict[Kind, Callable[[Entry], Iterable[RenderableType]]] = {
+    Kind.compressors: _compressor_details,
+    Kind.devices: _device_details,
+    Kind.links: _link_details,
+    Kind.models: _model_details,
+    Kind.tasks: lambda entry: map(Text, _task_lines(entry)),
+    Kind.traces: lambda entry: map(Text, _trace_lines(entry)),
+}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from gcsim.analysis.validation.coverage import broken as intervals_broken
+from gcsim.analysis.validation import coverage
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report.as_json import to_json
@@ -19,7 +20,7 @@ from gcsim.errors import ExpectationError, InputError, InternalError, Problem
 from gcsim.scenarios.progress import Progress
 
 
-def validate(
+def run_suites(
     names: Sequence[str],
     *,
     live: bool,
@@ -62,7 +63,7 @@ def validate(
         names_of = "; ".join(kept.bound.name for kept in broken)
         count = sum(len(report.bounds) for report in reports)
         raise ExpectationError(f"{len(broken)} of {count} bounds are broken: {names_of}")
-    if wrong := intervals_broken(reports):
+    if wrong := coverage.broken(reports):
         raise ExpectationError(wrong)
 
 
@@ -95,11 +96,13 @@ def _run(suite: Suite) -> Report:
 
 
 def _live(folder: Path, *, quick: bool, alone: bool, progress: Progress) -> list[Report]:
-    """The live suite; beside others it is skipped where this machine cannot run it."""
-    from gcsim.cli.validate_live import validate_live
+    """The live suite; beside others it is skipped where this machine cannot run it. Predictions and
+    measurements are left in a new folder in `folder`, named by the time (UTC)."""
+    from gcsim.analysis.live.live import run_live
 
+    begun = datetime.now(UTC).strftime("live-%Y%m%dT%H%M%SZ")
     try:
-        return [validate_live(output=folder, quick=quick, progress=progress)]
+        return [run_live(folder / begun, quick=quick, progress=progress)]
     except InputError as error:
         if alone:
             raise

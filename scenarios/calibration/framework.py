@@ -18,7 +18,7 @@ import numpy as np
 
 from gcsim.compressors.ddp.hook import ddp_hook
 from gcsim.compressors.lazy_torch import torch
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 
 Code = Literal["reducer", "hook"]
 CODES: tuple[Code, ...] = ("reducer", "hook")
@@ -146,7 +146,7 @@ def as_setting(costs: Mapping[Code, CodeCost], streaming: float | None) -> str:
     `passes` by the rate in B/s of the `streaming` kernels of the device that was measured; those
     of the catalogue where the gradients of a scenario lie elsewhere (None).
     """
-    known = dict(zip(CODES, catalog_loops.framework("pytorch"), strict=True))
+    known = dict(zip(CODES, loops.framework("pytorch"), strict=True))
     parts = []
     for code, cost in costs.items():
         passes = known[code].passes if streaming is None else cost.per_byte * streaming

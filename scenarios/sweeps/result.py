@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gcsim.scenarios.result import SCHEMA, Result
+from gcsim.scenarios.result import SCHEMA, Result, Row, frame
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.points import named
 from gcsim.scenarios.sweeps.tasks import Failure
@@ -34,6 +34,14 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow(Row):
+    """A row of a point."""
+
+    point: dict[str, Any]
+    """The point's values by the grids' keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SweepResult:
     """Points in the order of the grids, the last key changing fastest."""
 
@@ -48,26 +56,37 @@ class SweepResult:
         """Points without a result."""
         return tuple(point for point in self.points if point.failure is not None)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One mapping for each point, compressor and size: made for `pandas.DataFrame(rows)`."""
-        return [
-            {**{key: _cell(value) for key, value in point.values.items()}, **asdict(row)}
+    @property
+    def rows(self) -> tuple[SweepRow, ...]:
+        """Rows of all points, as `Result.rows`, each with the values of its point."""
+        return tuple(
+            SweepRow(point=point.values, **{name: getattr(row, name) for name in _OF_ROW})
             for point in self.points
             if point.result is not None
             for row in point.result.rows
-        ]
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names of `results.csv`: the grids' keys first."""
+        return (*self.grid, *Result.columns())
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` with the rows and columns of `results.csv`.
+
+        Raises `InputError` where pandas is not installed.
+        """
+        return frame(map(_record, self.rows), self.columns)
 
     def to_csv(self) -> str:
         """`results.csv`: all rows with full precision, the grids' keys as first columns."""
         text = io.StringIO()
-        columns = (*self.grid, *Result.columns())
         writer = csv.DictWriter(
-            text, fieldnames=columns, extrasaction="ignore", lineterminator="\n"
+            text, fieldnames=self.columns, extrasaction="ignore", lineterminator="\n"
         )
         writer.writeheader()
-        for row in self.rows():
-            shown = {key: written(row[key]) for key in self.grid}
-            writer.writerow({**row, **shown})
+        for row in self.rows:
+            writer.writerow({**asdict(row), **{k: written(v) for k, v in row.point.items()}})
         return text.getvalue()
 
     def to_json(self) -> str:
@@ -97,7 +116,19 @@ class SweepResult:
         }
         return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
+    def __repr__(self) -> str:
+        grid = ", ".join(f"{key} {len(values)}" for key, values in self.grid.items())
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"<gcsim.SweepResult points {len(self.points)}{failed}; values: {grid}>"
 
-def _cell(value: Any) -> Any:
-    """A grid's value in a cell of a table: text where it is a list or a mapping."""
-    return written(value) if isinstance(value, list | dict) else value
+
+_OF_ROW = tuple(entry.name for entry in fields(Row))
+
+
+def _record(row: SweepRow) -> dict[str, Any]:
+    """A table's row; a grid's value is text where it is a list or a mapping."""
+    values = row.point.items()
+    return {
+        **asdict(row),
+        **{k: written(v) if isinstance(v, list | dict) else v for k, v in values},
+    }

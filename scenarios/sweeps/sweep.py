@@ -28,7 +28,7 @@ from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA, Result
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, read_grid
 from gcsim.scenarios.sweeps.points import Point, named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
@@ -59,32 +59,7 @@ def sweep(
     output: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Run a scenario at every combination of the grid's values.
-
-    Parameters
-    ----------
-    scenario
-        A YAML file, a shipped scenario's name, or a loaded scenario.
-    grid
-        Values by key, as in `{"cluster.nodes": [8, 16], "cluster.network": ["10gbe", "25gbe"]}`.
-        Keys are those of `gcsim run --set`; a text is YAML (`"10 Gbit/s"`, `"[1, 2]"`).
-    overrides, seed
-        As in `load_scenario`: the same for all points.
-    jobs
-        Processes on this machine; as many as cores, or as have room in memory, when None.
-    dask
-        The address of a dask.distributed scheduler, in the place of processes here.
-    output
-        A folder for the results. Points that it holds already are not run again, so the same call
-        goes on after an interrupt. Without one nothing is kept.
-
-    Raises
-    ------
-    InputError
-        With every problem of the scenario and of all values, before anything is run; or when
-        `output` holds another sweep. A point that fails when it runs raises nothing: see
-        `SweepResult.failed`.
-    """
+    """Run a scenario at every combination of the grid's values: see `gcsim.sweep`."""
     watcher = progress or SilentProgress()
     plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=watcher)
     return carry_out(
@@ -137,7 +112,7 @@ def carry_out(
         raise InputError(Problem(place="--jobs", message=message))
     with ExitStack() as stack:
         at = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gcsim-sweep-")))
-        stack.enter_context(sweep_store.locked(at))
+        stack.enter_context(store.locked(at))
         running = _Running(plan, at, progress or SilentProgress())
         if running.done:
             tell(f"{running.done} of {len(plan.points)} points are done already, in {at}")
@@ -177,9 +152,9 @@ class _Running:
 
     def __init__(self, plan: Sweep, at: Path, progress: Progress) -> None:
         self._plan, self._at, self._progress = plan, at, progress
-        codes = sweep_store.Codes()
+        codes = store.Codes()
         self._codes = [codes.of(point.scenario) for point in plan.points]
-        self._results = sweep_store.stored(at, plan.points, self._codes)
+        self._results = store.stored(at, plan.points, self._codes)
         self._failures: dict[str, Failure] = {}
 
     @property
@@ -191,19 +166,19 @@ class _Running:
         """Run the points that have none."""
         todo = [n for n, point in enumerate(self._plan.points) if point.key not in self._results]
         if not todo:
-            sweep_store.begin(self._at, self._plan.header)
+            store.begin(self._at, self._plan.header)
             return
         scenarios = [self._plan.points[number].scenario for number in todo]
         if dask is not None:
             from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
             with closing(ClusterWorkers(dask, scenarios[0])) as cluster:
-                sweep_store.begin(self._at, self._plan.header)
+                store.begin(self._at, self._plan.header)
                 stage1 = Stage1(scenarios, shared_cache=False)
                 stage1.run(cluster, self._progress)
                 self._simulate(todo, stage1, cluster)
             return
-        sweep_store.begin(self._at, self._plan.header)
+        store.begin(self._at, self._plan.header)
         stage1 = Stage1(scenarios, shared_cache=True)
         if stage1.missing:
             with closing(LocalWorkers(1)) as alone:  # with all cores; its memory is free afterwards
@@ -235,7 +210,7 @@ class _Running:
         if isinstance(outcome, Failure):
             self._failures[point.key] = outcome
         elif isinstance(outcome, Result):
-            sweep_store.store(self._at, point, self._codes[number], outcome)
+            store.store(self._at, point, self._codes[number], outcome)
             self._results[point.key] = outcome
         else:
             raise InternalError("profiles came back where a result was asked for")
@@ -250,11 +225,11 @@ class _Running:
                     values=point.values,
                     result=self._results.get(point.key),
                     failure=self._failures.get(point.key),
-                    file=sweep_store.path_of(point),
+                    file=store.path_of(point),
                 )
                 for point in self._plan.points
             ),
             folder=folder,
         )
-        sweep_store.finish(self._at, found.to_csv(), found.to_json())
+        store.finish(self._at, found.to_csv(), found.to_json())
         return found

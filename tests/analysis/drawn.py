@@ -1,4 +1,4 @@
-"""Rows with chosen draws, as a run fills them in."""
+"""Rows with chosen draws, as a run fills them in, and the table of a result as text."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.table import answer_table
 from gcsim.scenarios.result import Result, Row
 
 WORLDS = 41
 """Draws of an example: the 10th percentile is then the fifth smallest, and nothing is between."""
+
+
+def render(result: Result, width: int) -> str:
+    """The table for `width` terminal cells."""
+    return plain([answer_table(result, width)], width)
 
 
 def between(low: float, high: float, *, worlds: int = WORLDS) -> tuple[float, ...]:

@@ -15,9 +15,9 @@ from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.intervals import iteration_known, speedup_known
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sources import provenance_notes
-from gcsim.analysis.report.table import footnotes, render
+from gcsim.analysis.report.table import footnotes
 from gcsim.scenarios.result import Result, Row
-from tests.analysis.drawn import between, open_result
+from tests.analysis.drawn import between, open_result, render
 
 DENSE = between(0.4, 0.4)
 WIDE = between(0.035, 0.085)
@@ -49,7 +49,7 @@ def test_a_result_without_draws_says_nothing_of_them(result: Result) -> None:
     said = " ".join([*answer(result), render(result, 120), *provenance_notes(result)])
     assert "range" not in said
     assert "80 %" not in said
-    assert "[%]" not in said.replace("scaling", "").split("[1/s]")[0]
+    assert "[%]" not in said.split("[samples/s]")[0]
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -61,7 +61,9 @@ def test_the_interval_stands_beside_the_speedup(result: Result, width: int) -> N
     text = render(shown, width)
     assert all(len(line) <= width for line in text.splitlines())
     assert " 6.67 5.00-10.00 " in " ".join(text.split())  # 0.4 s / 0.06 s
-    assert "are drawn within their ranges, 41 times" in " ".join(footnotes(shown))
+    assert "10th to 90th percentile over 41 draws of the uncertain inputs" in " ".join(
+        footnotes(shown)
+    )
 
 
 def test_probabilities_stand_where_there_is_room(result: Result) -> None:
@@ -82,7 +84,7 @@ def test_those_that_may_be_fastest_are_marked(result: Result) -> None:
     shown = open_result(result, none=DENSE, topk=WIDE, dgc=between(0.055, 0.06), fp16=SHARP)
     lines = render(shown, 240).splitlines()
     assert [line[2:7] for line in lines if line.startswith("> ")][:2] == ["DGC 0", "Top-k"]
-    assert "> may be the fastest: no other is surely more than 1% faster" in lines
+    assert "> may be the fastest: no other is clearly more than 1% faster" in lines
     assert [line[2:6] for line in lines if line.startswith("= ")][:1] == ["FP16"]
     assert "= fastest of those whose update is practically the dense one" in lines
 
@@ -165,9 +167,9 @@ def test_figures_with_ranges_are_listed_in_units_for_people(result: Result) -> N
     (note,) = [
         note
         for note in provenance_notes(replace(result, provenance={"estimates": estimates}))
-        if note.startswith("known within ranges")
+        if note.startswith("uncertain inputs")
     ]
     assert note == (
-        "known within ranges: launch in us: sort 50 (20-100); bandwidth in GB/s: sort 10 (10-30), "
-        "random 200 (150-440); forward and backward in ms: 15.3 (11-21.2)"
+        "uncertain inputs, as drawn: launch in us: sort 50 (20-100); bandwidth in GB/s: sort 10 "
+        "(10-30), random 200 (150-440); forward and backward in ms: 15.3 (11-21.2)"
     )

@@ -18,8 +18,8 @@ from gcsim.analysis.report.selection import (
     largest_verdict,
     verdict,
 )
+from gcsim.analysis.report.sweep import _answer
 from gcsim.analysis.report.trust import fault_of, is_safe
-from gcsim.cli.sweep_table import _answer
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from tests.analysis.drawn import WORLDS, between, drawn, open_result

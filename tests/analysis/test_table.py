@@ -15,9 +15,9 @@ from gcsim.analysis.report.table import (
     answer_columns,
     footnotes,
     other_columns,
-    render,
 )
 from gcsim.scenarios.result import Result, Row
+from tests.analysis.drawn import render
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
 
@@ -167,10 +167,7 @@ def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
     assert len(columns(busy(result))) == len(headings) + 5
     said = " ".join(footnotes(result))
     assert "which differ" not in said
-    assert (
-        "= compute (forward + backward) + encode + network wait (the device has nothing to do "
-        in said
-    )
+    assert "= compute (forward + backward) + encode + network wait (exposed communication: " in said
     assert "micro-batches" not in said
 
 
@@ -254,7 +251,7 @@ def test_all_that_luck_may_make_the_fastest_are_marked(result: Result) -> None:
     shown = replace(busy(result), rows=rows)
     marked = [line for line in render(shown, 240).splitlines() if line.startswith("> ")]
     assert len(marked) == len(at_largest(shown)) - 2 + 1  # two are not counted
-    assert marked[-1] == "> may be the fastest: no other is surely more than 1% faster"
+    assert marked[-1] == "> may be the fastest: no other is clearly more than 1% faster"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 240])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.timeline import counters as trace_counters
+from gcsim.analysis.timeline import counters
 from gcsim.analysis.timeline import perfetto as module
 from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.scenarios.result import Collective, Result, Span, Timeline
@@ -218,7 +218,7 @@ def test_collectives_one_after_the_other_never_add_their_rates_up(result: Result
 def test_counters_that_change_often_are_means(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_counters, "MOST", 4)
+    monkeypatch.setattr(counters, "MOST", 4)
     spans = [span(10 * n, 10 * n + 4) for n in range(8)]
     events = checked(chrome_trace(with_spans(result, *spans, span(79, 80, rank=1))))
     # quarters of 80 us: busy for 8 us each, the last for one more

@@ -80,7 +80,9 @@ def test_the_fewest_that_make_half_are_named(result: Result) -> None:
 
 def test_the_answer_says_what_to_measure(result: Result) -> None:
     said = " ".join(answer(example(result, latency=1.0)))
-    assert "most of its width: latency (100%). To narrow it: gcsim calibrate link." in said
+    assert (
+        "most of its width comes from latency (100%). To narrow it: gcsim calibrate link." in said
+    )
     both = " ".join(answer(example(result, latency=1.0, sums=0.95)))
     assert "To narrow it: gcsim calibrate link." in both  # once, for two inputs
 

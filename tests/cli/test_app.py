@@ -10,6 +10,7 @@ import errno
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
+from gcsim.api import Result as Shown
 from gcsim.cli.app import app
 from gcsim.cli.list import accepted
 from gcsim.errors import ExpectationError, InputError, InternalError, Problem
@@ -115,6 +117,16 @@ def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
 
 
 @pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.usefixtures("simulated")
+def test_a_results_summary_is_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = Shown(**{entry.name: getattr(RESULT, entry.name) for entry in fields(RESULT)})
+    assert gcsim("run", SCENARIO, "-q").stdout == shown.summary(width)
+
+
 def test_quiet_leaves_stderr_empty_and_stdout_as_it_is() -> None:
     loud, quiet = gcsim("run", SCENARIO), gcsim("run", SCENARIO, "-q")
     assert quiet.stderr == ""
@@ -333,9 +345,9 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     assert done.stderr == ""
     said = {line[:13].strip(): line[13:].strip() for line in done.stdout.splitlines()}
     # TCP's framing leaves 1448 of 1538 bytes: 9.41 of 10 Gbit/s
-    assert said["network"] == "10gbe: 9.41 Gbit/s of 10 Gbit/s, 120 us one way"
-    assert said["card, node 3"] == "1gbe: 941 Mbit/s of 1 Gbit/s, 120 us one way"
-    assert said["in a node"].endswith("; devices share it")
+    assert said["network"] == "10gbe: 9.41 Gbit/s of 10 Gbit/s, latency 120 us"
+    assert said["card, node 3"] == "1gbe: 941 Mbit/s of 1 Gbit/s, latency 120 us"
+    assert said["intra-node"].endswith("; devices share it")
     # the fullest rack has four 10-Gbit/s cards on an uplink of 10 Gbit/s
     assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
     assert said["racks"].endswith("oversubscribed 4.00:1")

@@ -45,14 +45,14 @@ def test_ideal_links_stand_apart(columns: int) -> None:
     assert real.startswith("Calibrated: what a transport reaches\n")
     assert "_ideal" not in real
     rows = ideal.split("\n\n")[0].splitlines()
-    assert rows[0].split() == ["name", "line", "rate", "one", "way"]
+    assert rows[0].split() == ["name", "line", "rate", "latency"]
     assert len(rows) > 5
     assert all(row.split()[0].endswith("_ideal") for row in rows[1:])
 
 
 def test_estimates_are_marked_and_what_is_measured_is_too() -> None:
     (_, headings, rows), _ = link_tables(entries(Kind.links))
-    assert headings == ("name", "goodput", "one way", "figures")
+    assert headings == ("name", "goodput", "latency", "calibration")
     marks = {row[0]: row[-1].split(", ")[0] for row in rows if not row[0].startswith(" ")}
     for name, mark in marks.items():
         assert mark == ("estimate" if catalog.link(name).estimate else "measured")
@@ -83,7 +83,7 @@ def test_one_link_is_shown_with_everything_and_its_source(name: str, columns: in
     assert " ".join(catalog.link(name).source.split()) in words
     label = "ideal: " if name.endswith("_ideal") else ""
     label = label or ("estimate: " if catalog.link(name).estimate else "measured: ")
-    assert f"figures {label}" in words
+    assert f"calibration {label}" in words
     assert words.endswith(f"in a scenario network: {name}")
 
 
@@ -129,16 +129,16 @@ EVERYTHING: Mapping[str, Any] = {
 def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     found = shown(Link(**EVERYTHING), monkeypatch)
     assert found == {
-        "figures": "measured: on such a link",
+        "calibration": "measured: on such a link",
         "line rate": "1 Mbit/s towards the node",
         "goodput": "375 kbit/s, 0.375 of the line rate",
-        "goodput may be": "187.5 kbit/s to 375 kbit/s",
-        "one way": "1 ms towards the node",
-        "one way may be": "500 us to 2 ms",
+        "goodput range": "187.5 kbit/s to 375 kbit/s",
+        "latency": "1 ms towards the node",
+        "latency range": "500 us to 2 ms",
         "grants": "a message may start every 1 ms",
         "up": "100 kbit/s and 2 ms away from the node",
         "overhead": "5 us a message",
-        "overhead may be": "0 ns to 10 us",
+        "overhead range": "0 ns to 10 us",
         "by size": "from 1 KiB: rate x 0.5, latency x 1",
         "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",
         "loss": "0.01 of the packets, sampled, time-out 200 ms, recovery rack",

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gcsim.cli.sweep import watching
-from gcsim.cli.sweep_table import shown
+from gcsim.analysis.report.sweep import parts
+from gcsim.cli.progress import watching
 from gcsim.errors import Problem
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
@@ -164,7 +164,7 @@ def rendered(points: Sequence[SweepPoint], width: int) -> list[str]:
     }
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(*shown(SweepResult(grid=grid, versions={}, points=tuple(points)), width),
+        console.print(*parts(SweepResult(grid=grid, versions={}, points=tuple(points)), width),
                       sep="\n")  # fmt: skip
     return capture.get().splitlines()
 
@@ -253,7 +253,7 @@ def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
     assert "2 topk * 2.50 - topk 2.50 - yes" in text
     assert "3 none 1.00 - topk 1.11 0.88-1.52 66%" in text
     assert "4 failed" in text
-    assert "range: the middle 80 % of the draws" in text.replace("\n", " ")
+    assert "range: 10th to 90th percentile over draws" in text.replace("\n", " ")
     assert lines[-1].endswith("pays in 2 of 3 points, and may in 1 more. 1 point failed.")
     assert "range" not in "\n".join(rendered(POINTS, width))
 
@@ -274,7 +274,7 @@ def test_the_answer_counts_where_compression_pays() -> None:
 def test_a_log_gets_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every: float, between: int
 ) -> None:
-    monkeypatch.setattr("gcsim.cli.sweep.LOG_EVERY", every)
+    monkeypatch.setattr("gcsim.cli.progress.LOG_EVERY", every)
     with watching(quiet=False) as progress, progress.task("points", 4) as task:
         task.advance(0, note="nothing is done yet")
         task.advance()

@@ -120,7 +120,7 @@ def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -
     values = heavy_tailed(1000)
     crew = team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
     error = float((crew.step([values])[0] - values).double().square().sum())
-    laws = BinGradB.laws(BinGradB.Parameters(bucket=128, **parameters))
+    laws = BinGradB.laws(BinGradBParameters(bucket=128, **parameters))
     assert laws.error_bound is not None
     assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
     assert error <= float((values - values.mean()).double().square().sum())  # the variance

@@ -95,7 +95,7 @@ def test_the_laws_hold(parameters: dict[str, Any], team: Any, normal: Draw) -> N
     # 800 steps: means within five standard errors, mean square error within 3 %.
     values, draws = normal(150), 800
     crew = team("linear", [(150,)], workers=1, bucket=64, **parameters)
-    laws = Linear.laws(Linear.Parameters(bucket=64, **parameters))
+    laws = Linear.laws(LinearParameters(bucket=64, **parameters))
     updates = torch.stack([crew.step([values], t)[0] for t in range(draws)]).double()
     error = float((updates - values).square().sum(1).mean())
     assert laws.error_bound is not None

@@ -247,7 +247,7 @@ def test_a_table_runs_with_synthetic_gradients_and_every_report_says_so(
     from gcsim.analysis.plots.speedup import speedup_figure
     from gcsim.analysis.report.answer import answer
     from gcsim.analysis.report.sources import provenance_notes
-    from gcsim.analysis.report.table import render
+    from gcsim.analysis.report.summary import parts, plain
 
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     result = run(load(tmp_path))
@@ -263,7 +263,7 @@ def test_a_table_runs_with_synthetic_gradients_and_every_report_says_so(
     assert "the default fit of gcsim" in gradients["fit"]
     assert gradients["fitted_by_name"] == 0
     for width in (80, 120):
-        assert "synthetic gradients" in render(result, width).split("\n")[0]
+        assert "synthetic gradients" in plain(parts(result, width), width).split("\n")[0]
     assert any("The gradients are synthetic" in sentence for sentence in answer(result))
     assert any(note.startswith("gradients: SYNTHETIC") for note in provenance_notes(result))
     for figure in (breakdown_figure(result), speedup_figure(result)):
@@ -274,15 +274,14 @@ def test_other_gradients_carry_no_such_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gcsim.analysis.plots.speedup import speedup_figure
-    from gcsim.analysis.report.answer import answer
-    from gcsim.analysis.report.table import render
+    from gcsim.analysis.report.summary import parts, plain
 
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     live = "{source: live, warmup_steps: 0, iterations: 1, device: cpu}"
     result = run(
         load(tmp_path, TABLE, "model=lenet", f"gradients={live}", "compressors=[none, topk]")
     )
-    said = render(result, 120) + " ".join(answer(result))
+    said = plain(parts(result, 120), 120)
     said += " ".join(text.get_text() for text in speedup_figure(result).texts)
     assert "synthetic" not in said.lower()
 

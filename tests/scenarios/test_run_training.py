@@ -17,7 +17,7 @@ from gcsim.scenarios import run as module
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import rows as rows_module
-from gcsim.scenarios.running import simulate as simulate_module
+from gcsim.scenarios.running import simulate
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import (
@@ -91,7 +91,7 @@ class Simulator:
 @pytest.fixture
 def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     found = Simulator()
-    for place in (simulate_module, rows_module):
+    for place in (simulate, rows_module):
         monkeypatch.setattr(place, "predict", found.predict)
     monkeypatch.setattr(
         module,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,10 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
 from gcsim.scenarios.result import row_from
 from gcsim.scenarios.run import run
-from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
 from gcsim.scenarios.sweeps.points import named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, default_jobs, drive
-from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.scenarios.sweeps.stage1 import Stage1
 from gcsim.scenarios.sweeps.sweep import sweep
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure
@@ -215,7 +215,7 @@ def test_the_csv_has_all_rows_with_the_grids_keys_first() -> None:
     assert reader.fieldnames is not None
     assert list(reader.fieldnames[:3]) == [*NETWORK, "compressor"]
     # 2 bandwidths, (1 + 2) cluster sizes, 3 compressors
-    assert len(lines) == 2 * 3 * 3 == len(swept.rows())
+    assert len(lines) == 2 * 3 * 3 == len(swept.rows)
     assert {line["cluster.nodes"] for line in lines} == {"2", "[1, 8]"}
     assert [float(line["iteration_s"]) for line in lines] == [
         row.iteration_s for p in swept.points for row in (p.result.rows if p.result else ())
@@ -225,21 +225,25 @@ def test_the_csv_has_all_rows_with_the_grids_keys_first() -> None:
 def test_doubling_what_the_network_carries_helps_dense_training_most() -> None:
     grid = {"cluster.network.bandwidth": ["1 Gbit/s", "2 Gbit/s", "4 Gbit/s"]}
     swept = sweep("small.yaml", grid, overrides={"cluster.nodes": "8"})
-    dense = [row["iteration_s"] for row in swept.rows() if row["compressor"] == "none"]
+    dense = [row.iteration_s for row in swept.rows if row.compressor == "none"]
     assert dense == sorted(dense, reverse=True)
-    speedups = [row["speedup_vs_dense"] for row in swept.rows() if row["compressor"] == "topk"]
+    speedups = [row.speedup_vs_dense or 0.0 for row in swept.rows if row.compressor == "topk"]
     assert speedups == sorted(speedups, reverse=True)
 
 
 def test_a_loaded_scenario_can_be_swept_too() -> None:
     loaded = load_scenario("small.yaml", ["cluster.nodes=4"])
     from_file = sweep("small.yaml", {"seed": [0]}, overrides=["cluster.nodes=4"])
-    assert sweep(loaded, {"seed": [0]}).rows() == from_file.rows()
+    assert sweep(loaded, {"seed": [0]}).rows == from_file.rows
 
 
-def test_the_public_name_is_this_function() -> None:
-    assert gcsim.sweep is sweep
-    assert gcsim.SweepResult is SweepResult
+def test_the_public_function_gives_the_same_with_what_shows_it() -> None:
+    grid = {"cluster.nodes": [1, 2]}
+    shown, plain = gcsim.sweep("small.yaml", grid, seed=3), sweep("small.yaml", grid, seed=3)
+    assert isinstance(shown, gcsim.SweepResult)
+    assert isinstance(shown.points[0].result, gcsim.Result)
+    assert shown.rows == plain.rows
+    assert shown.to_json() == plain.to_json()
 
 
 def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: P
         "import gcsim\n"
         "grid = {'compressors.1': ['mine:Same'], 'cluster.nodes': [1, 2]}\n"
         "found = gcsim.sweep('small.yaml', grid)\n"
-        "print(sorted({row['label'] for row in found.rows()}), len(found.failed))\n"
+        "print(sorted({row.label for row in found.rows}), len(found.failed))\n"
     )
     shown = subprocess.run(
         [sys.executable, "script.py"], capture_output=True, text=True, timeout=120, check=False
@@ -270,7 +274,7 @@ def test_a_recorded_trace_is_swept_and_a_damaged_one_is_refused_at_once(tmp_path
     replay = {"gradients": "{source: recorded, trace: trace}"}
     grid: dict[str, list[Any]] = {"cluster.nodes": [1, 2]}
     recorded = sweep("small.yaml", grid, overrides=replay)
-    assert recorded.rows() == sweep("small.yaml", grid).rows()
+    assert recorded.rows == sweep("small.yaml", grid).rows
     victim = next((tmp_path / "trace").glob("*.safetensors"))
     victim.write_bytes(victim.read_bytes()[:-1])
     said = refused(lambda: sweep("small.yaml", grid, overrides=replay, output="out"))
@@ -446,14 +450,11 @@ def test_a_point_that_is_done_is_not_run_again_and_new_values_extend(tmp_path: P
                  output=out)  # fmt: skip
     assert stamps(out).items() > before.items()
     assert len(stamps(out)) == 6
-    at_two = [row for row in more.rows() if row["cluster.devices_per_node"] == 2]
-    kept = [row for row in at_two if row["nodes"] != 4]
-    assert [asdict_free(row) for row in kept] == [asdict_free(row) for row in first.rows()]
-
-
-def asdict_free(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without the columns of the grid."""
-    return {key: value for key, value in row.items() if "." not in key}
+    at_two = [row for row in more.rows if row.point["cluster.devices_per_node"] == 2]
+    kept = [row for row in at_two if row.nodes != 4]
+    assert [replace(row, point={}) for row in kept] == [
+        replace(row, point={}) for row in first.rows
+    ]
 
 
 @pytest.mark.parametrize(
@@ -528,7 +529,7 @@ def test_halves_of_files_are_removed_and_other_hidden_files_are_not(tmp_path: Pa
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
-    with sweep_store.locked(tmp_path / "out"):
+    with store.locked(tmp_path / "out"):
         (said,) = refused(lambda: sweep("small.yaml", {"cluster.nodes": [1]}, output="out"))
     assert said.startswith(f"out: error: another sweep (process {os.getpid()}) is running")
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")  # the lock went with its holder
@@ -558,7 +559,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(*arguments: object) -> None:
         raise InputError("cannot write: No space left on device")
 
-    monkeypatch.setattr(sweep_store, "store", no_space)
+    monkeypatch.setattr(store, "store", no_space)
 
 
 @pytest.mark.usefixtures("full_disk")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
@@ -127,10 +127,10 @@ def test_the_topology_becomes_the_engines_own_values(
 
 def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert load(tmp_path, FULL).training == Training(
-        reducer=catalog_loops.framework("pytorch")[0],
-        hook=catalog_loops.framework("pytorch")[1],
-        interference=catalog_loops.interference("gloo"),
-        shared_node=catalog_loops.shared_node("gloo"),
+        reducer=loops.framework("pytorch")[0],
+        hook=loops.framework("pytorch")[1],
+        interference=loops.interference("gloo"),
+        shared_node=loops.shared_node("gloo"),
         encode_on="side",
         side_slowdown=Fraction(13, 10),
         concurrent_collectives=2,
@@ -155,7 +155,7 @@ def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
 
 def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
     scenario = load(tmp_path, PLAIN, "training.framework=none")
-    assert scenario.training == Training(noise=catalog_loops.workers())  # what may be, and is not
+    assert scenario.training == Training(noise=loops.workers())  # what may be, and is not
     assert longest(scenario.training.noise, 64) == 1
     assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
     assert not scenario.cluster.cards
@@ -264,11 +264,11 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
 
 def test_what_a_loop_costs_beside_its_passes_is_the_catalogues_or_stated(tmp_path: Path) -> None:
     training = load(tmp_path, PLAIN, "cluster.collectives.transport=nccl").training
-    assert training.interference == catalog_loops.interference("nccl")
+    assert training.interference == loops.interference("nccl")
     assert training.interference.bus_range is not None
-    assert (training.reducer, training.hook) == catalog_loops.framework("pytorch")
+    assert (training.reducer, training.hook) == loops.framework("pytorch")
     assert load(tmp_path, PLAIN).training.interference == Interference()  # textbook
-    assert training.shared_node == catalog_loops.shared_node("nccl")
+    assert training.shared_node == loops.shared_node("nccl")
     assert training.shared_node.slowdown_range is not None
     alone = load(tmp_path, PLAIN, "training.shared_node={slowdown: 0.2}").training
     assert alone.shared_node == SharedNode(slowdown=Fraction(1, 5))
@@ -637,7 +637,7 @@ def test_a_grid_may_hold_any_of_these_keys(tmp_path: Path) -> None:
     assert [point.scenario.training.accumulation for point in found] == [1] * 4 + [2] * 4
     assert {point.scenario.cluster.card(3).name for point in found} == {"1gbe", "10gbe"}
     noises = [point.scenario.training.noise for point in found]
-    assert noises == [catalog_loops.workers(), Noise(variation=Fraction(1))] * 4
+    assert noises == [loops.workers(), Noise(variation=Fraction(1))] * 4
 
 
 def test_a_grids_mistake_is_named(tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
 def test_a_scenario_is_told_the_other_name(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="record_scenario"),
-        gcsim.record("lenet_2node", tmp_path / "t"),
+        gcsim.record("lenet_2node", tmp_path / "t"),  # type: ignore[arg-type]
     ):
         pass
 

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.suite import Statement
-from gcsim.analysis.validation.suites.papers import ce_sgd as papers_ce_sgd
-from gcsim.analysis.validation.suites.papers import quantization as papers_quantization
-from gcsim.analysis.validation.suites.papers import sampling as papers_sampling
-from gcsim.analysis.validation.suites.papers import variance as papers_variance
+from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, sampling, variance
 from gcsim.analysis.validation.suites.papers.profiles import alexnet, buckets, dense, drawn, sampled
 from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, parameters_of, ring
 from gcsim.analysis.validation.suites.papers.suite import SUITE
@@ -126,8 +123,8 @@ def test_a_pipelined_gather_takes_no_longer_than_the_papers_bound(
 def test_the_speedup_keeps_its_lower_bound(ranks: int, ratio: int, shape: str) -> None:
     elements = 24_000 * ranks
     total = 4 * elements * ranks // ratio
-    shares = papers_variance.SHAPES["equal" if shape == "equal" else "heavy-tailed"]
-    sizes = papers_variance.contributions(shares, ranks, total)
+    shares = variance.SHAPES["equal" if shape == "equal" else "heavy-tailed"]
+    sizes = variance.contributions(shares, ranks, total)
     assert sum(sizes) == total
     found = ring(elements, ranks, LINK) / gather(sizes, LINK, 64)
     small = 1 + Fraction((ranks - 1) * 64, total)
@@ -154,10 +151,10 @@ def test_a_link_that_is_a_little_slower_is_not_exact(monkeypatch: pytest.MonkeyP
         link = ideal_link(rate)
         return replace(link, efficiency=Fraction(10**9 - 1, 10**9))
 
-    monkeypatch.setattr(papers_quantization, "ideal_link", slower)
-    assert not any(one.exact for one in papers_quantization.statements())
-    monkeypatch.setattr(papers_ce_sgd, "ideal_link", slower)
-    times = [one for one in papers_ce_sgd.statements() if one.unit == "s"]
+    monkeypatch.setattr(quantization, "ideal_link", slower)
+    assert not any(one.exact for one in quantization.statements())
+    monkeypatch.setattr(ce_sgd, "ideal_link", slower)
+    times = [one for one in ce_sgd.statements() if one.unit == "s"]
     assert len(times) == 2
     assert not any(one.exact for one in times)
 
@@ -220,7 +217,7 @@ def test_each_explanation_makes_the_measured_speedup(report: Report, what: str) 
         cluster = replace(cluster, network=cluster.network.exactly(latency=value))
     else:
         training = Training(input=InputLoading(batch=value))
-    assert papers_sampling.speedup(cluster, compute, training) == pytest.approx(2.5, abs=0.01)
+    assert sampling.speedup(cluster, compute, training) == pytest.approx(2.5, abs=0.01)
     assert factor.catalogue is not None
     assert factor.value > factor.catalogue
 
@@ -228,8 +225,8 @@ def test_each_explanation_makes_the_measured_speedup(report: Report, what: str) 
 def test_the_measurement_moves_no_prediction(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(papers_sampling, "MEASURED", 3.0)
-    found = papers_sampling.findings()
+    monkeypatch.setattr(sampling, "MEASURED", 3.0)
+    found = sampling.findings()
     assert {point.name: point.predicted for point in found.points}.items() <= {
         point.name: point.predicted for point in report.findings.points
     }.items()

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cache
 
 from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
-from gcsim.analysis.validation.suites.ddl_benchmarks import models as ddl_benchmarks_models
-from gcsim.analysis.validation.suites.other_clusters import runs as other_clusters_runs
+from gcsim.analysis.validation.suites.ddl_benchmarks import models
+from gcsim.analysis.validation.suites.other_clusters import runs
 from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
@@ -54,9 +54,9 @@ def scattered(bits: int, nodes: int) -> Records:
 def model(name: str, batch: int) -> tuple[ModelFacts, tuple[int, ...]]:
     """Facts, and elements of the parameter tensors in forward order."""
     if name == "bert_large":
-        found = ddl_benchmarks_models.model(name, batch)
+        found = models.model(name, batch)
         return found.facts, tuple(size for _, size in reversed(found.tensors))
-    return other_clusters_runs.facts(name, batch), tuple(other_clusters_runs.tensor_sizes(name))
+    return runs.facts(name, batch), tuple(runs.tensor_sizes(name))
 
 
 def bare(records: Records) -> Exchanges:

@@ -39,7 +39,7 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.schedulers import Group, gr
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
@@ -175,7 +175,7 @@ def job(row: Row, factors: Factors) -> Job:
     training = Training(
         overlap="ddp",
         interference=_interference(factors),
-        noise=catalog_loops.workers() if not factors.alone else None,
+        noise=loops.workers() if not factors.alone else None,
         encode_on="side" if served else "compute",
         optimizer=Fraction(times.optimizer, PS_PER_SECOND),
     )
@@ -201,7 +201,7 @@ def _bus(factors: Factors, nodes: int = 1) -> Link:
 def _interference(factors: Factors) -> Interference:
     """NCCL's: of the bus as fitted, of nothing else; without any fit as the catalogue has it."""
     if factors.bus is None:
-        return catalog_loops.interference("nccl")
+        return loops.interference("nccl")
     if factors.beside is None:
         return Interference()
     return Interference(bus=max(Fraction(0), Fraction(factors.bus / factors.beside) - 1))

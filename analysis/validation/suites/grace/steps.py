@@ -27,7 +27,7 @@ from gcsim.analysis.validation.suites.grace.models import Network
 from gcsim.analysis.validation.suites.grace.payloads import Method
 from gcsim.analysis.validation.suites.grace.traffic import exchange, grouped, sparse, traffic
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device
@@ -127,8 +127,8 @@ class Steps:
         return drawn.draw(profile, passes, exact).interval(published)
 
     def _bare(self, place: Place, rates: Rates) -> tuple[Cluster, Training]:
-        beside = catalog_loops.interference(place.library)
-        training = replace(_ALONE, noise=catalog_loops.workers(), interference=beside)
+        beside = loops.interference(place.library)
+        training = replace(_ALONE, noise=loops.workers(), interference=beside)
         return _cluster(place, rates, self._known), training
 
     def _profile(self, method: Method, compute: float) -> tuple[TrafficProfile, ComputeTimes]:

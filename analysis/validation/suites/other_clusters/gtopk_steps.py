@@ -19,7 +19,7 @@ from gcsim.analysis.validation.suites.other_clusters.runs import FLOAT32, Run, b
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
@@ -69,7 +69,7 @@ def bare_interval(
 ) -> Interval | None:
     """Of what is published of an iteration without costs."""
     traffic, cluster, times = _simulated(run, step, link, None)
-    training = Training(overlap="none", noise=catalog_loops.workers())
+    training = Training(overlap="none", noise=loops.workers())
     passes = passes_of(times, traffic.model, cluster.device)
     drawn = StepIntervals(cluster, training, [traffic])
     exact = seconds(run, step, link, None)

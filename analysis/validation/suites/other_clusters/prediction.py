@@ -16,7 +16,7 @@ from gcsim.analysis.validation.interval import Drawing, Interval, StepIntervals,
 from gcsim.analysis.validation.suites.other_clusters.runs import facts
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.step_time import step_time
@@ -88,9 +88,9 @@ class Job:
         transport = "nccl" if "nccl" in f"{chosen.transport} {chosen.all_reduce}" else ""
         training = replace(
             self.training,
-            interference=catalog_loops.interference(transport),
-            reducer=catalog_loops.framework(framework)[0],
-            noise=catalog_loops.workers(),
+            interference=loops.interference(transport),
+            reducer=loops.framework(framework)[0],
+            noise=loops.workers(),
         )
         cluster = replace(self.cluster, device=catalog.device(device))
         found = replace(self, cluster=cluster, training=training)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from gcsim.analysis.validation.suite import Bound, Findings, Suite
-from gcsim.analysis.validation.suites.other_clusters import allreduce as other_clusters_allreduce
-from gcsim.analysis.validation.suites.other_clusters import cloud as other_clusters_cloud
-from gcsim.analysis.validation.suites.other_clusters import gtopk as other_clusters_gtopk
-from gcsim.analysis.validation.suites.other_clusters import horovod as other_clusters_horovod
-from gcsim.analysis.validation.suites.other_clusters import pytorch_ddp as other_clusters_ddp
-from gcsim.analysis.validation.suites.other_clusters import tensorflow as other_clusters_tensorflow
-from gcsim.analysis.validation.suites.other_clusters import tensorflow_hosts as other_clusters_hosts
+from gcsim.analysis.validation.suites.other_clusters import (
+    allreduce,
+    cloud,
+    gtopk,
+    horovod,
+    pytorch_ddp,
+    tensorflow,
+    tensorflow_hosts,
+)
 from gcsim.analysis.validation.suites.other_clusters.allreduce import DEEPBENCH, OMNIPATH
 from gcsim.analysis.validation.suites.other_clusters.cloud import CLOUD_SERIES, GLOO_HALF, MGWFBP
 from gcsim.analysis.validation.suites.other_clusters.gtopk import SERIES as GTOPK
@@ -19,13 +21,13 @@ from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOST
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_hosts import SERIES as SEVERAL_HOSTS
 
 PARTS = (
-    other_clusters_horovod,
-    other_clusters_ddp,
-    other_clusters_tensorflow,
-    other_clusters_hosts,
-    other_clusters_gtopk,
-    other_clusters_allreduce,
-    other_clusters_cloud,
+    horovod,
+    pytorch_ddp,
+    tensorflow,
+    tensorflow_hosts,
+    gtopk,
+    allreduce,
+    cloud,
 )
 _ONE_HOST = tuple(name for host in HOSTS for name in host.all_series)
 

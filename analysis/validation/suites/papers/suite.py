@@ -8,24 +8,20 @@ the 2.5x of gradient sampling is predicted, without any fit, as is the order of 
 from __future__ import annotations
 
 from gcsim.analysis.validation.suite import Bound, Findings, Suite
-from gcsim.analysis.validation.suites.papers import ce_sgd as papers_ce_sgd
-from gcsim.analysis.validation.suites.papers import order as papers_order
-from gcsim.analysis.validation.suites.papers import quantization as papers_quantization
-from gcsim.analysis.validation.suites.papers import sampling as papers_sampling
-from gcsim.analysis.validation.suites.papers import variance as papers_variance
+from gcsim.analysis.validation.suites.papers import ce_sgd, order, quantization, sampling, variance
 
 
 def find() -> Findings:
     """The statements of the four papers, and the speedup that one of them measured."""
-    measured = papers_sampling.findings()
+    measured = sampling.findings()
     return Findings(
-        points=(*measured.points, papers_order.point()),
-        orderings=(papers_order.ordering(),),
+        points=(*measured.points, order.point()),
+        orderings=(order.ordering(),),
         statements=(
-            *papers_quantization.statements(),
-            *papers_variance.statements(),
+            *quantization.statements(),
+            *variance.statements(),
             *measured.statements,
-            *papers_ce_sgd.statements(),
+            *ce_sgd.statements(),
         ),
         factors=measured.factors,
     )

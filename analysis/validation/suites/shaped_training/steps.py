@@ -19,7 +19,7 @@ from gcsim.analysis.validation.interval import Interval, StepIntervals
 from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs
 from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog import loops as catalog_loops
+from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.sections.transports import with_few_cores
 from gcsim.simulator.clock import picoseconds
 from gcsim.simulator.cluster import Cluster, Collectives
@@ -91,14 +91,14 @@ def bare_interval(run: Run) -> Interval | None:
 
 def _bare(run: Run) -> tuple[Cluster, ComputeTimes, Training]:
     passes, optimizer = _compute(run, Fraction(1))
-    reducer, hook = catalog_loops.framework("pytorch")
+    reducer, hook = loops.framework("pytorch")
     training = Training(
         overlap="ddp",
         optimizer=optimizer,
-        interference=catalog_loops.interference("gloo"),
+        interference=loops.interference("gloo"),
         reducer=reducer,
         hook=hook,
-        noise=catalog_loops.workers(),
+        noise=loops.workers(),
     )
     host = with_few_cores("gloo", Host(cores=2, ranks="all"))
     link = catalog.link(LINKS[run.rate_mbit])

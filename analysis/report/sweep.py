@@ -19,33 +19,34 @@ from gcsim.analysis.report.dispersion import spreads
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.summary import html_table
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
-from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 GAP = 2
 """Cells between two columns."""
 NARROWEST = 6
 """Cells of a column of text on the narrowest terminal."""
 
+NUMBERS = ("speedup\n[x]", "range\n[x]")
+"""Headings of a method's numbers; the second where something has a range."""
+
 FOOTNOTE = (
-    "At the point's largest cluster. recommended: the fastest method whose update is practically "
-    "the dense one, where it surely pays; else (*: train before you trust it) the fastest to try "
-    "where that does; else dense. fastest to try: of those that no other method surely beats by "
-    f"more than {TIE:.0%}. speedup: against dense training there. pays: is some method surely "
-    "faster than dense? Else the probability that the one to try is. All rows are in results.csv."
+    "At each point's largest cluster. recommended: the fastest method whose update is practically "
+    "the dense one, if it is clearly faster than dense; else (*: train before you trust it) the "
+    "fastest to try, if that is; else dense. speedup: over dense training there. pays: whether a "
+    "method is clearly faster than dense, or the probability that the fastest to try is. All rows "
+    "are in results.csv."
 )
-RANGES = "range: the middle 80 % of the draws of what is not known exactly."
+RANGES = "range: 10th to 90th percentile over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 
-def shown(result: SweepResult, cells: int) -> tuple[RenderableType, ...]:
-    """The table for a terminal of `cells` cells, what its columns mean, the answer."""
-    found = [
-        None if point.result is None else largest_verdict(point.result) for point in result.points
-    ]
+def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
+    """What `gcsim sweep` shows on `width` terminal cells: table, what its columns mean, answer."""
+    found = _verdicts(result)
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
     notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
     drawn = [point for point in result.points if point.result and are_synthetic(point.result)]
@@ -53,25 +54,45 @@ def shown(result: SweepResult, cells: int) -> tuple[RenderableType, ...]:
         which = "all points" if len(drawn) == len(result.points) else "some points"
         notes.append(f"Synthetic gradients at {which}: {SYNTHETIC_SWEEP}")
     answer = _summary(found, failed=len(result.failed))
-    return _table(result, found, cells), "", Text(" ".join(notes)), "", Text(answer)
+    return _table(result, found, width), "", Text(" ".join(notes)), "", Text(answer)
 
 
-def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> Table:
-    """One line a point; keys with a single value are left to `results.csv`."""
+def html(result: SweepResult) -> str:
+    """The same table and answer for a notebook."""
+    found = _verdicts(result)
+    headings, lines = _lines(result, found)
+    folded = [heading.replace("\n", " ") for heading in headings]
+    answer = _summary(found, failed=len(result.failed))
+    return html_table(plural(len(result.points), "point"), folded, lines, [answer])
+
+
+def _verdicts(result: SweepResult) -> list[Verdict | None]:
+    return [None if p.result is None else largest_verdict(p.result) for p in result.points]
+
+
+def _lines(
+    result: SweepResult, found: Sequence[Verdict | None]
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and one line a point; keys with a single value are left to `results.csv`."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
     ranges = _open(found)
-    numbers = ["speedup\n[x]", *(["range\n[x]"] if ranges else [])]
+    numbers = NUMBERS if ranges else NUMBERS[:1]
     headings = [*_headings(keys),
                 "recommended", *numbers, "fastest to try", *numbers, "pays"]  # fmt: skip
     lines = [
         [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
         for point, verdict in zip(result.points, found, strict=True)
     ]
+    return headings, lines
+
+
+def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> Table:
+    headings, lines = _lines(result, found)
     natural = [
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
     ]
-    kept = [heading in numbers or heading == "pays" for heading in headings]
+    kept = [heading in (*NUMBERS, "pays") for heading in headings]
     narrowest = [
         size if keep else min(size, NARROWEST) for size, keep in zip(natural, kept, strict=True)
     ]

@@ -1,0 +1,130 @@
+"""What do `gcsim.run` and `gcsim.sweep` give to a person? Results that show themselves.
+
+The values are those of `gcsim.scenarios`, which knows of no report; the methods here show them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from gcsim.scenarios import result as of_run
+from gcsim.scenarios.sweeps import result as of_sweep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gcsim.scenarios.progress import Progress
+    from gcsim.scenarios.scenario import Scenario
+
+
+class Result(of_run.Result):
+    """What a run predicts, with what shows it: `rows`, `to_frame()`, `summary()`, ..."""
+
+    __slots__ = ()
+
+    def summary(self, width: int = 120) -> str:
+        """What `gcsim run` prints on a terminal of `width` cells: the table, then the answer."""
+        from gcsim.analysis.report.summary import parts, plain
+
+        return plain(parts(self, width), width)
+
+    def plot_speedup(self) -> Figure:
+        """Throughput relative to one device against the number of workers (`speedup.png`)."""
+        from gcsim.analysis.plots.speedup import speedup_figure
+
+        return speedup_figure(self)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.report.summary import html
+
+        return html(self)
+
+
+class SweepResult(of_sweep.SweepResult):
+    """What a sweep predicts, with what shows it: `rows`, `to_frame()`, `summary()`, ..."""
+
+    __slots__ = ()
+
+    def summary(self, width: int = 120) -> str:
+        """What `gcsim sweep` prints on a terminal of `width` cells: the table, then the answer."""
+        from gcsim.analysis.report.summary import plain
+        from gcsim.analysis.report.sweep import parts
+
+        return plain(parts(self, width), width)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.report.sweep import html
+
+        return html(self)
+
+
+def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
+    """Run the compressors where needed, simulate every size, and put the rows together.
+
+    `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
+    gradients that cannot be used, before anything is simulated.
+    """
+    from gcsim.scenarios.run import run as simulate
+
+    return _shown(simulate(scenario, cache=cache, progress=progress))
+
+
+def sweep(
+    scenario: str | os.PathLike[str] | Scenario,
+    grid: Mapping[str, Sequence[Any]] | Sequence[str],
+    *,
+    overrides: Mapping[str, str] | Sequence[str] = (),
+    seed: int | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run a scenario at every combination of the grid's values.
+
+    Parameters
+    ----------
+    scenario
+        A YAML file, a shipped scenario's name, or a loaded scenario.
+    grid
+        Values by key, as in `{"cluster.nodes": [8, 16], "cluster.network": ["10gbe", "25gbe"]}`.
+        Keys are those of `gcsim run --set`; a text is YAML (`"10 Gbit/s"`, `"[1, 2]"`).
+    overrides, seed
+        As in `load_scenario`: the same for all points.
+    jobs
+        Processes on this machine; as many as cores, or as have room in memory, when None.
+    dask
+        The address of a dask.distributed scheduler, in the place of processes here.
+    output
+        A folder for the results. Points that it holds already are not run again, so the same call
+        goes on after an interrupt. Without one nothing is kept.
+
+    Raises
+    ------
+    InputError
+        With every problem of the scenario and of all values, before anything is run; or when
+        `output` holds another sweep. A point that fails when it runs raises nothing: see
+        `SweepResult.failed`.
+    """
+    from gcsim.scenarios.sweeps.sweep import sweep as simulate
+
+    found = simulate(
+        scenario, grid, overrides=overrides, seed=seed, jobs=jobs, dask=dask, output=output,
+        progress=progress,
+    )  # fmt: skip
+    points = tuple(
+        point if point.result is None else replace(point, result=_shown(point.result))
+        for point in found.points
+    )
+    return SweepResult(**{**_values(found), "points": points})
+
+
+def _shown(result: of_run.Result) -> Result:
+    return Result(**_values(result))
+
+
+def _values(result: Any) -> dict[str, Any]:
+    return {entry.name: getattr(result, entry.name) for entry in fields(result)}
