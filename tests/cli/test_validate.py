@@ -34,9 +34,7 @@ LOST = Suite(name="lost", title="", about="", fitted_on="", bounds=(),
 """
 
 
-def validate(
-    *arguments: str, folder: Path, code: int = 0, path: str | None = None
-) -> Finished:
+def validate(*arguments: str, folder: Path, code: int = 0, path: str | None = None) -> Finished:
     variables = {"COLUMNS": "80"} | ({} if path is None else {"PATH": path})
     ran = gcsim("validate", *arguments, folder=folder, **variables)
     assert ran.returncode == code, ran.stderr
