@@ -15,6 +15,7 @@ import pytest
 from gcsim.compressors.base import Worker
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.load import load_scenario
+from tests.command import gcsim
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,12 +36,7 @@ def block(language: str, first_line: str) -> str:
 def test_the_scenario_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "my_cluster.yaml"
     path.write_text(block("yaml", "name: my_cluster"))
-    shown = subprocess.run(
-        [sys.executable, "-m", "gcsim", "check", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = gcsim("check", path, folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 
@@ -141,7 +137,9 @@ def python(folder: Path, *arguments: str) -> str:
 
 def run_and_compare(folder: Path, scenario: str) -> dict[str, Any]:
     (folder / scenario).write_text(block("yaml", f"# {scenario}"))
-    results: dict[str, Any] = json.loads(python(folder, "-m", "gcsim", "run", scenario, "--json"))
+    shown = gcsim("run", scenario, "--json", folder=folder, GCSIM_CACHE_DIR=str(folder / "cache"))
+    assert shown.returncode == 0, shown.stderr
+    results: dict[str, Any] = json.loads(shown.stdout)
     found = {(row["compressor"], row["nodes"]) for row in results["rows"]}
     assert found == {(c, n) for c in ("none", "fp16", "topk", "powersgd") for n in (2, 4, 8)}
     return results

@@ -168,7 +168,9 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _torchrun(ranks: int, *arguments: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
+def _torchrun(
+    ranks: int, *arguments: str, seconds: float = 600
+) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
         "--master-addr", "127.0.0.1", "--master-port", str(_free_port()),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,8 @@ import pytest
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.synthetic.fit_file import read_fits
+from tests.command import Finished
+from tests.command import gcsim as in_this_process
 
 SCENARIO = """\
 model: {layers: net.csv}
@@ -23,13 +22,9 @@ compressors: [none, fp16]
 """
 
 
-def gcsim(*arguments: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1",
-                   "GCSIM_CACHE_DIR": str(folder / "cache")}  # fmt: skip
-    ran = subprocess.run(
-        [sys.executable, "-m", "gcsim", *arguments], cwd=folder, env=environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def gcsim(*arguments: str, folder: Path, code: int = 0) -> Finished:
+    variables = {"COLUMNS": "100", "GCSIM_CACHE_DIR": str(folder / "cache")}
+    ran = in_this_process(*arguments, folder=folder, **variables)
     assert ran.returncode == code, ran.stderr
     return ran
 

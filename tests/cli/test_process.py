@@ -18,7 +18,7 @@ def start(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "gcsim"]
     environment = {k: v for k, v in os.environ.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=60, env=environment,
+        [*command, *arguments], capture_output=True, text=True, timeout=600, env=environment,
         check=False,
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_a_full_disk_on_stdout_is_one_line_and_exit_2() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "gcsim", "list", "models", "--json"],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False,
         )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == "error: No space left on device\n"
@@ -133,7 +133,7 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
         assert process.stdout.readline() == "started\n"
         time.sleep(0.1)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=600)
     assert process.returncode == 130
     assert said == "interrupted; files of earlier runs are unchanged\n"
     assert not (tmp_path / "out").exists()
@@ -143,7 +143,7 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
 def test_json_is_utf_8_whatever_the_terminal_speaks(encoding: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gcsim", "list", "scenarios", "--json"],
-        capture_output=True, check=True, timeout=60,
+        capture_output=True, check=True, timeout=600,
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert "alexnet_32node" in done.stdout.decode("utf-8")

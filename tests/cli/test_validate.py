@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.command import Finished, gcsim
 
 SUITE = """\
 from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite
@@ -35,16 +34,9 @@ LOST = Suite(name="lost", title="", about="", fitted_on="", bounds=(),
 """
 
 
-def validate(
-    *arguments: str, folder: Path, code: int = 0, path: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
-    if path is not None:
-        environment["PATH"] = path
-    ran = subprocess.run(
-        [sys.executable, "-m", "gcsim", "validate", *arguments], cwd=folder, env=environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def validate(*arguments: str, folder: Path, code: int = 0, path: str | None = None) -> Finished:
+    variables = {"COLUMNS": "80"} | ({} if path is None else {"PATH": path})
+    ran = gcsim("validate", *arguments, folder=folder, **variables)
     assert ran.returncode == code, ran.stderr
     return ran
 

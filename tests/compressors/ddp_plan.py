@@ -165,7 +165,7 @@ def in_lockstep(
         yield updates
 
 
-def start_ranks(folder: Path, count: int, job: str, timeout: float = 120) -> list[Any]:
+def start_ranks(folder: Path, count: int, job: str, timeout: float = 600) -> list[Any]:
     """What each of `count` ranks made of a job, by rank."""
     environment = {
         **os.environ,

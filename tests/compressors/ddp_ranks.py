@@ -161,7 +161,7 @@ def main() -> None:
         init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=600),
     )
     torch.save(list(jobs[job](rank)), folder / f"{rank}.pt")
     dist.barrier()

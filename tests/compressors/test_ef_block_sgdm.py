@@ -160,13 +160,6 @@ def test_the_bit_of_zero_says_positive(layout_of: LayoutOf) -> None:
     assert out.tolist() == [1.0, 1.0, 1.0, -1.0]
 
 
-def test_zero_gradients_give_zero_updates_for_ever(layout_of: LayoutOf, step_of: Exchange) -> None:
-    layout, group = layout_of(9, 1), workers(2)
-    for step in range(3):
-        for update in step_of(group, layout, [torch.zeros(10)] * 2, step):
-            assert not update.any()
-
-
 @pytest.mark.parametrize("scale", [1e-40, 1e30])
 def test_extremes_stay_finite(
     scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange

@@ -188,17 +188,6 @@ def test_eight_bits_flush_and_saturate() -> None:
     assert rounded(values, 8).tolist() == expected
 
 
-def test_replicas_agree_and_repeat_themselves(
-    normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    buckets = [bucket_of(normal(900, seed), normal(0), normal(5, seed)) for seed in range(3)]
-    updates = exchange(workers(3), buckets, 4)
-    assert torch.equal(updates[0], updates[1])
-    assert torch.equal(updates[0], updates[2])
-    assert torch.equal(updates[0], exchange(workers(3), buckets, 4)[0])
-    assert not torch.equal(updates[0], exchange(workers(3), buckets, 5)[0])
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_bytes_do_not_depend_on_the_number_of_threads(threads: int, normal: Draw) -> None:
     values, before = normal(400_001), torch.get_num_threads()

@@ -16,7 +16,6 @@ from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
-from gcsim.errors import InputError
 
 BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
@@ -144,23 +143,3 @@ def test_without_zero_a_zero_beside_others_is_the_smallest_level(
     assert set(update[1:].tolist()) == {-0.125, 0.125}
     (update,) = exchange(workers(1, zero=True, bits=3), [bucket_of(values)])
     assert torch.equal(update, values)
-
-
-def test_replicas_agree_and_repeat_themselves(
-    normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    buckets = [bucket_of(normal(900, seed), normal(0), normal(5, seed)) for seed in range(3)]
-    updates = exchange(workers(3), buckets, 4)
-    assert torch.equal(updates[0], updates[1])
-    assert torch.equal(updates[0], updates[2])
-    assert torch.equal(updates[0], exchange(workers(3), buckets, 4)[0])
-    assert not torch.equal(updates[0], exchange(workers(3), buckets, 5)[0])
-
-
-def test_a_damaged_payload_is_refused(normal: Draw, bucket_of: BucketOf) -> None:
-    bucket = bucket_of(normal(100))
-    exchange = workers(1)[0].exchange(bucket, 0)
-    request = next(exchange)
-    assert isinstance(request, AllGather)
-    with pytest.raises(InputError):
-        exchange.send([request.payload[:-1]])

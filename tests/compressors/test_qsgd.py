@@ -259,15 +259,6 @@ def test_damage_is_refused(normal: Draw, bucket_of: BucketOf) -> None:
             decode(damaged, bucket)
 
 
-def test_the_gradient_is_not_modified(
-    normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    bucket = bucket_of(normal(600))
-    before = bucket.gradient.clone()
-    exchange(workers(1), [bucket])
-    assert torch.equal(bucket.gradient, before)
-
-
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("bucket", [100, None])
 def test_the_bound_of_the_laws_is_the_formula_bucket_by_bucket(

@@ -153,21 +153,6 @@ def test_zero_stays_zero_and_extremes_stay_finite(alone: Update) -> None:
     assert torch.isfinite(alone(torch.tensor([1e-45, 0.0, -3e-45]))).all()
 
 
-def test_all_replicas_are_equal_and_repeatable(
-    normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    buckets = [bucket_of(normal(333, seed), normal(8, seed + 9)) for seed in range(3)]
-
-    def run(step: int) -> list[torch.Tensor]:
-        return exchange(workers(3), buckets, step)
-
-    updates = run(0)
-    assert torch.equal(updates[0], updates[1])
-    assert torch.equal(updates[0], updates[2])
-    assert torch.equal(updates[0], run(0)[0])
-    assert not torch.equal(updates[0], run(1)[0])
-
-
 def test_damage_is_refused(normal: Draw, bucket_of: BucketOf) -> None:
     bucket = bucket_of(normal(10))
     exchange = workers(1, packing="two_bit")[0].exchange(bucket, 0)

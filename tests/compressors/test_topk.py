@@ -152,20 +152,6 @@ def test_the_error_bound_is_met_with_equality_by_equal_magnitudes(team: Any, rat
     assert float((update - gradient).square().sum()) == pytest.approx(bound(gradient), abs=1e-9)
 
 
-@pytest.mark.parametrize("indices", ["raw", "bitmap", "packed", "rice"])
-@pytest.mark.parametrize("where", ["first", "middle", "last"])
-def test_a_damaged_payload_is_refused(
-    team: Any, normal: Callable[..., Tensor], indices: str, where: str
-) -> None:
-    crew = team("topk", [(500,)], workers=1, ratio=0.1, indices=indices)
-    crew.step([normal(500)])
-    message = crew.listener.received[-1][0].clone()
-    place = {"first": 0, "middle": message.numel() // 2, "last": message.numel() - 1}[where]
-    message[place] ^= 0x41
-    with pytest.raises(InputError):
-        add_message(message, crew.layout, torch.zeros(500), 1.0)
-
-
 @pytest.mark.parametrize("positions", [[0, 3, 3], [5, 4, 6], [0, 1, 10]])
 def test_positions_that_do_not_ascend_below_n_are_refused(
     layout_of: Callable[..., Any], positions: list[int]

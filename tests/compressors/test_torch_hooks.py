@@ -60,7 +60,7 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
                 command = [sys.executable, WORKER, str(rank), *files]
                 running.append(subprocess.Popen(command, env=environment, stderr=log))
         for rank, process in enumerate(running):
-            process.wait(timeout=60)
+            process.wait(timeout=600)
             assert process.returncode == 0, (folder / f"{rank}.log").read_text()[-2000:]
     finally:
         for process in running:

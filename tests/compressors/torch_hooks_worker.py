@@ -156,7 +156,7 @@ def main() -> None:
         init_method=f"file://{store}",
         rank=rank,
         world_size=2,
-        timeout=timedelta(seconds=30),
+        timeout=timedelta(seconds=600),
     )
     job = torch.load(gradients, weights_only=True)
     found: dict[str, Any] = {

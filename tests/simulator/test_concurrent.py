@@ -348,7 +348,7 @@ def programs(draw: st.DrawFn, links: list[Link]) -> RingProgram | None:
 
 
 @given(data=st.data(), ranks=st.integers(2, 5), count=st.integers(1, 4))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_collectives_are_the_message_by_message_simulation(
     data: st.DataObject, ranks: int, count: int
 ) -> None:
@@ -422,7 +422,7 @@ GLOO = Collectives(transport="gloo")
     host=st.sampled_from([None, CALLS]),
     data=st.data(),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_collective_on_its_own_is_what_its_kernel_says(
     sizes: list[int],
     kind: str,

@@ -114,7 +114,7 @@ class SharedTick(Tick):
     ),
     data=st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_small_run_is_the_tick_by_tick_simulation(
     plan: StepPlan,
     ranks: int,

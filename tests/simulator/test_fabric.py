@@ -208,7 +208,7 @@ def fabrics(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(kinds=fabrics(), nbytes=st.integers(0, 10**9), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_slowest_link_on_the_way_is_the_path(
     kinds: dict[str, Any], nbytes: int, data: st.DataObject
 ) -> None:

@@ -196,7 +196,7 @@ def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
 
 
 @given(case=cases())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
     exits = hierarchical_allreduce(
         times(case.entry),

@@ -58,7 +58,7 @@ def ranged(draw: st.DrawFn) -> Device:
 
 
 @given(device=ranged(), fixed_=COSTS, payload=COSTS, part=COSTS, workers=st.integers(1, 64))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_price_lies_between_those_at_the_ends(
     device: Device,
     fixed_: tuple[KernelCost, ...],
@@ -117,7 +117,7 @@ def iteration(plan: StepPlan, carry_out: CarryOut = fixed) -> Fraction:
 
 
 @given(both=pairs(decoding=False), carry_out=CARRIED)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_nothing_is_slower_for_less_work_where_nothing_is_decoded(
     both: tuple[StepPlan, StepPlan], carry_out: CarryOut
 ) -> None:
@@ -136,7 +136,7 @@ def five_buckets(second: int) -> StepPlan:
 
 @given(both=pairs(decoding=True), carry_out=CARRIED)
 @example(both=(five_buckets(11), five_buckets(9)), carry_out=fixed)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_an_order_costs_no_more_than_all_decoding(
     both: tuple[StepPlan, StepPlan], carry_out: CarryOut
 ) -> None:

@@ -172,7 +172,7 @@ def clusters(draw: st.DrawFn, links: Sequence[Link] = LINKS) -> Cluster:
     key=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_small_exchange_on_any_topology_is_the_simulation(
     where: Cluster, pulled: int, server_time: int, key: int, data: st.DataObject
 ) -> None:

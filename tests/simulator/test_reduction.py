@@ -159,7 +159,7 @@ def test_what_reduces_nothing_or_is_priced_elsewhere_costs_nothing_more(
     rates=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
     shaky=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_slower_additions_never_let_anybody_leave_earlier_and_cost_no_more_than_all_in_turn(
     name: Any,
     nodes: int,

@@ -84,7 +84,7 @@ def patterned(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link]]:
 
 
 @given(shape=patterned(), more=st.integers(0, 70), gamma=st.integers(0, 3), data=st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_patterned_ring_is_its_recurrence(
     shape: tuple[list[int], list[int], list[Link]], more: int, gamma: int, data: st.DataObject
 ) -> None:
@@ -99,7 +99,7 @@ def test_any_patterned_ring_is_its_recurrence(
 
 
 @given(p=st.integers(2, 30), data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_two_sizes_on_equal_links_are_the_recurrence(p: int, data: st.DataObject) -> None:
     # The closed form: either size may be the dearer one, wherever its run begins.
     link = data.draw(st.sampled_from(POOL))

@@ -45,7 +45,7 @@ def paces(ranks: int) -> st.SearchStrategy[NDArray[np.float64]]:
     how=st.sampled_from([fixed, skewed, in_pairs, contrary]),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_extended_run_is_the_simulated_one(
     work: list[StepPlan], ranks: int, how: CarryOut, data: st.DataObject
 ) -> None:

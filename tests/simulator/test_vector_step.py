@@ -1,7 +1,7 @@
 """Does the vector engine give what the rules of a step say, to the picosecond?
 
 Three engines that share no code: `vectors/step.py`, the SimPy model of `events/step.py`, and the
-oracle of `step_oracle.py`, which plays picosecond by picosecond.
+oracle of `tick.py`, which plays picosecond by picosecond.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gcsim.simulator.steps.vectors import steady as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
 from tests.simulator.step_oracle import (
-    Oracle,
     at_random,
     fixed,
     lagging,
     pacings,
     plans,
+    played,
     record,
     rounds,
     skewed,
@@ -61,13 +61,13 @@ def whole(run: Run) -> None:
 
 
 @given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, seed=st.integers(0, 9))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
     data: st.DataObject, ranks: int, how: CarryOut, seed: int
 ) -> None:
     work, pace = data.draw(rounds()), data.draw(pacings(ranks))
     iterations = data.draw(st.integers(1, 4))
-    oracle = Oracle(work, ranks, how, iterations, pace, seed).run()
+    oracle = played(work, ranks, how, iterations, pace, seed)
     schedule = Schedule.of(work, range(len(work)))
     run = simulate(
         schedule, ranks=ranks, carry_out=how, iterations=iterations, pace=pace, seed=seed
@@ -77,7 +77,7 @@ def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
 
 
 @given(data=st.data(), ranks=st.integers(1, 9), how=CARRIED, seed=st.integers(0, 9))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, seed: int) -> None:
     work, pace = data.draw(rounds()), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, s
 
 
 @given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, most=st.integers(1, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_it_goes_on_for_ever_as_the_simpy_model(
     data: st.DataObject, ranks: int, how: CarryOut, most: int
 ) -> None:
@@ -160,7 +160,7 @@ def test_callbacks_that_arrive_together_are_served_by_bucket(side: bool) -> None
     run = simulate(plan, ranks=2, carry_out=watch)
     if side:
         assert asked == [(2, 10), (20, 20), (0, 40), (7, 48)]
-    same(run, Oracle(plan, 2, fixed, 1, lambda _: None, 0).run())
+    same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
     order = [duration for duration, _ in asked]
     assert order == [2, 20, 0, 7]
 
@@ -181,7 +181,7 @@ def test_on_a_side_stream_a_callback_of_an_earlier_bucket_goes_before_an_encodin
 
     run = simulate(plan, ranks=1, carry_out=watch)
     assert entries == [10, 10, 20]
-    same(run, Oracle(plan, 1, fixed, 1, lambda _: None, 0).run())
+    same(run, played(plan, 1, fixed, 1, lambda _: None, 0))
 
 
 def test_callbacks_of_one_instant_are_served_by_bucket() -> None:
@@ -193,7 +193,7 @@ def test_callbacks_of_one_instant_are_served_by_bucket() -> None:
     )
     run = simulate(plan, ranks=2, carry_out=fixed)
     assert run.finish.tolist() == [[29, 29]]
-    same(run, Oracle(plan, 2, fixed, 1, lambda _: None, 0).run())
+    same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
 
 
 def test_a_bucket_without_encoding_overtakes_on_a_side_stream() -> None:
@@ -213,7 +213,7 @@ def test_a_bucket_without_encoding_overtakes_on_a_side_stream() -> None:
     assert order == [100, 5]
     assert run.finish.tolist() == [[126] * 3]
     assert run.parts["encode"].tolist() == [[20] * 3]  # hidden up to 20
-    same(run, Oracle(plan, 3, fixed, 1, lambda _: None, 0).run())
+    same(run, played(plan, 3, fixed, 1, lambda _: None, 0))
 
 
 def test_a_fast_rank_waits_in_the_next_iteration_for_the_slow_ones() -> None:
@@ -249,7 +249,7 @@ def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
 
 
 @given(data=st.data(), ranks=st.integers(1, 6), how=CARRIED)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut) -> None:
     plan = data.draw(plans())
     arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 3}
@@ -260,7 +260,7 @@ def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut
 
 
 @given(data=st.data(), ranks=st.integers(2, 6), how=st.sampled_from([fixed, lagging]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut) -> None:
     plan, pace = data.draw(plans()), data.draw(pacings(ranks))
     order = np.array(data.draw(st.permutations(range(ranks))))
@@ -282,7 +282,7 @@ def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut)
 
 
 @given(data=st.data(), ranks=st.integers(2, 6), late=st.integers(0, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_one_slow_rank_delays_nobody_before_the_first_collective(
     data: st.DataObject, ranks: int, late: int
 ) -> None:
@@ -307,7 +307,7 @@ def test_one_slow_rank_delays_nobody_before_the_first_collective(
 
 
 @given(data=st.data(), ranks=st.integers(1, 6), factor=st.integers(2, 1000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
     """The unit of time is nobody's business: all durations times a number, all times so."""
     plan = data.draw(plans())

@@ -59,7 +59,7 @@ def main(rank: int, folder: Path) -> None:
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=RANKS,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=600),
     )
     for kind in KINDS:
         job(rank, folder / kind, kind)

@@ -14,7 +14,7 @@ from gcsim.traces.buckets import bucket_layouts
 MIB = 1024 * 1024
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=40),
     first=st.integers(1, 8000),

@@ -37,7 +37,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     try:
         for rank, process in enumerate(ranks):
-            _, told = process.communicate(timeout=120)
+            _, told = process.communicate(timeout=600)
             assert process.returncode == 0, told
             (folder / f"stderr-{rank}").write_text(told)
     finally:

@@ -183,6 +183,7 @@ def _ids(points: Iterator[Point]) -> set[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("restored")
 def test_a_judged_measurement_changes_no_prediction(
     report: Report, monkeypatch: pytest.MonkeyPatch

@@ -96,24 +96,24 @@ def test_blocks_are_those_that_were_gathered() -> None:
 # --- the fit -------------------------------------------------------------------------------------
 
 
-def test_a_judged_measurement_changes_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = SUITE.find()
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_a_judged_measurement_changes_no_prediction(
+    report: Report, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """Nor does any one where nothing is fitted."""
     wrong = tuple(
         setting if is_fitted(setting) else replace(setting, seconds=7 * setting.seconds)
-        for setting in settings()
+        for setting in settings()[::every]
     )
     monkeypatch.setattr(suite, "settings", lambda: wrong)
-    after = SUITE.find()
+    before, after = report.findings, SUITE.find()
+    known = [(p.predicted, p.unfitted) for p in before.points[::every]]
     assert before.factors == after.factors
-    assert [p.predicted for p in before.points] == [p.predicted for p in after.points]
-    assert before.points != after.points
-
-
-def test_what_is_not_fitted_knows_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = tuple(replace(setting, seconds=3 * setting.seconds) for setting in settings())
-    before = [point.unfitted for point in SUITE.find().points]
-    monkeypatch.setattr(suite, "settings", lambda: wrong)
-    assert [point.unfitted for point in SUITE.find().points] == before
+    assert [(p.predicted, p.unfitted) for p in after.points] == known
+    assert before.points[::every] != after.points
+    longer = tuple(replace(setting, seconds=3 * setting.seconds) for setting in settings()[::90])
+    monkeypatch.setattr(suite, "settings", lambda: longer)
+    assert [p.unfitted for p in SUITE.find().points] == [p.unfitted for p in before.points[::90]]
 
 
 def test_the_fit_finds_the_host_that_made_the_times() -> None:

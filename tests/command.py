@@ -1,0 +1,39 @@
+"""`gcsim` without a process of its own: a test that asks nothing of the process saves its start."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcsim.cli.app import _main
+
+Finished = subprocess.CompletedProcess[str]
+
+
+def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
+    """What `gcsim ARGUMENTS` leaves behind in `folder`; the user's modules are read afresh."""
+    given = [str(argument) for argument in arguments]
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    loaded = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        patch.setattr("tempfile.tempdir", None)  # so that TMPDIR counts
+        patch.setattr(sys, "dont_write_bytecode", True)  # a change within a second must be seen
+        for name in ("GCSIM_DEBUG", "COLUMNS"):
+            patch.delenv(name, raising=False)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        code = _main(given)
+    for name in set(sys.modules) - loaded:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(folder):
+            del sys.modules[name]
+    out, err = (stream.buffer.getvalue().decode() for stream in streams)  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(given, code, out, err)
