@@ -35,5 +35,5 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
         file = getattr(sys.modules[name], "__file__", None)
         if file and Path(file).is_relative_to(folder):
             del sys.modules[name]
-    out, err = (stream.buffer.getvalue().decode() for stream in streams)  # type: ignore[attr-defined]
+    out, err = (stream.buffer.getvalue().decode() for stream in streams)
     return subprocess.CompletedProcess(given, code, out, err)
