@@ -1,4 +1,4 @@
-"""The main job as a newcomer runs it, whole: AlexNet, twelve compressors, six cluster sizes; and
+"""The main job as a newcomer runs it, whole: AlexNet, ten compressors, six cluster sizes; and
 every compressor on a small model."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rows_of(results: dict[str, Any], compressor: str) -> list[dict[str, Any]]:
 
 
 def test_every_compressor_at_every_size(results: dict[str, Any]) -> None:
-    assert len({row["compressor"] for row in results["rows"]}) == 12
+    assert len({row["compressor"] for row in results["rows"]}) == 10
     for compressor in {row["compressor"] for row in results["rows"]}:
         assert [r["workers"] for r in rows_of(results, compressor)] == [2, 4, 8, 16, 32, 64]
 
@@ -53,10 +53,8 @@ def test_payloads_are_those_of_the_specification(results: dict[str, Any]) -> Non
 
     assert sent("none") == 4 * n
     assert sent("fp16") == 2 * n
-    assert sent("randomk") == pytest.approx(4 * 0.01 * n, rel=1e-4)
     assert sent("topk") == pytest.approx(8 * 0.01 * n, rel=1e-3)  # values and 32-bit indices
     assert sent("qsgd") == pytest.approx(n * (4 + 32 / 512) / 8, rel=1e-4)
-    assert sent("terngrad") == pytest.approx(n * 1.6 / 8, rel=1e-3)
     assert sent("ef_block_sgdm") == pytest.approx(n / 8, rel=1e-3)
     # one dense float16 step in a hundred, the others 1 % of the values in float16
     assert sent("gradient_sampling_bayes") == pytest.approx(2 * n * (0.01 + 0.99 * 0.01), rel=0.01)
@@ -67,12 +65,14 @@ def test_the_network_learned_before_gradients_were_taken(results: dict[str, Any]
     assert sum(losses[-5:]) / 5 < 0.6 * losses[0]
 
 
-def test_dense_at_32_nodes_is_the_ring_by_hand(results: dict[str, Any]) -> None:
-    # 2 * 63/64 * 244.4 MB at 0.9415 * 10 Gbit/s, copies to and from the host at 12.15 GB/s
-    ring = 2 * 63 / 64 * 244_403_360 / (0.9415 * 1.25e9)
-    copies = 2 * 244_403_360 / 12.15e9
+def test_dense_at_32_nodes_by_hand(results: dict[str, Any]) -> None:
+    # 63/64 of 244.4 MB go round twice at 0.9415 * 10 Gbit/s, after a copy to the host at 12.15 GB/s
+    # and before one back: that long without a host's work, and with all of it one after the other
+    moved = 63 / 64 * 244_403_360
+    ring = 2 * moved / (0.9415 * 1.25e9) + 2 * 244_403_360 / 12.15e9
+    receptions, copies, sums = 2 * moved * 1e-9, 2 * 244_403_360 * 0.1e-9, moved / 7.5e9
     row = rows_of(results, "none")[-1]
-    assert row["communication_s"] == pytest.approx(ring + copies, rel=0.02)
+    assert ring < row["communication_s"] < ring + receptions + copies + sums
     assert row["iteration_s"] > row["communication_s"]
 
 
