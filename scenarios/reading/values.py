@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model, 
 from pydantic_core import CoreSchema
 
 from gcsim import units
-from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit
+from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit, broken_ranges
 from gcsim.scenarios.reading.checking import Section, refuse
 from gcsim.scenarios.reading.types import asking, exact_number, index, number, quantity
 
@@ -62,7 +62,9 @@ class Spelled(Section):
             if field.default is MISSING and field.default_factory is MISSING
         }
         if needed <= self.read:
-            asking(self.value, self.spells)
+            asking(lambda: self.value(self.spells))
+        for problem in broken_ranges(self, self.spells):
+            raise refuse(problem.message, problem.hint)
         return self
 
     def value(self, kind: type[Kind], over: Kind | None = None) -> Kind:
@@ -187,7 +189,7 @@ def _noted(base: Any, notes: tuple[Any, ...]) -> Any:  # noqa: PLR0911 (a case e
 
 def _keeping(rule: Rule) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        asking(rule.check, tuple(map(_plain, value)))
+        asking(lambda: rule.check(tuple(map(_plain, value))))
         return value
 
     return check
