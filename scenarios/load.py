@@ -115,7 +115,7 @@ def _buckets(file: ScenarioFile) -> DdpBuckets:
     """Limits of a byte close a bucket behind each tensor."""
     if file.training.overlap == "by_tensor":
         return DdpBuckets(first=1, cap=1)
-    return DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket)
+    return file.ddp.value(DdpBuckets)
 
 
 def _find(wanted: str) -> tuple[Path, str]:

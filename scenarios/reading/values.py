@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -26,7 +27,7 @@ from typing import (
 )
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from gcsim import units
@@ -40,7 +41,6 @@ Kind = TypeVar("Kind")
 class Spelled(Section):
     """A section whose keys are the fields of a dataclass, and some more."""
 
-    model_config = ConfigDict(populate_by_name=True)
     spells: ClassVar[type]
     read: ClassVar[frozenset[str]]
     """The fields that are read as their hints say."""
@@ -263,7 +263,7 @@ def _text(  # noqa: PLR0911 (a case each)
         return [_text(each, parts[0], brief) for each in value]
     if isinstance(value, Fraction):
         return number_text(value) if brief else plain_number(value)
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def plain_number(value: Fraction) -> int | float | str:
