@@ -12,22 +12,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
-from gcsim.errors import InternalError
 from gcsim.scenarios.links.rate_trace import TraceSection
-from gcsim.scenarios.reading.checking import (
-    NAMED,
-    SPELLED_OUT,
-    Section,
-    by_shape,
-    refuse,
-)
+from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_shape, refuse
 from gcsim.scenarios.reading.types import Bandwidth, Duration, Share
 from gcsim.scenarios.reading.values import As, Spelled, section_of
 from gcsim.simulator.network.links import RANGED, Jitter, Link, Uplink
 
 TABLES = {"up", "loss", "transports"}
 """Keys of a link whose own keys are inherited one by one."""
-
 
 _FALLBACK = "write it, or `like:` with a link of the catalogue"
 
@@ -58,13 +50,6 @@ def _one_rate(section: Spelled) -> None:
         )
 
 
-def _given(value: Fraction | None) -> Fraction:
-    """What a check saw to."""
-    if value is None:
-        raise InternalError("a link without bandwidth or latency passed its check")
-    return value
-
-
 _UPLINK = As(
     Uplink, rule=_one_rate, bandwidth=(Bandwidth | None, None), trace=(TraceSection | None, None)
 )
@@ -73,7 +58,7 @@ _UPLINK = As(
 def _uplink(section: Spelled) -> Uplink:
     """As the simulator has it."""
     rates = None if section.trace is None else section.trace.rates
-    bandwidth = _given(section.bandwidth) if rates is None else rates.long_run
+    bandwidth = section.bandwidth if rates is None else rates.long_run
     return section.value(Uplink, Uplink(bandwidth=bandwidth, latency=section.latency, trace=rates))
 
 
@@ -121,8 +106,8 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
         usual = Link(
             name=name,
-            bandwidth=_given(self.bandwidth) if rates is None else rates.long_run,
-            latency=_given(self.latency),
+            bandwidth=self.bandwidth if rates is None else rates.long_run,
+            latency=self.latency,
             efficiency=self.efficiency,
             jitter=tuple(entry.value(Jitter) for entry in jitter),
             trace=rates,

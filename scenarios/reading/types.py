@@ -85,7 +85,8 @@ def quantity(
         not_a_list(text)
         value: Fraction | int = asking(lambda: read(text))
         if positive and value == 0:
-            raise refuse(f"{text} is zero; it must be {_MORE.get(dimension, 'more')}")
+            least = "at least 1 B" if dimension == "size" else "more"
+            raise refuse(f"{text} is zero; it must be {least}")
         return value
 
     schema = {"type": "string", "examples": [units.EXAMPLES[dimension]]}
@@ -142,4 +143,3 @@ Factor = Annotated[Fraction, *number(Limits(above=0, most=1_000_000))]
 """How many times as long, or as much, something takes."""
 TWO = Field(min_length=2, max_length=2)
 """Of a range: its smallest and its largest value."""
-_MORE: dict[units.Dimension, str] = {"size": "at least 1 B"}

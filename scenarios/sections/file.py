@@ -13,14 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.errors import did_you_mean
-from gcsim.scenarios.reading.checking import (
-    NAMED,
-    SPELLED_OUT,
-    TABLED,
-    Section,
-    by_shape,
-    refuse,
-)
+from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, refuse
 from gcsim.scenarios.reading.types import Count, PositiveDuration
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.scenario import DdpBuckets
