@@ -164,7 +164,9 @@ def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
         return Annotated[_many(parts[0]), AfterValidator(_once)]
     if origin is Mapping:
         by_key = types.GenericAlias(dict, tuple(map(_readable, parts)))
-        return Annotated[by_key, AfterValidator(_by_number)]
+        return Annotated[
+            by_key, AfterValidator(lambda table: {int(key): table[key] for key in table})
+        ]
     return hint
 
 
@@ -210,10 +212,6 @@ def _once(entries: list[Any]) -> frozenset[Any]:
         if entries.count(entry) > 1:
             raise refuse(f"{entry!r} stands there {entries.count(entry)} times", "name it once")
     return frozenset(entries)
-
-
-def _by_number(entries: dict[str, Any]) -> dict[int, Any]:
-    return {int(key): value for key, value in entries.items()}
 
 
 # --- from values to text -------------------------------------------------------------------------
