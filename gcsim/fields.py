@@ -119,14 +119,24 @@ class Setting:
 
 
 def _broken(value: Any) -> Iterator[Problem]:
-    limited, ranged, rules = _figures(type(value))  # type: ignore[arg-type]  # it is hashable
+    limited, _, rules = _figures(type(value))  # type: ignore[arg-type]  # it is hashable
     for name, limits in limited:
         figure = getattr(value, name)
         if figure is not None and not limits.hold(figure):
             shown = f"{float(figure):g}" if isinstance(figure, Fraction) else figure
             yield Problem(message=f"{name} = {shown}", hint=f"must be {limits}")
-    for name, ends in ranged:
-        figure, bounds = getattr(value, name), getattr(value, f"{name}_range")
+    yield from broken_ranges(value, type(value))
+    for name, rule in rules:
+        try:
+            rule.check(getattr(value, name))
+        except InputError as error:
+            yield from error.problems
+
+
+def broken_ranges(value: Any, kind: type) -> Iterator[Problem]:
+    """What is wrong with the ranges of a value that has fields of the dataclass `kind`."""
+    for name, ends in _figures(kind)[1]:
+        figure, bounds = getattr(value, name, None), getattr(value, f"{name}_range", None)
         if bounds is None:
             continue
         if figure is None:
@@ -140,11 +150,6 @@ def _broken(value: Any) -> Iterator[Problem]:
             )
         elif ends is not None and not ends.hold(bounds[0]):
             yield Problem(message=f"{name}_range begins at {bounds[0]}", hint=f"must be {ends}")
-    for name, rule in rules:
-        try:
-            rule.check(getattr(value, name))
-        except InputError as error:
-            yield from error.problems
 
 
 @functools.cache

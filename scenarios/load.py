@@ -22,7 +22,7 @@ from gcsim.scenarios.reading.checking import check
 from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
-from gcsim.scenarios.sections.build import build_cluster
+from gcsim.scenarios.sections.cluster import build_cluster
 from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.link import read_traces
 from gcsim.scenarios.sections.model_table import untrainable
@@ -115,7 +115,7 @@ def _buckets(file: ScenarioFile) -> DdpBuckets:
     """Limits of a byte close a bucket behind each tensor."""
     if file.training.overlap == "by_tensor":
         return DdpBuckets(first=1, cap=1)
-    return DdpBuckets(first=file.ddp.first_bucket, cap=file.ddp.bucket)
+    return file.ddp.value(DdpBuckets)
 
 
 def _find(wanted: str) -> tuple[Path, str]:

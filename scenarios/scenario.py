@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
+from gcsim.fields import Bytes, Key
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 from gcsim.traces.models.entry import ModelEntry
@@ -61,10 +63,10 @@ class CompressorChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpBuckets:
-    """PyTorch DDP's bucket limits, in bytes."""
+    """PyTorch DDP's bucket limits."""
 
-    first: int
-    cap: int
+    first: Annotated[Bytes, Key("first_bucket")] = 1 << 20
+    cap: Annotated[Bytes, Key("bucket")] = 25 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

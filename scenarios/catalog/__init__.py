@@ -21,9 +21,10 @@ from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device
 from gcsim.scenarios.links.fields import LinkFields, over
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.links.transports import ReachedSection
+from gcsim.scenarios.links.transports import REACHED, reached
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file
+from gcsim.scenarios.reading.values import Spelled
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
@@ -46,7 +47,7 @@ _Text = Annotated[str, Field(min_length=1)]
 class _LinkEntry(LinkFields):
     estimate: bool
     source: _Text
-    transports: dict[TransportName, ReachedSection] | None = None
+    transports: dict[TransportName, Annotated[Spelled, REACHED]] | None = None
 
 
 class _LinkTable(Section):
@@ -151,7 +152,9 @@ def read_links(path: Path, transport: TransportName | None = None) -> dict[str, 
     for name, entry in table.links.items():
         shipped = entry.link(name=name, source=entry.source, estimate=entry.estimate)
         own = (entry.transports or {}).get(transport) if transport else None
-        found[name] = shipped if own is None or transport is None else own.on(shipped, transport)
+        found[name] = (
+            shipped if own is None or transport is None else reached(own, shipped, transport)
+        )
     return found
 
 

@@ -13,7 +13,8 @@ from gcsim.errors import Problem
 from gcsim.scenarios.checks.ineffective_processors import idle_processors, said
 from gcsim.scenarios.reading.checking import dotted
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.sections.file import DdpSection, ScenarioFile
+from gcsim.scenarios.scenario import DdpBuckets
+from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.training import Training
@@ -89,7 +90,7 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _buckets(document: Document, file: ScenarioFile) -> Iterator[Problem]:
-    if file.training.overlap == "by_tensor" and file.ddp != DdpSection():
+    if file.training.overlap == "by_tensor" and file.ddp.value(DdpBuckets) != DdpBuckets():
         why = ": training.overlap is by_tensor, so that every tensor is a bucket"
         yield said(document, ("ddp",), why, "leave one of the two out")
 

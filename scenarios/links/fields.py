@@ -12,22 +12,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
-from gcsim.scenarios.links.parts import FALLBACK, UPLINK, check_rate, given, uplink
 from gcsim.scenarios.links.rate_trace import TraceSection
-from gcsim.scenarios.reading.checking import (
-    NAMED,
-    SPELLED_OUT,
-    Section,
-    by_shape,
-    check_range,
-    refuse,
-)
+from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_shape, refuse
 from gcsim.scenarios.reading.types import Bandwidth, Duration, Share
 from gcsim.scenarios.reading.values import As, Spelled, section_of
-from gcsim.simulator.network.links import RANGED, Jitter, Link
+from gcsim.simulator.network.links import RANGED, Jitter, Link, Uplink
 
 TABLES = {"up", "loss", "transports"}
 """Keys of a link whose own keys are inherited one by one."""
+
+_FALLBACK = "write it, or `like:` with a link of the catalogue"
 
 
 def _jitter_shape(value: Any) -> Any:
@@ -39,6 +33,33 @@ def _jitter_shape(value: Any) -> Any:
             "write it like {distribution: exponential, mean: 100 us}, or a list of such",
         )
     return value
+
+
+def _one_rate(section: Spelled) -> None:
+    """Raise pydantic's error unless a section says its rate, and says it once."""
+    if section.trace is None:
+        if section.bandwidth is None:
+            raise refuse("key 'bandwidth' is missing", _FALLBACK)
+        return
+    idle = sorted(section.model_fields_set & {"bandwidth", "efficiency", "efficiency_range"})
+    if idle:
+        names = " and ".join(f"`{name}`" for name in idle)
+        raise refuse(
+            f"{names} would have no effect beside `trace`, which is the goodput over time",
+            "remove one of them",
+        )
+
+
+_UPLINK = As(
+    Uplink, rule=_one_rate, bandwidth=(Bandwidth | None, None), trace=(TraceSection | None, None)
+)
+
+
+def _uplink(section: Spelled) -> Uplink:
+    """As the simulator has it."""
+    rates = None if section.trace is None else section.trace.rates
+    bandwidth = section.bandwidth if rates is None else rates.long_run
+    return section.value(Uplink, Uplink(bandwidth=bandwidth, latency=section.latency, trace=rates))
 
 
 _JITTER = As(Jitter)
@@ -57,7 +78,7 @@ _STATED = section_of(
         [],
     ),
     trace=(TraceSection | None, None),
-    up=(Annotated[Spelled, UPLINK] | None, None),
+    up=(Annotated[Spelled, _UPLINK] | None, None),
     name=None,
     source=(str | None, None),
     estimate=(bool | None, None),
@@ -69,16 +90,14 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
 
     @model_validator(mode="after")
     def _consistent(self) -> LinkFields:
-        check_rate(self, self.bandwidth, self.trace)
+        _one_rate(self)
         if self.latency is None:
-            raise refuse("key 'latency' is missing", FALLBACK)
+            raise refuse("key 'latency' is missing", _FALLBACK)
         if self.shared and self.up is not None:
             raise refuse(
                 "`up` beside `shared: true`: one half-duplex medium has no two directions",
                 "remove one of them",
             )
-        for figure in RANGED:
-            check_range(figure, getattr(self, figure), getattr(self, f"{figure}_range"))
         return self
 
     def link(self, *, name: str, source: str, estimate: bool) -> Link:
@@ -87,12 +106,12 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
         usual = Link(
             name=name,
-            bandwidth=given(self.bandwidth) if rates is None else rates.long_run,
-            latency=given(self.latency),
+            bandwidth=self.bandwidth if rates is None else rates.long_run,
+            latency=self.latency,
             efficiency=self.efficiency,
             jitter=tuple(entry.value(Jitter) for entry in jitter),
             trace=rates,
-            up=None if self.up is None else uplink(self.up),
+            up=None if self.up is None else _uplink(self.up),
             source=source,
             estimate=estimate,
         )

@@ -27,7 +27,7 @@ from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
 from gcsim.scenarios.reading.checking import Section, dotted, refuse
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.reading.types import Duration, PositiveDuration
+from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
 
 _AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rate for ever)"
@@ -38,10 +38,7 @@ def _point(value: Any) -> Point:
         raise refuse(
             f"{value!s:.40} is not an instant and a rate", "write it like [1 s, 20 Mbit/s]"
         )
-    try:
-        return units.parse(value[0], "time"), units.parse(value[1], "bandwidth")
-    except InputError as error:
-        raise refuse(error.problems[0].message, error.problems[0].hint) from error
+    return asking(lambda: (units.parse(value[0], "time"), units.parse(value[1], "bandwidth")))
 
 
 _PointEntry = Annotated[
@@ -73,10 +70,8 @@ class TraceSection(Section):
         if self.after is None:
             raise refuse("what follows the end of the trace is not said", _AFTER)
         if self.points is not None:
-            try:
-                self._rates = self._made(self.points, lambda number: (f"point {number}", ""))
-            except InputError as error:
-                raise refuse(error.problems[0].message, error.problems[0].hint) from error
+            points = self.points
+            self._rates = asking(lambda: self._made(points, lambda n: (f"point {n}", "")))
         return self
 
     @property

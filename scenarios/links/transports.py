@@ -14,47 +14,37 @@ A figure that stands there comes with its own range, or with none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fractions import Fraction
+from dataclasses import fields
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from gcsim.scenarios.reading.checking import Section, check_range
-from gcsim.scenarios.reading.types import TWO, Duration, Factor, Share
+from gcsim.scenarios.reading.types import Duration, Share
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link
 
-
-class ReachedSection(Section):
-    """The figures of one transport that differ, and where they come from."""
-
-    latency: Duration | None = None
-    latency_range: Annotated[list[Duration], TWO] | None = None
-    efficiency: Share | None = None
-    efficiency_range: Annotated[list[Factor], TWO] | None = None
-    overhead: Duration | None = None
-    overhead_range: Annotated[list[Duration], TWO] | None = None
-    source: Annotated[str, Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _within(self) -> ReachedSection:
-        for figure in RANGED:
-            check_range(figure, getattr(self, figure), getattr(self, f"{figure}_range"))
-        return self
-
-    def on(self, link: Link, transport: TransportName) -> Link:
-        """The link as this transport finds it."""
-        figures: dict[str, Any] = {}
-        for figure in RANGED:
-            stated: Fraction | None = getattr(self, figure)
-            if stated is not None:
-                bounds: list[Fraction] | None = getattr(self, f"{figure}_range")
-                figures[figure] = stated
-                figures[f"{figure}_range"] = None if bounds is None else (bounds[0], bounds[1])
-        source = f"{transport}: {self.source} Others: {link.source}"
-        return link.exactly(**figures, source=source)
+_RANGES = {f"{figure}_range" for figure in RANGED}
+_NO_FIGURES: dict[str, Any] = {
+    field.name: None for field in fields(Link) if field.name not in {*RANGED, *_RANGES}
+}
+REACHED = As(
+    Link,
+    title="ReachedSection",
+    **_NO_FIGURES
+    | {
+        "latency": (Duration | None, None),
+        "efficiency": (Share | None, None),
+        "overhead": (Duration | None, None),
+        "source": (Annotated[str, Field(min_length=1)], ...),
+    },
+)
 
 
-Reached = Mapping[TransportName, ReachedSection]
-"""By transport."""
+def reached(section: Spelled, link: Link, transport: TransportName) -> Link:
+    """The link as this transport finds it."""
+    figures = {
+        name: getattr(section, name) for name in RANGED if getattr(section, name) is not None
+    }
+    source = f"{transport}: {section.source} Others: {link.source}"
+    return section.value(Link, link.exactly(**figures, source=source))

@@ -92,7 +92,13 @@ def known_keys(model: type[BaseModel], way: Sequence[str | int]) -> list[str]:
         # A list index or the key of a table leads into what the annotation holds already.
         if annotations:
             sections = [found for annotation in annotations for found in _sections(annotation)]
-    return sorted({name for section in sections for name in section.model_fields})
+    return sorted(
+        {
+            field.alias or name
+            for section in sections
+            for name, field in section.model_fields.items()
+        }
+    )
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:

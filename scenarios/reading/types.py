@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
@@ -54,10 +54,13 @@ def without_per_cent(value: Any, *, share: bool = False) -> str:
     return f"write {float(number / 100):.12g} for {float(number):.12g} %"
 
 
-def asking(parse: Callable[[Any], Any], value: Any) -> Any:
-    """What `parse` makes of a value; its `InputError` as pydantic's."""
+Found = TypeVar("Found")
+
+
+def asking(question: Callable[[], Found]) -> Found:
+    """What it answers; its `InputError` as pydantic's."""
     try:
-        return parse(value)
+        return question()
     except InputError as error:
         raise refuse(error.problems[0].message, error.problems[0].hint) from error
 
@@ -66,7 +69,7 @@ def in_catalogue(look_up: Callable[[str], object]) -> AfterValidator:
     """Of names that `look_up` must not refuse."""
 
     def known(name: str) -> str:
-        asking(look_up, name)
+        asking(lambda: look_up(name))
         return name
 
     return AfterValidator(known)
@@ -80,9 +83,10 @@ def quantity(
 
     def parse(text: Any) -> Fraction | int:
         not_a_list(text)
-        value: Fraction | int = asking(read, text)
+        value: Fraction | int = asking(lambda: read(text))
         if positive and value == 0:
-            raise refuse(f"{text} is zero; it must be {_MORE.get(dimension, 'more')}")
+            least = "at least 1 B" if dimension == "size" else "more"
+            raise refuse(f"{text} is zero; it must be {least}")
         return value
 
     schema = {"type": "string", "examples": [units.EXAMPLES[dimension]]}
@@ -139,4 +143,3 @@ Factor = Annotated[Fraction, *number(Limits(above=0, most=1_000_000))]
 """How many times as long, or as much, something takes."""
 TWO = Field(min_length=2, max_length=2)
 """Of a range: its smallest and its largest value."""
-_MORE: dict[units.Dimension, str] = {"size": "at least 1 B"}

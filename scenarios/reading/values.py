@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -26,11 +27,11 @@ from typing import (
 )
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from gcsim import units
-from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit
+from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit, broken_ranges
 from gcsim.scenarios.reading.checking import Section, refuse
 from gcsim.scenarios.reading.types import asking, exact_number, index, number, quantity
 
@@ -40,7 +41,6 @@ Kind = TypeVar("Kind")
 class Spelled(Section):
     """A section whose keys are the fields of a dataclass, and some more."""
 
-    model_config = ConfigDict(populate_by_name=True)
     spells: ClassVar[type]
     read: ClassVar[frozenset[str]]
     """The fields that are read as their hints say."""
@@ -62,7 +62,9 @@ class Spelled(Section):
             if field.default is MISSING and field.default_factory is MISSING
         }
         if needed <= self.read:
-            asking(self.value, self.spells)
+            asking(lambda: self.value(self.spells))
+        for problem in broken_ranges(self, self.spells):
+            raise refuse(problem.message, problem.hint)
         return self
 
     def value(self, kind: type[Kind], over: Kind | None = None) -> Kind:
@@ -162,7 +164,9 @@ def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
         return Annotated[_many(parts[0]), AfterValidator(_once)]
     if origin is Mapping:
         by_key = types.GenericAlias(dict, tuple(map(_readable, parts)))
-        return Annotated[by_key, AfterValidator(_by_number)]
+        return Annotated[
+            by_key, AfterValidator(lambda table: {int(key): table[key] for key in table})
+        ]
     return hint
 
 
@@ -187,7 +191,7 @@ def _noted(base: Any, notes: tuple[Any, ...]) -> Any:  # noqa: PLR0911 (a case e
 
 def _keeping(rule: Rule) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        asking(rule.check, tuple(map(_plain, value)))
+        asking(lambda: rule.check(tuple(map(_plain, value))))
         return value
 
     return check
@@ -208,10 +212,6 @@ def _once(entries: list[Any]) -> frozenset[Any]:
         if entries.count(entry) > 1:
             raise refuse(f"{entry!r} stands there {entries.count(entry)} times", "name it once")
     return frozenset(entries)
-
-
-def _by_number(entries: dict[str, Any]) -> dict[int, Any]:
-    return {int(key): value for key, value in entries.items()}
 
 
 # --- from values to text -------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def _text(  # noqa: PLR0911 (a case each)
         return [_text(each, parts[0], brief) for each in value]
     if isinstance(value, Fraction):
         return number_text(value) if brief else plain_number(value)
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def plain_number(value: Fraction) -> int | float | str:

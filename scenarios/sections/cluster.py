@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
@@ -17,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.checking import (
     NAMED,
@@ -27,18 +27,20 @@ from gcsim.scenarios.reading.checking import (
     not_a_list,
     refuse,
 )
-from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, in_catalogue
+from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.scenarios.sections.link import LinkSection
+from gcsim.scenarios.sections.link import LinkSection, build_link
 from gcsim.scenarios.sections.named_files import device_in
-from gcsim.scenarios.sections.transports import NONE
-from gcsim.simulator.cluster import Collectives, Racks
+from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, with_few_cores
+from gcsim.simulator.cluster import Cluster, Collectives, Racks
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host
+from gcsim.simulator.host import MANY, PRICES, Host
 from gcsim.simulator.sums import Sums
 
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
+_NEAR = (Fraction(3, 4), Fraction(4, 3))
+"""By how much NCCL's tuner is taken to be off between a ring and a tree: assumed."""
 
 
 AnyLink = Annotated[
@@ -60,10 +62,7 @@ class DeviceSection(Section):
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         file = info.data.get("file")
-        try:
-            catalog.device(name) if file is None else device_in(file, name)
-        except InputError as error:
-            raise refuse(error.problems[0].message, error.problems[0].hint) from error
+        asking(lambda: catalog.device(name) if file is None else device_in(file, name))
         return name
 
     @model_validator(mode="after")
@@ -180,3 +179,61 @@ class ClusterSection(Section):
     def sizes(self) -> tuple[int, ...]:
         """Numbers of nodes, ascending."""
         return tuple(self.nodes) if isinstance(self.nodes, list) else (self.nodes,)
+
+
+# --- the simulator's own value --------------------------------------------------------------------
+
+
+def build_cluster(section: ClusterSection) -> Cluster:
+    """The cluster at its largest."""
+    largest = section.sizes[-1]
+    racks = section.racks
+    device = section.device
+    collectives = _collectives(section.collectives)
+    transport = collectives.transport
+    sums, host = _prices(section, collectives)
+    return Cluster(
+        nodes=largest,
+        devices_per_node=section.devices_per_node,
+        device=catalog.device(device) if isinstance(device, str) else device.device,
+        network=build_link(section.network, transport),
+        intra_node=build_link(section.intra_node, transport),
+        collectives=collectives,
+        cards={int(node): build_link(card, transport) for node, card in section.cards.items()},
+        racks=None
+        if racks is None
+        else Racks(nodes=racks.nodes, uplink=build_link(racks.uplink, transport)),
+        shared_bus=section.shared_bus,
+        host=host,
+        sums=sums,
+    )
+
+
+def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
+    """Of additions and calls: stated, or those of the transport."""
+    sums, host = defaults(collectives)
+    if section.sums is not None:
+        sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)
+    if isinstance(section.host, str):
+        host = None
+    elif section.host is not None:
+        host = section.host.value(Host)
+        if host.cores < MANY and not {*PRICES} & section.host.model_fields_set:
+            host = with_few_cores(collectives.transport, host)
+    return sums, host
+
+
+def _collectives(section: Spelled) -> Collectives:
+    network, servers = section.server_network, section.servers
+    tuned = (section.transport, section.all_reduce) == ("nccl", "auto")
+    tuned |= section.all_reduce == "nccl"
+    grouped, grouped_range = GROUPED.get(section.transport, (Fraction(1), None))
+    usual = Collectives(
+        servers=None if servers is None else servers.number,
+        server_hosts="dedicated" if servers is not None and servers.dedicated else "nodes",
+        server_network=None if network is None else build_link(network, section.transport),
+        ring_over_tree_range=_NEAR if tuned else None,
+        grouped=grouped,
+        grouped_range=grouped_range,
+    )
+    return section.value(Collectives, usual)

@@ -13,19 +13,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.errors import did_you_mean
-from gcsim.scenarios.reading.checking import (
-    NAMED,
-    SPELLED_OUT,
-    TABLED,
-    Section,
-    by_shape,
-    refuse,
-)
-from gcsim.scenarios.reading.types import Count, PositiveDuration, Size
-from gcsim.scenarios.reading.values import Spelled
+from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, refuse
+from gcsim.scenarios.reading.types import Count, PositiveDuration
+from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.scenarios.sections.training import TRAINING
 
+_DDP = As(DdpBuckets)
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
@@ -142,13 +137,6 @@ class Gradients(Section):
         return self
 
 
-class DdpSection(Section):
-    """PyTorch DDP's bucket limits."""
-
-    first_bucket: Size = 1 << 20
-    bucket: Size = 25 << 20
-
-
 class ComputeSection(Section):
     """The user's own measurement of one iteration on one device."""
 
@@ -201,7 +189,7 @@ class ScenarioFile(Section):
     gradients: Gradients = Gradients()
     cluster: ClusterSection
     training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
-    ddp: DdpSection = DdpSection()
+    ddp: Annotated[Spelled, _DDP] = Field(default_factory=_DDP.section)
     compute: ComputeSection | None = None
     compressors: Annotated[
         list[

@@ -31,13 +31,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.fields import TABLES, LinkFields, over
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.reading.checking import refuse
+from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.sections.link_text import link_facts, plain_link
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link
@@ -47,18 +46,10 @@ __all__ = ["LinkSection", "build_link", "changed_link", "link_facts", "plain_lin
 _NO_FIGURES = {"like", "name", "source", "estimate"}
 
 
-def _known(name: str) -> str:
-    try:
-        catalog.link(name)
-    except InputError as error:
-        raise refuse(error.problems[0].message, error.problems[0].hint) from error
-    return name
-
-
 class LinkSection(LinkFields):
     """A link, in full or as changes to one of the catalogue."""
 
-    like: Annotated[str, AfterValidator(_known)] | None = None
+    like: Annotated[str, in_catalogue(catalog.link)] | None = None
     name: Annotated[str, Field(min_length=1)] | None = None
 
     _stated: dict[str, Any] = PrivateAttr(default_factory=dict)

@@ -47,10 +47,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     entries["cluster"] = _cluster(scenario)
     entries["training"] = _training(scenario.training)
     if scenario.training.overlap != "by_tensor":
-        entries["ddp"] = {
-            "first_bucket": units.exact(scenario.buckets.first, "size"),
-            "bucket": units.exact(scenario.buckets.cap, "size"),
-        }
+        entries["ddp"] = text_of(scenario.buckets)
     if scenario.compute:
         entries["compute"] = _compute(scenario.compute)
     entries["compressors"] = [
@@ -85,28 +82,12 @@ def _model(model: ModelEntry) -> str | dict[str, Any]:
 
 
 def _gradients(scenario: Scenario) -> dict[str, Any]:
-    gradients = scenario.gradients
-    if isinstance(gradients, RecordedGradients):
-        workers = {} if gradients.workers is None else {"workers": gradients.workers}
-        return {"source": "recorded", "trace": str(gradients.trace), **workers}
-    if isinstance(gradients, SyntheticGradients):
-        fit = {} if gradients.fit is None else {"fit": str(gradients.fit)}
-        return {
-            "source": "synthetic",
-            **fit,
-            "workers": gradients.workers,
-            "iterations": gradients.iterations,
-        }
-    return {
-        "source": "live",
-        "task": scenario.model.task,
-        "workers": gradients.workers,
-        "warmup_steps": gradients.warmup_steps,
-        "iterations": gradients.iterations,
-        "learning_rate": gradients.learning_rate,
-        "momentum": gradients.momentum,
-        "device": gradients.device,
-    }
+    stated = text_of(scenario.gradients)
+    if isinstance(scenario.gradients, RecordedGradients):
+        return {"source": "recorded", **stated}
+    if isinstance(scenario.gradients, SyntheticGradients):
+        return {"source": "synthetic", **stated}
+    return {"source": "live", "task": scenario.model.task, **stated}
 
 
 def _cluster(scenario: Scenario) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 `catalog/transports.yaml` has an entry for each transport that works on the host, by its name, and
 another for an older generation (`gloo_pytorch1`), which says only what differs, or for hosts of few
-cores (`gloo_few_cores`). A scenario gets the
-entry of its own transport; what it states itself under `cluster.sums` and `cluster.host` comes
-first. `none` stands for no price at all.
+cores (`gloo_few_cores`). A scenario gets the entry of its own transport; what it states itself
+under `cluster.sums` and `cluster.host` comes first. `none` stands for no price at all.
 """
 
 from __future__ import annotations
@@ -30,9 +29,6 @@ from gcsim.simulator.sums import Sums
 FILE = Path(__file__).parent.parent / "catalog" / "transports.yaml"
 NONE = "none"
 
-_Text = Annotated[str, Field(min_length=1)]
-
-
 GROUPED: Mapping[str, tuple[Fraction, tuple[Fraction, Fraction]]] = MappingProxyType(
     {"nccl": (Fraction(4, 5), (Fraction(11, 20), Fraction(1)))}
 )
@@ -47,7 +43,7 @@ Highest: no loss."""
 class _Entry(Section):
     like: str | None = None
     sums: Annotated[Spelled, As(Sums)]
-    sums_source: _Text
+    sums_source: Annotated[str, Field(min_length=1)]
     host: Annotated[Spelled, As(Host)] | None = None
     host_source: str = ""
 

@@ -22,16 +22,7 @@ from typing import Annotated, Any
 
 from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
-from gcsim.fields import (
-    SHOWN,
-    BytesPerSecond,
-    Factor,
-    Part,
-    RangeOf,
-    Rule,
-    Seconds,
-    Setting,
-)
+from gcsim.fields import SHOWN, BytesPerSecond, Factor, Part, RangeOf, Rule, Seconds, Setting
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.network.impairments import Jitter, Loss, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace, slower

@@ -18,11 +18,7 @@ from gcsim.scenarios.links.csv_table import MOST_POINTS
 from gcsim.scenarios.reading.document import read, write
 from gcsim.scenarios.reading.types import exact_number
 from gcsim.scenarios.reading.values import number_text
-from gcsim.scenarios.sections.link import (
-    LinkSection,
-    link_facts,
-    plain_link,
-)
+from gcsim.scenarios.sections.link import LinkSection, link_facts, plain_link
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import built, csv, link, load

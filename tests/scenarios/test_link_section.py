@@ -12,9 +12,7 @@ import pytest
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.values import section_of
-from gcsim.scenarios.sections.link import (
-    LinkSection,
-)
+from gcsim.scenarios.sections.link import LinkSection
 from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.scenarios.link_files import link, load, problem, problems
