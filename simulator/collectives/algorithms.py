@@ -29,7 +29,6 @@ from gcsim.simulator.collectives.rounds import (
     tree_merge,
 )
 from gcsim.simulator.collectives.servers import parameter_server
-from gcsim.simulator.collectives.servers import traffic as ps_traffic
 from gcsim.simulator.collectives.trees.double import allreduce as double_tree_allreduce
 from gcsim.simulator.host import Traffic
 
@@ -93,7 +92,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "parameter_server"): Algorithm(
         title="parameter server all-reduce",
         carry_out=parameter_server.carry_out_allreduce,
-        traffic=ps_traffic.allreduce_traffic,
+        traffic=parameter_server.allreduce_traffic,
     ),
     ("all_reduce", "gloo_ring"): Algorithm(
         title="Gloo ring all-reduce",
@@ -159,12 +158,12 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_gather", "parameter_server"): Algorithm(
         title="parameter server all-gather",
         carry_out=parameter_server.carry_out_allgather,
-        traffic=ps_traffic.allgather_traffic,
+        traffic=parameter_server.allgather_traffic,
     ),
     ("push_pull", "parameter_server"): Algorithm(
         title="parameter server",
         carry_out=parameter_server.carry_out,
-        traffic=ps_traffic.traffic,
+        traffic=parameter_server.traffic,
     ),
     ("all_to_all", "pairwise"): Algorithm(
         title="pairwise all-to-all",
