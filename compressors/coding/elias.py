@@ -33,7 +33,6 @@ from gcsim.errors import InputError, InternalError
 
 LARGEST = (1 << 32) - 1
 """The largest value that has a code word here."""
-_LARGEST = np.int64(LARGEST)
 _SHORT = 1024
 """Values below are coded by table."""
 _PEEK = 12

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives import hierarchical
@@ -29,9 +30,15 @@ from gcsim.simulator.collectives.rounds import (
     tree_merge,
 )
 from gcsim.simulator.collectives.servers import parameter_server
-from gcsim.simulator.collectives.servers import traffic as ps_traffic
 from gcsim.simulator.collectives.trees.double import allreduce as double_tree_allreduce
 from gcsim.simulator.host import Traffic
+
+
+class _Collective(Protocol):
+    """A module; it may have `prepared_for` and `ring` as well."""
+
+    def carry_out(self, call: Call) -> Times: ...
+    def traffic(self, call: Call) -> Traffic: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,57 +57,45 @@ class Algorithm:
     stages_itself: bool = False
     """True when the algorithm accounts for copies between device and host."""
 
+    @staticmethod
+    def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:
+        """What a file with one collective has in it."""
+        return Algorithm(
+            title=title,
+            carry_out=module.carry_out,
+            traffic=module.traffic,
+            prepared=getattr(module, "prepared_for", None),
+            ring=getattr(module, "ring", None),
+            stages_itself=stages_itself,
+        )
+
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
-    ("all_reduce", "ring"): Algorithm(
-        title="ring all-reduce",
-        carry_out=ring_allreduce.carry_out,
-        traffic=ring_allreduce.traffic,
-        prepared=ring_allreduce.prepared_for,
-        ring=ring_allreduce.ring,
+    ("all_reduce", "ring"): Algorithm.of("ring all-reduce", ring_allreduce),
+    ("all_reduce", "hierarchical"): Algorithm.of(
+        "hierarchical all-reduce", hierarchical, stages_itself=True
     ),
-    ("all_reduce", "hierarchical"): Algorithm(
-        title="hierarchical all-reduce",
-        carry_out=hierarchical.carry_out,
-        traffic=hierarchical.traffic,
-        stages_itself=True,
+    ("all_reduce", "halving_doubling"): Algorithm.of(
+        "recursive halving-doubling all-reduce", halving_doubling_allreduce
     ),
-    ("all_reduce", "halving_doubling"): Algorithm(
-        title="recursive halving-doubling all-reduce",
-        carry_out=halving_doubling_allreduce.carry_out,
-        traffic=halving_doubling_allreduce.traffic,
+    ("all_reduce", "recursive_doubling"): Algorithm.of(
+        "recursive doubling all-reduce", recursive_doubling_allreduce
     ),
-    ("all_reduce", "recursive_doubling"): Algorithm(
-        title="recursive doubling all-reduce",
-        carry_out=recursive_doubling_allreduce.carry_out,
-        traffic=recursive_doubling_allreduce.traffic,
+    ("all_reduce", "binomial_tree"): Algorithm.of(
+        "binomial tree all-reduce", binomial_tree_allreduce
     ),
-    ("all_reduce", "binomial_tree"): Algorithm(
-        title="binomial tree all-reduce",
-        carry_out=binomial_tree_allreduce.carry_out,
-        traffic=binomial_tree_allreduce.traffic,
+    ("all_reduce", "double_tree"): Algorithm.of(
+        "double binary tree all-reduce", double_tree_allreduce
     ),
-    ("all_reduce", "double_tree"): Algorithm(
-        title="double binary tree all-reduce",
-        carry_out=double_tree_allreduce.carry_out,
-        traffic=double_tree_allreduce.traffic,
-    ),
-    ("all_reduce", "alltoall_allgather"): Algorithm(
-        title="all-to-all and all-gather all-reduce",
-        carry_out=alltoall_allgather_allreduce.carry_out,
-        traffic=alltoall_allgather_allreduce.traffic,
+    ("all_reduce", "alltoall_allgather"): Algorithm.of(
+        "all-to-all and all-gather all-reduce", alltoall_allgather_allreduce
     ),
     ("all_reduce", "parameter_server"): Algorithm(
         title="parameter server all-reduce",
         carry_out=parameter_server.carry_out_allreduce,
-        traffic=ps_traffic.allreduce_traffic,
+        traffic=parameter_server.allreduce_traffic,
     ),
-    ("all_reduce", "gloo_ring"): Algorithm(
-        title="Gloo ring all-reduce",
-        carry_out=gloo_ring_allreduce.carry_out,
-        traffic=gloo_ring_allreduce.traffic,
-        ring=gloo_ring_allreduce.ring,
-    ),
+    ("all_reduce", "gloo_ring"): Algorithm.of("Gloo ring all-reduce", gloo_ring_allreduce),
     **{
         ("all_reduce", mode.name): Algorithm(
             title=mode.title("all_reduce"),
@@ -109,44 +104,21 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         )
         for mode in nccl_allreduce.MODES
     },
-    ("all_gather", "ring"): Algorithm(
-        title="ring all-gather",
-        carry_out=ring_allgather.carry_out,
-        traffic=ring_allgather.traffic,
-        prepared=ring_allgather.prepared_for,
-        ring=ring_allgather.ring,
+    ("all_gather", "ring"): Algorithm.of("ring all-gather", ring_allgather),
+    ("all_gather", "pipelined_ring"): Algorithm.of(
+        "pipelined ring all-gatherv", pipelined_allgatherv
     ),
-    ("all_gather", "pipelined_ring"): Algorithm(
-        title="pipelined ring all-gatherv",
-        carry_out=pipelined_allgatherv.carry_out,
-        traffic=pipelined_allgatherv.traffic,
+    ("all_gather", "pipelined_ring_sync"): Algorithm.of(
+        "pipelined ring all-gatherv in synchronous rounds", synchronous_allgatherv
     ),
-    ("all_gather", "pipelined_ring_sync"): Algorithm(
-        title="pipelined ring all-gatherv in synchronous rounds",
-        carry_out=synchronous_allgatherv.carry_out,
-        traffic=synchronous_allgatherv.traffic,
+    ("all_gather", "recursive_doubling"): Algorithm.of(
+        "recursive doubling all-gather", recursive_doubling_allgather
     ),
-    ("all_gather", "recursive_doubling"): Algorithm(
-        title="recursive doubling all-gather",
-        carry_out=recursive_doubling_allgather.carry_out,
-        traffic=recursive_doubling_allgather.traffic,
+    ("all_gather", "bruck"): Algorithm.of("Bruck's all-gather", bruck_allgather),
+    ("all_gather", "gather_broadcast"): Algorithm.of(
+        "binomial gather and broadcast", gather_broadcast_allgather
     ),
-    ("all_gather", "bruck"): Algorithm(
-        title="Bruck's all-gather",
-        carry_out=bruck_allgather.carry_out,
-        traffic=bruck_allgather.traffic,
-    ),
-    ("all_gather", "gather_broadcast"): Algorithm(
-        title="binomial gather and broadcast",
-        carry_out=gather_broadcast_allgather.carry_out,
-        traffic=gather_broadcast_allgather.traffic,
-    ),
-    ("all_gather", "gloo_ring"): Algorithm(
-        title="Gloo ring all-gather",
-        carry_out=gloo_ring_allgather.carry_out,
-        traffic=gloo_ring_allgather.traffic,
-        ring=gloo_ring_allgather.ring,
-    ),
+    ("all_gather", "gloo_ring"): Algorithm.of("Gloo ring all-gather", gloo_ring_allgather),
     **{
         ("all_gather", mode.name): Algorithm(
             title=mode.title("all_gather"),
@@ -159,20 +131,10 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_gather", "parameter_server"): Algorithm(
         title="parameter server all-gather",
         carry_out=parameter_server.carry_out_allgather,
-        traffic=ps_traffic.allgather_traffic,
+        traffic=parameter_server.allgather_traffic,
     ),
-    ("push_pull", "parameter_server"): Algorithm(
-        title="parameter server",
-        carry_out=parameter_server.carry_out,
-        traffic=ps_traffic.traffic,
-    ),
-    ("all_to_all", "pairwise"): Algorithm(
-        title="pairwise all-to-all",
-        carry_out=pairwise_alltoall.carry_out,
-        traffic=pairwise_alltoall.traffic,
-    ),
-    ("tree_merge", "binomial"): Algorithm(
-        title="binomial tree merge", carry_out=tree_merge.carry_out, traffic=tree_merge.traffic
-    ),
+    ("push_pull", "parameter_server"): Algorithm.of("parameter server", parameter_server),
+    ("all_to_all", "pairwise"): Algorithm.of("pairwise all-to-all", pairwise_alltoall),
+    ("tree_merge", "binomial"): Algorithm.of("binomial tree merge", tree_merge),
 }
 """By kind of request and name of the algorithm."""

@@ -42,7 +42,7 @@ def share_several_links(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows to their ends; arguments as those of `fair_sharing.share_fairly`."""
+    """Run flows to their ends; arguments as those of `fair.share_fairly`."""
     waiting = [(start, place) for place, start in starts.items()]
     heapify(waiting)
     running = _Running(flows, capacities)

@@ -43,7 +43,7 @@ def share_single_links(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows to their ends; arguments as those of `fair_sharing.share_fairly`.
+    """Run flows to their ends; arguments as those of `fair.share_fairly`.
 
     Every flow crosses exactly one link.
     """
@@ -55,10 +55,12 @@ def share_single_links(
     while waiting or ends:
         now = min(queue[0][0] for queue in (waiting, ends) if queue)
         touched: dict[int, _SharedLink] = {}
+        # at one instant flows start and end until nothing more does: what ends may start others,
+        # and one of no bytes ends as it starts
         while True:
             while ends and ends[0][0] <= now:
                 _, number, version = heappop(ends)
-                if numbered[number].version == version:
+                if numbered[number].version == version:  # else somebody came or went since
                     touched[number] = numbered[number]
             while waiting and waiting[0][0] <= now:
                 start, place = heappop(waiting)

@@ -166,13 +166,13 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
         for at in range(first[active[flow]], first[active[flow] + 1]):
             load[link[at]] += count[at]
     steps = 0
-    waiting = flows
+    waiting = flows  # free[:waiting] are the flows without a level
     while waiting:
         smallest = np.inf
         for number in range(links):
             if load[number]:
                 smallest = min(smallest, left[number] / load[number])
-        bound = smallest * (1 + band)
+        bound = smallest * (1 + band)  # links as full, but for rounding
         for number in range(links):
             if load[number] and left[number] / load[number] <= bound:
                 full[number] = steps
@@ -191,6 +191,7 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
                 free[kept] = flow
                 kept += 1
         waiting = kept
+        # after all flows have their level: two of them may cross one link
         for number in range(links):
             if taken[number]:
                 left[number] -= smallest * taken[number]

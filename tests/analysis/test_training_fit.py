@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gcsim.analysis.calibration.layer_model import validation
 from gcsim.analysis.calibration.layer_model.fit import FAMILIES, Observation, fit, observations
 from gcsim.scenarios.catalog.rates import FOLDER, Processor, boards
 from gcsim.simulator.devices.training_rates import Precision
+from tests.benchmarks import layer_model_errors as validation
 from tests.benchmarks.device_table import fitted, page
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,11 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.calibration.layer_model.fit import FAMILIES, fit, observations, written
-from gcsim.analysis.calibration.layer_model.validation import (
+from gcsim.files import write_text
+from gcsim.scenarios.catalog.rates import FOLDER, boards, measurements, sources
+from gcsim.simulator.devices.ranges import Range
+from gcsim.simulator.devices.training_rates import PRECISIONS, curve
+from tests.benchmarks.layer_model_errors import (
     Error,
     Summary,
     backward_ratios,
@@ -24,10 +28,6 @@ from gcsim.analysis.calibration.layer_model.validation import (
     summary,
     unknown,
 )
-from gcsim.files import write_text
-from gcsim.scenarios.catalog.rates import FOLDER, boards, measurements, sources
-from gcsim.simulator.devices.ranges import Range
-from gcsim.simulator.devices.training_rates import PRECISIONS, curve
 
 COMMAND = "python tests/benchmarks/device_table.py > docs/devices.md"
 PARTS = {"known": known, "single": single, "unknown": unknown, "flops": flops}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
-from gcsim.simulator.collectives.rings.recurrence import PreparedRing, ring
+from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.network.links import Jitter, Link
 from tests.simulator.ring_wire import CONSTANT, PS, RANDOM, SIZED, TAILS, TIMED, plain
 
@@ -81,6 +82,11 @@ def patterned(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link]]:
     if p % 2 == 0 and draw(st.booleans()):
         links = [few[0], few[-1]] * (p // 2)
     return draw(skewed(p)), blocks, links
+
+
+def ring(entry: Times, blocks: Sequence[int], links: Sequence[Link], **known: Any) -> Times:
+    """Exit times of a ring that is prepared for one call."""
+    return PreparedRing(Blocks.of(blocks), links, **known)(entry)
 
 
 @given(shape=patterned(), more=st.integers(0, 70), gamma=st.integers(0, 3), data=st.data())

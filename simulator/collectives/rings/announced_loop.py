@@ -1,4 +1,30 @@
-"""The messages of `rings/announced.py`, compiled: when they are posted, leave and arrive."""
+"""The messages of `rings/announced.py`, compiled: when they are posted, leave and arrive.
+
+One message of every rank at a time: all ranks hear whether their successors have posted the
+receive (`_hear`), then the data leave (`_message`), between two ranks behind or in front of the
+announcements on their one connection (`_announce`). Before a rank posts a message with `window` in
+flight it waits for the oldest (`wait`). Arrays, all int64, of the q ranks that stand for all p:
+
+| array      | shape              | what                                                        |
+|------------|--------------------|-------------------------------------------------------------|
+| state      | [5 + 3 window, q]  | times, by rank; see `POSTED` and `_ARRIVES`                 |
+| queue      | [2]                | messages in flight; the slot of the oldest                  |
+| pieces     | [s, 2 q]           | size class of each piece of each block, twice over, so that |
+|            |                    | the blocks of q ranks from any one on are one slice         |
+| kinds      | [q]                | link class of the link that leaves a rank                   |
+| nbytes     | [sizes]            | bytes of a size class                                       |
+| busy       | [sizes x links]    | how long a message takes its link: by size class, then link |
+|            |                    | class, flat                                                 |
+| latency    | [sizes x links]    | from then to its arrival                                    |
+| back       | [q]                | latency of an announcement against the link that leaves a   |
+|            |                    | rank                                                        |
+| reductions | [sizes]            | what it takes to add a message                              |
+| late       | [messages, q]      | random delays by sender, or [0, q]                          |
+| flags      | [7]                | see `TWO`                                                   |
+
+Rank r sends to rank r + 1. In block number b of a phase it sends block r + shift - b (mod p), piece
+after piece; so `shift` is the first block of rank 0.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +39,20 @@ Ints = NDArray[np.int64]
 NOTHING = -(2**62)
 """When a message arrives that is none: earlier than any time."""
 TWO, SENDS_FIRST, SKIPS, REDUCES, STEADY, FIRST_ODD, ODD_BLOCKS = range(7)
-"""Places of the flags."""
+"""Flags: there are two ranks, on one connection; a send is posted before its receive; empty pieces
+are no messages; what arrives is added; blocks are equal and links constant; where they are not
+equal, the first of the few neighbouring blocks unlike all others, and how many they are (0: not
+known, or not few)."""
 POSTED, LEFT, STARTED, _DATA, _WORD, _IN_FLIGHT = range(6)
+"""Rows of the state, of a rank's last message: when it was posted, has left, could leave; between
+two ranks, when its last data and its last announcement arrive; then the first slot in flight."""
 _ARRIVES, _LEAVES, _COSTS = range(3)
+"""Rows of a slot: when the message from the predecessor arrives, when the rank's own has left, and
+what it takes to add what has arrived."""
 
 
 def state_of(entry: Times, window: int) -> tuple[Times, Ints]:
-    """What `post` takes on: the state `[5 + 3 w, q]` of ranks that enter, and the queue `[2]`.
-
-    Rows by rank: of the last message when it was posted, has left (`LEFT`) and could leave; when,
-    between two ranks, its last data and its last announcement arrive; then arrival, departure and
-    reduction of each message posted and not waited for, of which there are `queue[0]`, from place
-    `queue[1]` on (mod w).
-    """
+    """What `post` takes on: state and queue of ranks that enter, with nothing posted."""
     state = np.full((_IN_FLIGHT + 3 * window, len(entry)), NOTHING, dtype=np.int64)
     state[: STARTED + 1] = entry
     return state, np.zeros(2, dtype=np.int64)
@@ -48,28 +75,27 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     first: int,
     last: int,
 ) -> None:
-    """Post the messages of a phase from number `first` to before `last`, for q ranks.
-
-    `pieces` `[s, 2 q]` is the size class of each piece of each block, twice over; the first block
-    of rank r is r + `shift`. `nbytes` and `reductions` are by size class, `busy` and `latency` by
-    size class and link class, flat, `kinds` and `back` (the latency of an announcement over the
-    link that leaves a rank) by rank. `late` `[last - first, q]` are random delays, or `[0, q]`.
+    """Post the messages of a phase from number `first` to before `last`, for q ranks; `late` are
+    those messages' delays alone.
 
     With f what the messages of one block do to the state, f(state + c) = f(state) + c. So where
     blocks are equal (STEADY) and one of them has shifted the state by a constant, so does each of
-    the rest of the phase, and the rest is done at once.
+    the rest of the phase, and the rest is done at once. Where all but a few neighbouring blocks
+    are equal (ODD_BLOCKS: Gloo's last segments are short), most ranks keep that pace, and only
+    those around the odd blocks are computed (`_around`).
     """
     q, per_block, window = state.shape[1], pieces.shape[0], (state.shape[0] - _IN_FLIGHT) // 3
     before, none = state, np.zeros(0, dtype=np.int64)
     number, compares = first, False
+    # a whole block from one look at the state to the next, so that slots are in the same order
     looks_at = 2 * per_block if flags[ODD_BLOCKS] and per_block % window == 0 else last
     while number < last:
         if number == looks_at - per_block:
-            before = state.copy()
+            before = state.copy()  # held against the state one block later
         if number == looks_at and queue[0] == window:
             odd = flags[FIRST_ODD] - shift + number // per_block  # who sends the first odd block
             low, high, by = _unsteady(before, state, odd, flags[ODD_BLOCKS], per_block)
-            if high - low < q // 2:
+            if high - low < q // 2:  # else there is little to save
                 number = _around(
                     state,
                     queue,
@@ -88,6 +114,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
                     high,
                     by,
                 )
+            # again later, ever more seldom: a look costs as much as a few messages
             looks_at = number + per_block * (2 + number // per_block // 8)
             continue
         block, piece = number // per_block, number % per_block
@@ -99,7 +126,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         )
         number += 1
         if flags[STEADY] and piece == per_block - 1 and queue[0] == window:
-            now = _in_order(state, queue)
+            now = _in_order(state, queue)  # oldest slot first: comparable from block to block
             if compares and _shifted(before, now):
                 _advance(state, (last - number) // per_block * (now[0, 0] - before[0, 0]))
                 number = last
@@ -121,13 +148,13 @@ def _message(  # noqa: PLR0917
 ) -> None:
     """Post one message of each rank, of size class `size` `[q]`."""
     q, window = state.shape[1], (state.shape[0] - _IN_FLIGHT) // 3
-    width = latency.size // nbytes.size
+    width = latency.size // nbytes.size  # link classes
     word, ahead = np.empty(q, dtype=np.int64), np.empty(q, dtype=np.int64)
     knows = np.zeros(q, dtype=np.int64)
     posted, left = state[POSTED], state[LEFT]
     if queue[0] == window:
         wait(state, queue)
-    slot = _IN_FLIGHT + 3 * ((queue[1] + queue[0]) % window)
+    slot = _IN_FLIGHT + 3 * ((queue[1] + queue[0]) % window)  # the first free one
     _hear(state, back, flags, word, ahead, knows)
     # between two ranks, first those whose data go before their own announcement
     for turn in range(1 + flags[TWO]):
@@ -136,6 +163,7 @@ def _message(  # noqa: PLR0917
                 continue
             to = r + 1 if r + 1 < q else 0
             if flags[SKIPS] and nbytes[size[r]] == 0:
+                # no message: nothing to wait for, but for what left before
                 state[slot + _ARRIVES, to], state[slot + _COSTS, to] = NOTHING, 0
                 state[slot + _LEAVES, r] = left[r]
                 continue
@@ -145,7 +173,7 @@ def _message(  # noqa: PLR0917
             arrives = leaves + latency[at]
             if late.size > 0:
                 arrives += late[r]
-            if flags[TWO]:
+            if flags[TWO]:  # behind the announcement that is on the connection already
                 arrives = max(arrives, state[_WORD, r])
                 state[_DATA, r] = arrives
             state[STARTED, r], left[r] = start, leaves
@@ -186,9 +214,12 @@ def _around(  # noqa: PLR0917
     Until all is posted, or too many ranks differ; the number of the next message is returned.
     """
     q, per_block = state.shape[1], pieces.shape[0]
+    # a message depends on the predecessor's and, by its announcement, on the successor's: so far
+    # does an odd time spread in the messages of a block
     reach, none = per_block + 1, np.zeros(0, dtype=np.int64)
     known = np.full(q, number // per_block, dtype=np.int64)  # to the beginning of which block
     while number < last and high - low + 2 * reach < q // 2:
+        # the ranks and `reach` more on either side, whose results at the edges are not used
         block, begin = number // per_block, low - reach
         width = high - low + 2 * reach
         strip = np.empty((state.shape[0], width), dtype=np.int64)
@@ -217,6 +248,8 @@ def _around(  # noqa: PLR0917
                 none,
             )
         number += per_block
+        # next time, whoever did not keep the pace, and who sends an odd block next: they move on by
+        # one rank a block
         odd = flags[FIRST_ODD] - shift + block
         first, end = odd - 1, odd + flags[ODD_BLOCKS] + 2
         for i in range(reach, width - reach):

@@ -41,39 +41,13 @@ from gcsim.simulator.collectives.rings.messages import (
     Blocks,
     Classes,
     Messages,
-    classes,
     common_period,
 )
 from gcsim.simulator.network.links import Link
 
-__all__ = ["PreparedRing", "classes", "ring"]
-
 _LARGEST_TABLE = 1 << 17
 """Numbers in a table of times by size class and rank."""
 _NO_ROW = np.zeros(0, dtype=np.int64)
-
-
-def ring(
-    entry: Times,
-    blocks: Sequence[int],
-    links: Sequence[Link],
-    *,
-    steps: int,
-    gamma: Fraction = NO_COST,
-    reducing_steps: int = 0,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` of a ring of `steps` steps, at least p - 1, in picoseconds.
-
-    `entry` is int64 `[p]`; `blocks[b]` the bytes of the block that rank b sends first;
-    `links[r]` leads from rank r to r + 1; `gamma` seconds a byte are spent on each block that
-    arrives in the first `reducing_steps` steps; `key` is the collective's, of its random delays.
-    Raises `InputError` when the clock cannot hold the times.
-    """
-    prepared = PreparedRing(
-        Blocks.of(blocks), links, steps=steps, gamma=gamma, reducing_steps=reducing_steps
-    )
-    return prepared(entry, key)
 
 
 class PreparedRing:
@@ -93,6 +67,11 @@ class PreparedRing:
         gamma: Fraction = NO_COST,
         reducing_steps: int = 0,
     ) -> None:
+        """A ring of `steps` steps, at least p - 1, over `links[r]` from rank r to rank r + 1.
+
+        `gamma` seconds a byte are spent on each block that arrives in the first `reducing_steps`
+        steps; rank b sends block b first.
+        """
         self.ranks, self.steps, self._reducing = len(links), steps, reducing_steps
         self._sizes = blocks.classes
         self._messages = messages = Messages.of(blocks.sizes, links, gamma=gamma)
@@ -105,7 +84,8 @@ class PreparedRing:
             self._closed = ClosedForm.of(self._sizes, busy, latency, steps)
 
     def __call__(self, entry: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as in `ring`."""
+        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` is the collective's,
+        of its random delays. Raises `InputError` when the clock cannot hold the times."""
         messages = self._messages
         check_range(entry, self.steps * messages.slowest)
         if not messages.constant:

@@ -38,6 +38,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.flows import Ends, Flows
 from gcsim.simulator.collectives.servers.locations import ABSENT, Places, alike, server_card
+from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sharing.fair import share_fairly
@@ -243,4 +244,36 @@ def carry_out_allreduce(call: Call) -> Times:
         call.cluster,
         server_time=call.server_time + picoseconds(received * call.gamma),
         key=call.key,
+    )
+
+
+def traffic(call: Call) -> Traffic:
+    """What workers and servers handle, which are processes of their own: each worker sends a stripe
+    to every server and gets one back, rounded up to whole bytes."""
+    return _traffic(call, call.pulled)
+
+
+def allgather_traffic(call: Call) -> Traffic:
+    """The same of an all-gather."""
+    return _traffic(call, sum(call.sent))
+
+
+def allreduce_traffic(call: Call) -> Traffic:
+    """The same of an all-reduce."""
+    return _traffic(call, call.nbytes)
+
+
+def _traffic(call: Call, pulled: int) -> Traffic:
+    cluster, servers = call.cluster, call.cluster.servers
+    stripes = [-(-size // servers) - (-pulled // servers) for size in call.sent]
+    size = np.array(stripes, dtype=np.int64) * servers
+    workers = Traffic.of_ranks([2 * servers] * len(stripes), size, cluster.devices_per_node)
+    places = np.arange(servers, dtype=np.int64)
+    dedicated = cluster.collectives.server_hosts == "dedicated"
+    return Traffic(
+        ends=np.append(workers.ends, np.full(servers, 2 * len(stripes))),
+        nbytes=np.append(workers.nbytes, np.full(servers, sum(stripes))),
+        machines=np.append(
+            workers.machines, places + cluster.nodes if dedicated else places % cluster.nodes
+        ),
     )

@@ -64,22 +64,6 @@ def bare(records: Records) -> Exchanges:
     return lambda elements: bare_exchange(*records(elements))
 
 
-def seconds(
-    name: str,
-    batch: int,
-    exchanges: Exchanges,
-    cluster: Cluster,
-    step: float,
-    *,
-    first: int = FIRST_BYTES,
-    cap: int = CAP_BYTES,
-    training: Training = KNOWN,
-) -> float:
-    """Of an iteration: see `job`."""
-    asked = job(name, batch, exchanges, cluster, step, first=first, cap=cap, training=training)
-    return asked.seconds
-
-
 def job(
     name: str,
     batch: int,

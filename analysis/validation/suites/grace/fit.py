@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.analysis.validation.interval import Interval
 from gcsim.analysis.validation.suite import DENSE
@@ -53,8 +52,6 @@ _PASSES = 2
 """In which the lines become tangents at the solution."""
 _LEAST = 0.05
 """Of a factor, or of `_BYTE`: below it tangents are not laid."""
-
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
