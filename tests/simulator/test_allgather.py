@@ -11,32 +11,24 @@ from collections.abc import Generator, Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.simulator.clock import Times, seconds
+from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.world import link, times
 
 Wait = Generator[simpy.Event, Any, None]
 
 
-def link(bandwidth: float | Fraction, latency: float | Fraction = 0) -> Link:
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency))
-
-
 TEN_GIGABIT = link(1_250_000_000, Fraction(50, 10**6))
 SLOW = link(Fraction(100_000_000, 3), Fraction(1, 1000))
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 def step_by_step(

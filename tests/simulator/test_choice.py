@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
@@ -11,30 +10,19 @@ import pytest
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.simulator.cluster import Cluster, Collectives, TransportName
+from gcsim.simulator.cluster import Cluster, TransportName
 from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.dispatch import algorithm_of, carry_out
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.staging import copy_times
-from gcsim.simulator.devices.device import Device
-from gcsim.simulator.network.links import Link
-
-NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))
-TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
+from tests.simulator import world
+from tests.simulator.world import BUS, NETWORK
 
 
 def cluster(nodes: int, transport: str, devices: int = 1, **collectives: Any) -> Cluster:
     chosen = {"all_reduce": "auto", "all_gather": "auto", **collectives}
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=TOY,
-        network=NETWORK,
-        intra_node=BUS,
-        collectives=replace(Collectives(), transport=transport, **chosen),  # type: ignore[arg-type]
-    )
+    return world.cluster(nodes, devices, transport=transport, **chosen)
 
 
 def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,
     Cluster,
-    Collectives,
 )
 from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.dispatch import (
@@ -32,23 +31,12 @@ from gcsim.simulator.collectives.rings.allreduce import traffic as allreduce_tra
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.collectives.servers.parameter_server import parameter_server
 from gcsim.simulator.collectives.staging import copy_times
-from gcsim.simulator.devices.device import Device
-from gcsim.simulator.network.links import Link
-
-NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))
-TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
+from tests.simulator import world
+from tests.simulator.world import BUS, NETWORK
 
 
-def cluster(nodes: int, devices: int = 2, **collectives: object) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=TOY,
-        network=NETWORK,
-        intra_node=BUS,
-        collectives=replace(Collectives(servers=1), **collectives),  # type: ignore[arg-type]
-    )
+def cluster(nodes: int, devices: int = 2, **chosen: Any) -> Cluster:
+    return world.cluster(nodes, devices, **{"servers": 1, **chosen})
 
 
 def zeros(ranks: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

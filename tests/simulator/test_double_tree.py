@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import simpy
 from hypothesis import given, settings
@@ -28,16 +27,11 @@ from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, slowed
 from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, link, times
 
 Wait = Generator[simpy.Event, Any, None]
 
 
-def link(bandwidth: float | Fraction, latency: float | Fraction = 0) -> Link:
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency))
-
-
-NETWORK = link(1_250_000_000, Fraction(50, 10**6))
-BUS = link(12 * 10**9, Fraction(10, 10**6))
 POOL = [
     link(10**12, Fraction(3, 10**12)),
     link(10**12 // 7, 0),
@@ -70,10 +64,6 @@ TIMED = [
 ]
 # one rate a node: more different service times than straight lines are good for
 MANY = [link(Fraction(10**12, 100 + 7 * n), Fraction(n, 10**12)) for n in range(24)]
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 def children(nodes: int, node: int) -> list[int]:

@@ -15,26 +15,21 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.network.links import Link, SizeFactor
 from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.world import link, times
 
 Wait = Generator[simpy.Event, Any, None]
 Content = set[int]
-
-
-def link(bandwidth: float | Fraction, latency: float | Fraction = 0) -> Link:
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency))
 
 
 TEN_GIGABIT = link(1_250_000_000, Fraction(50, 10**6))
@@ -45,10 +40,6 @@ POOL = [
     link(5 * 10**11, Fraction(1, 10**6)),
     link(10**12, Fraction(40, 10**12)),
 ]
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 @dataclass(kw_only=True)

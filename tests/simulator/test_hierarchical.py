@@ -7,18 +7,16 @@ written out. Comparisons are `==` in picoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives, Racks
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
@@ -28,6 +26,7 @@ from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, through
 from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import times
 
 Wait = Generator[simpy.Event, Any, None]
 PS = Fraction(1, 10**12)
@@ -56,10 +55,6 @@ POOL = [
         ),
     ),
 ]
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

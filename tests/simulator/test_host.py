@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out, traffic_of
@@ -28,6 +27,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Traffic, Work
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.ring_programs import RingPrograms
+from tests.simulator.world import times
 
 NETWORK = Link(name="net", bandwidth=Fraction(125 * 10**6), latency=Fraction(50, 10**6))
 BUS = Link(name="bus", bandwidth=Fraction(12 * 10**9), latency=Fraction(10, 10**6))
@@ -327,10 +327,6 @@ RECORDS = [
     CollectiveRecord(kind="tree_merge", sent=(10**4,) * 4, pulled=10**4),
 ]
 ENTRIES = st.lists(st.integers(0, 10**10), min_size=4, max_size=4)
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 @pytest.mark.parametrize(("kind", "name"), list(ALGORITHMS))

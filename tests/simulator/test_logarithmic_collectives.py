@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import simpy
 from hypothesis import given, settings
@@ -42,18 +41,13 @@ from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.paths import path, slowed, through
 from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, link, times
 
 Wait = Generator[simpy.Event, Any, None]
 Held = dict[int, frozenset[int]]
 """Chunk to the ranks whose contributions are in it."""
 
 
-def link(bandwidth: float | Fraction, latency: float | Fraction = 0) -> Link:
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency))
-
-
-NETWORK = link(1_250_000_000, Fraction(50, 10**6))
-BUS = link(12 * 10**9, Fraction(10, 10**6))
 POOL = [
     link(10**12, Fraction(3, 10**12)),
     link(10**12 // 7, 0),
@@ -87,10 +81,6 @@ TIMED = [
     ),
     POOL[3],
 ]
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 import simpy
 
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.nccl import (
@@ -36,6 +34,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through
+from tests.simulator.world import times
 
 Wait = Generator[simpy.Event, Any, None]
 TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
@@ -63,10 +62,6 @@ def cluster(nodes: int, devices: int = 1, network: Link | None = None) -> Cluste
         network=network or link(1_250_000_000),
         intra_node=BUS,
     )
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 # --- the choice ----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.rounds import card_exchange, direct_exchange
@@ -28,21 +27,14 @@ from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
 )
 from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, slowed, through
 from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import NETWORK, cluster, times
 
 Wait = Generator[simpy.Event, Any, None]
-
-NETWORK = Link(name="net", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(12 * 10**9), latency=Fraction(10, 10**6))
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 def part(nbytes: int, ranks: int, number: int) -> int:
@@ -360,16 +352,6 @@ def test_the_last_rank_waits_for_log_p_merges_and_as_many_messages_back(p: int) 
     message = NETWORK.serialization(5000) + NETWORK.latency_ps
     got = tree_merge(times([0] * p), [5000] * p, 5000, Fabric.of(cluster(p)), merge_time=777)
     assert max(got.tolist()) == rounds * (message + 777) + rounds * message
-
-
-def cluster(nodes: int) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=1,
-        device=Device(name="any", title="any", kernels={}, effective_flop_rate=1.0, source="none"),
-        network=NETWORK,
-        intra_node=BUS,
-    )
 
 
 def test_parts_of_a_whole_shrink_with_the_number_of_workers() -> None:

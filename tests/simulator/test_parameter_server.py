@@ -11,13 +11,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.parameter_server import (
@@ -29,20 +27,9 @@ from gcsim.simulator.collectives.servers.parameter_server import (
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.simulator.fluid_oracle import exchange
+from tests.simulator.world import BUS, NETWORK, link, times
 
 DEVICE = Device(name="test", title="test", kernels={}, effective_flop_rate=1e12, source="test")
-
-
-def link(bandwidth: float | Fraction, latency: float | Fraction = 0, **more: Any) -> Link:
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency), **more)
-
-
-NETWORK = link(1_250_000_000, Fraction(50, 10**6))
-BUS = link(12 * 10**9, Fraction(10, 10**6))
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 def cluster(

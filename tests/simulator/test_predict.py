@@ -19,10 +19,10 @@ from gcsim.simulator import predict as predict_module
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
-from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.links import Jitter
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, schedule_of_period
@@ -48,20 +48,13 @@ from gcsim.traces.profile import (
     Step,
     TrafficProfile,
 )
+from tests.simulator import world
 from tests.simulator.random_plans import same
+from tests.simulator.world import BUS, NETWORK
 
 MILLISECOND = 10**9
-NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))
 # One byte of a streaming kernel takes 1 ps, a launch 1 us.
 RATE = KernelRate(launch=1e-6, bandwidth=1e12, source="test")
-TOY = Device(
-    name="toy",
-    title="Toy",
-    kernels={"streaming": RATE},
-    effective_flop_rate=1e12,
-    source="test",
-)
 COMPUTE = ComputeTimes(
     forward=10 * MILLISECOND,
     backward=20 * MILLISECOND,
@@ -71,14 +64,7 @@ COMPUTE = ComputeTimes(
 
 
 def cluster(nodes: int, devices: int = 2, collectives: Collectives | None = None) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=TOY,
-        network=NETWORK,
-        intra_node=BUS,
-        collectives=collectives or Collectives(),
-    )
+    return world.cluster(nodes, devices, collectives=collectives or Collectives())
 
 
 def cost(nbytes: int) -> tuple[KernelCost, ...]:

@@ -21,9 +21,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
-from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.network.links import Link
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import predict, schedule_of_period
 from gcsim.simulator.push_pull import by_servers, carried, way, ways
@@ -39,30 +37,11 @@ from gcsim.traces.profile import (
     Step,
     TrafficProfile,
 )
+from tests.simulator.world import NETWORK, cluster
 
-NETWORK = Link(name="net", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(12_000_000_000), latency=Fraction(10, 10**6))
-TOY = Device(
-    name="toy",
-    title="Toy",
-    kernels={"streaming": KernelRate(launch=1e-6, bandwidth=1e12, source="test")},
-    effective_flop_rate=1e12,
-    source="test",
-)
 US = 10**6
 COMPUTE = ComputeTimes(forward=0, backward=10 * US, parts=(10 * US,), provenance="test")
 TRANSPORTS = ("textbook", "gloo", "nccl", "mpich")
-
-
-def cluster(nodes: int, devices: int = 1, **chosen: Any) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=TOY,
-        network=NETWORK,
-        intra_node=BUS,
-        collectives=Collectives(**chosen),
-    )
 
 
 def cost(launches: int, nbytes: int) -> tuple[KernelCost, ...]:

@@ -20,35 +20,21 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
-from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.links import Jitter
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.events.ring_programs import RingPrograms
 from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Training
-from tests.simulator.one_bucket import COMPUTE, DEVICE, one_bucket
+from tests.simulator.one_bucket import COMPUTE, one_bucket
+from tests.simulator.world import NETWORK, cluster
 
-NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))
 RATE = Fraction(40 * 10**9)
 """25 ps a byte."""
 GAMMA = 25
 REDUCING = [name for kind, name in ALGORITHMS if kind == "all_reduce" and "nccl" not in name]
-
-
-def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
-    chosen = {name: more.pop(name) for name in list(more) if name in Collectives.__slots__}
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=DEVICE,
-        network=NETWORK,
-        intra_node=BUS,
-        collectives=replace(Collectives(servers=1), **chosen),
-        **more,
-    )
 
 
 def reduce(nbytes: int) -> CollectiveRecord:
@@ -143,7 +129,7 @@ def test_what_reduces_nothing_or_is_priced_elsewhere_costs_nothing_more(
 ) -> None:
     record = CollectiveRecord(kind=kind, sent=(40_000,) * 4, element=4, pulled=40_000)
     named = {kind: name} if kind in {"all_reduce", "all_gather"} else {}
-    extra = more(record, cluster(4, 2, **named))
+    extra = more(record, cluster(4, 2, **{"servers": 1, **named}))
     assert (extra > 0) == (kind == "all_reduce" and name in REDUCING)
 
 

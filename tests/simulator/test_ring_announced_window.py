@@ -9,9 +9,7 @@ import pytest
 
 from gcsim.simulator.collectives.rings.announced import AnnouncedRing, _odd_run
 from gcsim.simulator.collectives.rings.gloo_allreduce import LARGEST_SEGMENT, program
-from gcsim.simulator.network.links import Link
-
-NETWORK = Link(name="net", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
+from tests.simulator.world import NETWORK
 
 
 @pytest.mark.parametrize("gamma", [Fraction(0), Fraction(25, 10**12)])

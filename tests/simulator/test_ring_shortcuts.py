@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings import allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
@@ -26,12 +24,9 @@ from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.network.links import Jitter, Link
 from tests.simulator.ring_wire import CONSTANT, PS, RANDOM, SIZED, TAILS, TIMED, plain
+from tests.simulator.world import times
 
 POOL = [*CONSTANT, *SIZED]
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 def step_by_step(

@@ -10,14 +10,13 @@ from collections.abc import Generator, Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.clock import Times, seconds
+from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
@@ -26,14 +25,11 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
 )
 from gcsim.simulator.network.links import Link
 from tests.simulator.ring_wire import KINDS, RANDOM, TIMED, Wire, entries_of, plain, rows_of
+from tests.simulator.world import times
 
 Wait = Generator[simpy.Event, Any, None]
 TEN_GIGABIT = plain(1_250_000_000, Fraction(50, 10**6))
 SLOW = plain(Fraction(100_000_000, 3), Fraction(1, 1000))
-
-
-def times(values: Sequence[int]) -> Times:
-    return np.array(values, dtype=np.int64)
 
 
 def in_rounds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,30 +24,14 @@ from gcsim.simulator.cluster import (
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through
 from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, cluster
 
-TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
-NETWORK = Link(name="network", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))
 SLOW = replace(NETWORK, name="slow", bandwidth=Fraction(125_000_000))
-BUS = Link(name="bus", bandwidth=Fraction(10**10), latency=Fraction(10, 10**6))
 ALPHA, BETA = 50_000_000, 800
 """Picoseconds, and picoseconds a byte, of the network."""
-
-
-def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
-    chosen = {name: more.pop(name) for name in ("all_reduce", "all_gather") if name in more}
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=TOY,
-        network=more.pop("network", NETWORK),
-        intra_node=more.pop("intra_node", BUS),
-        collectives=replace(Collectives(), **chosen),
-        **more,
-    )
 
 
 def zeros(ranks: int) -> Times:

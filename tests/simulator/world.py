@@ -1,0 +1,48 @@
+"""What do most tests of the simulator simulate? Two usual links, a device, a cluster of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from gcsim.simulator.clock import Times
+from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.network.links import Link
+
+
+def link(bandwidth: float | Fraction, latency: float | Fraction = 0, **more: Any) -> Link:
+    """Bytes a second, and seconds."""
+    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency), **more)
+
+
+NETWORK = link(1_250_000_000, Fraction(50, 10**6))
+"""10 Gbit/s: 800 ps a byte."""
+BUS = link(10**10, Fraction(10, 10**6))
+"""100 ps a byte."""
+TOY = Device(
+    name="toy",
+    title="Toy",
+    kernels={"streaming": KernelRate(launch=1e-6, bandwidth=1e12, source="test")},
+    effective_flop_rate=1e12,
+    source="test",
+)
+"""A byte of a streaming kernel takes 1 ps, a launch 1 us."""
+
+
+def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
+    """Of `NETWORK` and `BUS`; fields of `Collectives` may be given beside those of `Cluster`."""
+    chosen = {name: more.pop(name) for name in list(more) if name in Collectives.__slots__}
+    usual = {"device": TOY, "network": NETWORK, "intra_node": BUS, "collectives": Collectives()}
+    given = {**usual, **more}
+    given["collectives"] = replace(given["collectives"], **chosen)
+    return Cluster(nodes=nodes, devices_per_node=devices, **given)
+
+
+def times(values: Sequence[int]) -> Times:
+    """Picoseconds, by rank."""
+    return np.array(values, dtype=np.int64)
