@@ -35,8 +35,6 @@ from gcsim.simulator.network.paths import inward, outward, path, through
 from tests.simulator.fluid_oracle import Medium, Rate, begins
 from tests.simulator.test_logarithmic_collectives import (
     ALGORITHMS,
-    BUS,
-    NETWORK,
     POOL,
     PS,
     RANDOM,
@@ -53,8 +51,8 @@ from tests.simulator.test_logarithmic_collectives import (
     gather,
     own_block,
     own_vector,
-    times,
 )
+from tests.simulator.world import BUS, NETWORK, times
 
 
 class FluidWorld(World):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
+from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings import allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
