@@ -21,7 +21,7 @@ from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
-from gcsim.scenarios.result import row_from
+from gcsim.scenarios.result import Result, row_from
 from gcsim.scenarios.run import run
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
@@ -421,7 +421,7 @@ def test_a_worker_that_dies_fails_its_task_alone(deadly: Callable[[str], Task]) 
         outcome = outcomes[number]
         assert isinstance(outcome, Failure)
         assert (said in outcome.problems[0].message, outcome.is_bug) == (True, bug)
-    assert isinstance(outcomes[len(DEEDS)], gcsim.Result)
+    assert isinstance(outcomes[len(DEEDS)], Result)
 
 
 def test_jobs_by_default_are_no_more_than_cores() -> None:
