@@ -12,9 +12,6 @@ from hypothesis import settings
 
 from gcsim.files import cache_folder
 
-# Small tensors gain nothing from threads, and there are as many workers as cores. Tests of threads
-# set their number themselves.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
