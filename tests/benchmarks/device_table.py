@@ -9,6 +9,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+if __package__ in {None, ""}:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gcsim.analysis.calibration.layer_model.fit import FAMILIES, fit, observations, written
 from gcsim.files import write_text
