@@ -37,7 +37,12 @@ TOY = Device(
 def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
     """Of `NETWORK` and `BUS`; fields of `Collectives` may be given beside those of `Cluster`."""
     chosen = {name: more.pop(name) for name in list(more) if name in Collectives.__slots__}
-    usual = {"device": TOY, "network": NETWORK, "intra_node": BUS, "collectives": Collectives()}
+    usual: dict[str, Any] = {
+        "device": TOY,
+        "network": NETWORK,
+        "intra_node": BUS,
+        "collectives": Collectives(),
+    }
     given = {**usual, **more}
     given["collectives"] = replace(given["collectives"], **chosen)
     return Cluster(nodes=nodes, devices_per_node=devices, **given)
