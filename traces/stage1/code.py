@@ -26,7 +26,7 @@ from gcsim.files import cache_folder, write_text
 
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
-_MEMO = "code.json"
+_MEMO = "code.hashes"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
 

@@ -25,6 +25,8 @@ Figure = Literal["latency", "overhead", "goodput"]
 
 SHORTEST = 1e-9
 """Seconds: a latency of 0 has no multiples, so that a link with size factors has at least this."""
+MOST = 1e6
+"""A size factor that a link may have: a solver tries more on its way."""
 _DIGITS = 10**9
 
 
@@ -107,8 +109,8 @@ class Shape:
             factors=tuple(
                 SizeFactor(
                     from_bytes=from_bytes,
-                    bandwidth=rounded_number(rate / goodput, digits),
-                    latency=rounded_number(max(time, SHORTEST) / latency, digits),
+                    bandwidth=rounded_number(min(rate / goodput, MOST), digits),
+                    latency=rounded_number(min(max(time, SHORTEST) / latency, MOST), digits),
                 )
                 for from_bytes, time, rate in segments
             )

@@ -253,7 +253,7 @@ def test_a_barrier_is_four_rounds_of_sixteen_ranks() -> None:
 def test_all_ranks_share_the_two_cores() -> None:
     """15 messages of 1 ms and 16 calls of 2 ms on two cores; no network to speak of."""
     setting = one("gather", 16, 100, 64)
-    fast = replace(LINK, efficiency=Fraction(10**9))
+    fast = replace(LINK, efficiency=Fraction(10**6))
     host = host_of((1e-3, 0, 2e-3, 0))
     cluster = cluster_of(setting, Conditions(link=fast, host=host))
     assert predicted(setting, cluster) == pytest.approx((15 * 1e-3 + 16 * 2e-3) / 2, rel=1e-6)
