@@ -15,7 +15,7 @@ import pytest
 
 from gcsim.compressors.registry import REGISTRY
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("gigabytes")]  # one at a time
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("gigabytes")]  # one at a time
+pytestmark = pytest.mark.long
 
 ALEXNET, RESNET50, RESNET18 = 4 * 61_100_840, 4 * 25_557_032, 4 * 11_173_962
 TCP = 1448 / 1538
