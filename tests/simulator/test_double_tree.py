@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.trees.double import allreduce as double_tree_allreduce_module
 from gcsim.simulator.collectives.trees.double.allreduce import double_tree_allreduce
 from gcsim.simulator.collectives.trees.double.shape import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
@@ -256,13 +255,6 @@ class Oracle:
             yield from self.message((rank, child, t), "down", number, content)
 
 
-@pytest.fixture(autouse=True, params=["lines", "pieces"])
-def _method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to calculate, whatever the size."""
-    few = 0 if request.param == "lines" else 1 << 62
-    monkeypatch.setattr(double_tree_allreduce_module, "_FEW_STEPS", few)
-
-
 @pytest.mark.parametrize("nodes", [*range(1, 40), 64, 1000, 1023])
 def test_both_trees_are_trees_whose_inner_nodes_hardly_meet(nodes: int) -> None:
     both = families(nodes)
@@ -270,14 +262,11 @@ def test_both_trees_are_trees_whose_inner_nodes_hardly_meet(nodes: int) -> None:
     for parent in double_tree(nodes):
         tree = Tree(parent, devices=2)
         depth = dict.fromkeys(tree.root.tolist(), 0)
-        for ranks in tree.levels:  # parents first, everybody once, siblings apart
-            above = tree.parent[ranks].tolist()
-            assert len(set(above)) == len(above)
-            for rank, parent_ in zip(ranks.tolist(), above, strict=True):
-                assert rank not in depth
-                depth[rank] = depth[parent_] + 1
+        for rank in tree.order.tolist():  # parents first, everybody once
+            assert rank not in depth
+            depth[rank] = depth[int(tree.parent[rank])] + 1
         assert len(depth) == 2 * nodes
-        assert max(depth.values()) <= (nodes - 1).bit_length() + 1  # one for the chain of two
+        assert max(depth.values()) == tree.height <= (nodes - 1).bit_length() + 1  # one for the chain of two
     # No node has more than two children in both trees together.
     assert max(len(a) + len(b) for a, b in zip(*both, strict=True)) <= 2
     # Only the first root can have children in both.

@@ -32,22 +32,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
+from gcsim.simulator.clock import NO_COST, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.trees.double.hops import Cut, TreeHops
 from gcsim.simulator.collectives.trees.double.pieces import PieceByPiece
-from gcsim.simulator.collectives.trees.double.shape import Tree, trees_of_ranks
-from gcsim.simulator.collectives.trees.pieces import Queues, Stream
-from gcsim.simulator.fabric.link_table import Ranks
+from gcsim.simulator.collectives.trees.double.shape import trees_of_ranks
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
-
-_FEW_STEPS = 1 << 16
-"""Pieces times ranks up to which to go piece by piece is faster."""
-_MOST_SLOPES = 16
-"""Different service times up to which straight lines are worth their memory."""
-
 
 def double_tree_allreduce(
     entry: Times,
@@ -63,9 +55,8 @@ def double_tree_allreduce(
 
     `nbytes` is the vector's size, `element` bytes an element, `piece` bytes a piece, rounded down
     to whole elements; a reduction costs `gamma` seconds a byte; `key` is that of the random delays.
-    p = 1 costs nothing. The time to calculate does not depend on the number of pieces where links
-    are few, without random delays and the same at all times; else it is O(p) a piece. Memory is
-    O(p). Raises `InputError` when the clock cannot hold the times.
+    p = 1 costs nothing. O(p) a piece, in O(p) memory. Raises `InputError` when the clock cannot
+    hold the times.
     """
     if len(entry) == 1:
         return entry.copy()
@@ -99,80 +90,25 @@ class _DoubleTree:
         cuts = [Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
         up = TreeHops.of(fabric, trees, cuts, upwards=True)
         down = TreeHops.of(fabric, trees, cuts, upwards=False)
-        parts = list(zip(trees, cuts, up, down, strict=True))
-        ways = [_Way(*part, gamma) for part in parts]
-        self._ways: list[_Way] | list[PieceByPiece] = ways
-        steps = fabric.ranks * (cuts[0].full + 1)
-        if steps <= _FEW_STEPS or not all(way.serves for way in ways):
-            self._ways = [PieceByPiece(*part, gamma) for part in parts]
-        levels = max(len(tree.levels) for tree in trees)
-        adding = max(int(way.adding.max()) for way in ways)
+        self._halves = [
+            PieceByPiece(*half, gamma) for half in zip(trees, cuts, up, down, strict=True)
+        ]
+        height = max(tree.height for tree in trees)
+        adding = max(int(half.adding.max()) for half in self._halves)
         self._longest = sum(
-            (cuts[0].full + 1 + levels) * (int(hops.busy.max()) + adding)
-            + levels * int(max(hops.latency.max(), hops.last_latency.max()))
+            (cuts[0].full + 1 + height) * (int(hops.busy.max()) + adding)
+            + height * int(max(hops.latency.max(), hops.last_latency.max()))
             for hops in (*up, *down)
         )
-        self.nbytes = sum(way.nbytes for way in self._ways)
+        self.nbytes = sum(half.nbytes for half in self._halves)
 
     def carry_out(self, entry: Times, key: int) -> Times:
         """Exit times `[p]` for entry times `[p]`."""
         check_range(entry, self._longest)
-        left = np.maximum(*(way.reduce(entry, key) for way in self._ways))
-        exits = np.maximum(*(way.broadcast(left, key) for way in self._ways))
+        left = np.maximum(*(half.reduce(entry, key) for half in self._halves))
+        exits = np.maximum(*(half.broadcast(left, key) for half in self._halves))
         check_range(exits, 0)
         return exits
-
-
-class _Way:
-    """One half of the vector on its tree, all its pieces at once (`pieces.py`)."""
-
-    def __init__(self, tree: Tree, cut: Cut, up: TreeHops, down: TreeHops, gamma: Fraction) -> None:
-        self.tree, self.up, self.down = tree, up, down
-        self.adding = tree.children * round(gamma * cut.piece * PS_PER_SECOND)
-        self.adding_last = tree.children * round(gamma * cut.last * PS_PER_SECOND)
-        self.queues = Queues(cut.full, up.busy, self.adding, down.busy)
-        self.summed: Stream
-
-    @property
-    def serves(self) -> bool:
-        """Straight lines say all, and are few."""
-        return len(self.queues.slopes) <= _MOST_SLOPES and not any(
-            hops.random or hops.timed or (hops.latency != hops.last_latency).any()
-            for hops in (self.up, self.down)
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, about."""
-        return self.up.nbytes + self.down.nbytes
-
-    def reduce(self, entry: Times, key: int) -> Times:
-        """When each rank's last piece has left for its parent; the root keeps `summed`."""
-        held, left = self.queues.at_once(entry), entry.copy()
-        for level in reversed(self.tree.levels):
-            added, up = self._added(held, level), self.up
-            sent = self.queues.serve(added, up.busy[level], up.last[level])
-            left[level] = sent.last
-            held.merge(self.tree.parent[level], sent.delayed(up.latency[level]))
-        self.summed = self._added(held, self.tree.root)
-        return left
-
-    def _added(self, held: Stream, ranks: Ranks) -> Stream:
-        here = held.at(ranks)
-        if not self.adding.any():
-            return here
-        return self.queues.serve(here, self.adding[ranks], self.adding_last[ranks])
-
-    def broadcast(self, turn: Times, key: int) -> Times:
-        """When each rank has the result and has sent it on, which it does from its turn on."""
-        held, left = self.queues.at_once(turn), turn.copy()
-        held.merge(self.tree.root, self.summed)
-        for level in self.tree.levels:
-            parent, down = self.tree.parent[level], self.down
-            sent = self.queues.serve(held.at(parent), down.busy[level], down.last[level])
-            left[parent] = np.maximum(left[parent], sent.last)
-            held.merge(level, sent.delayed(down.latency[level]))
-        return np.maximum(left, held.last)
 
 
 def carry_out(call: Call) -> Times:

@@ -28,9 +28,10 @@ from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
 from gcsim.simulator.collectives.trees.double.hops import Cut, TreeHops
 from gcsim.simulator.collectives.trees.double.shape import Tree
-from gcsim.simulator.collectives.trees.pieces import NEVER
 from gcsim.simulator.fabric.link_table import Ranks
 
+NEVER = -(2**62)
+"""Earlier than any time, with room to add to it."""
 _AT_A_TIME = 1 << 18
 """Random numbers."""
 
@@ -40,10 +41,9 @@ class PieceByPiece:
 
     def __init__(self, tree: Tree, cut: Cut, up: TreeHops, down: TreeHops, gamma: Fraction) -> None:
         self._tree, self._cut, self._up, self._down = tree, cut, up, down
-        self._adding = tree.children * round(gamma * cut.piece * PS_PER_SECOND)
+        self.adding = tree.children * round(gamma * cut.piece * PS_PER_SECOND)
         self._adding_last = tree.children * round(gamma * cut.last * PS_PER_SECOND)
-        below = np.concatenate([*reversed(tree.levels), tree.root])
-        self._upwards, self._downwards = below, np.concatenate(tree.levels)
+        self._upwards = np.concatenate((tree.order[::-1], tree.root))
         self._summed: Times
 
     @property
@@ -57,7 +57,7 @@ class PieceByPiece:
         summed = []
         for pieces, busy, flight, last in self._parts(self._up, key):
             sums = np.zeros(pieces, dtype=np.int64)
-            adding = self._adding_last if last else self._adding
+            adding = self._adding_last if last else self.adding
             go_up = cast("Any", _go_up).py_func if self._up.timed else _go_up
             state = added, sent, held, sums
             go_up(self._upwards, self._tree.parent, entry, busy, flight, adding, *state)
@@ -73,7 +73,7 @@ class PieceByPiece:
         for pieces, busy, flight, _ in self._parts(self._down, key):
             sums = self._summed[begin : begin + pieces]
             go_down = cast("Any", _go_down).py_func if self._down.timed else _go_down
-            ranks = self._downwards, tree.parent, tree.root
+            ranks = tree.order, tree.parent, tree.root
             go_down(*ranks, sums, busy, flight, sent, held)
             check_range(held, 0)
             begin += pieces

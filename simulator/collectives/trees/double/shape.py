@@ -47,15 +47,10 @@ class Tree:
         while (ancestor != self.root).any():
             depth += ancestor != self.root
             ancestor = self.parent[ancestor]
-        # The nearest to the root first, siblings apart.
-        by_parent = self.below[np.argsort(self.parent[self.below], kind="stable")]
-        eldest = (np.cumsum(self.children) - self.children)[self.parent[by_parent]]
-        sibling = np.arange(len(by_parent), dtype=np.int64) - eldest
-        key = depth[by_parent] * len(ranks) + sibling
-        order = np.argsort(key, kind="stable")
-        places = np.flatnonzero(np.diff(key[order])) + 1
-        self.levels: list[Ranks] = np.split(by_parent[order], places)
-        """All ranks but the root, each after its parent; no two of an array are siblings."""
+        self.height = int(depth.max()) + 1
+        """Hops between the root and the farthest rank, at most."""
+        self.order = self.below[np.argsort(depth[self.below], kind="stable")]
+        """All ranks but the root, each after its parent."""
 
 
 @lru_cache(maxsize=16)
