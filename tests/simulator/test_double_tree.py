@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.trees.double.allreduce import double_tree_allreduce
-from gcsim.simulator.collectives.trees.double.shape import Tree, double_tree
+from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.shape import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
@@ -266,7 +266,9 @@ def test_both_trees_are_trees_whose_inner_nodes_hardly_meet(nodes: int) -> None:
             assert rank not in depth
             depth[rank] = depth[int(tree.parent[rank])] + 1
         assert len(depth) == 2 * nodes
-        assert max(depth.values()) == tree.height <= (nodes - 1).bit_length() + 1  # one for the chain of two
+        assert (
+            max(depth.values()) == tree.height <= (nodes - 1).bit_length() + 1
+        )  # one for the chain of two
     # No node has more than two children in both trees together.
     assert max(len(a) + len(b) for a, b in zip(*both, strict=True)) <= 2
     # Only the first root can have children in both.

@@ -29,7 +29,7 @@ from gcsim.simulator.collectives.nccl import (
     tree_piece,
 )
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.trees.double.allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link

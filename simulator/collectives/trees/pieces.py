@@ -12,7 +12,7 @@ on the way up. Down, with `sent` by the rank that receives, from r's turn on:
 
 So a piece that would overtake the one before it on the same hop is there with that one.
 
-Source: as `double/allreduce.py`; max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992,
+Source: as `double_tree_allreduce.py`; max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992,
 ch. 2.
 """
 
@@ -26,8 +26,8 @@ import numpy as np
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
-from gcsim.simulator.collectives.trees.double.hops import Cut, TreeHops
-from gcsim.simulator.collectives.trees.double.shape import Tree
+from gcsim.simulator.collectives.trees.hops import Cut, TreeHops
+from gcsim.simulator.collectives.trees.shape import Tree
 from gcsim.simulator.fabric.link_table import Ranks
 
 NEVER = -(2**62)

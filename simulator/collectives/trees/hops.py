@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Picoseconds, Times
-from gcsim.simulator.collectives.trees.double.shape import Tree
+from gcsim.simulator.collectives.trees.shape import Tree
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.rounds import Fabric

@@ -1,7 +1,7 @@
 """How long does the all-reduce over two binary trees take, pipelined in pieces?
 
 Half of the vector is reduced to the root of each tree and broadcast from there. Nearly every node
-has children in one tree only (`double/shape.py`), so that the two together load every card evenly:
+has children in one tree only (`trees/shape.py`), so that the two together load every card evenly:
 two halves up, two halves down.
 
 A half is cut into pieces. A rank passes a piece up when it has added those of all its children, in
@@ -35,11 +35,12 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.trees.double.hops import Cut, TreeHops
-from gcsim.simulator.collectives.trees.double.pieces import PieceByPiece
-from gcsim.simulator.collectives.trees.double.shape import trees_of_ranks
+from gcsim.simulator.collectives.trees.hops import Cut, TreeHops
+from gcsim.simulator.collectives.trees.pieces import PieceByPiece
+from gcsim.simulator.collectives.trees.shape import trees_of_ranks
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
+
 
 def double_tree_allreduce(
     entry: Times,
