@@ -307,15 +307,14 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
         assert by_cards[0] == alltoall_oracle(World(of, entry.tolist(), 0), sent)
 
 
-@pytest.mark.parametrize("p", [9, 150])
-def test_the_compiled_loops_are_the_python_that_they_are_written_in(
-    monkeypatch: pytest.MonkeyPatch, p: int
+def test_the_compiled_loop_is_the_python_that_it_is_written_in(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    p = 9
     entry = times([rank % 4 * 10**8 for rank in range(p)])
     compiled = alltoall_allgather_allreduce(entry, 12_347, Fabric.of(cluster(p)), element=4)
-    for name in ("_exchange", "_send"):
-        plain: Any = getattr(card_exchange, name)
-        monkeypatch.setattr(card_exchange, name, plain.py_func)
+    plain: Any = card_exchange._exchange
+    monkeypatch.setattr(card_exchange, "_exchange", plain.py_func)
     exits = alltoall_allgather_allreduce(entry, 12_347, Fabric.of(cluster(p)), element=4)
     assert exits.tolist() == compiled.tolist()
 
