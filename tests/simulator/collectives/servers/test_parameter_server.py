@@ -26,7 +26,7 @@ from gcsim.simulator.collectives.servers.parameter_server import (
 )
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
-from tests.simulator.fluid_oracle import exchange
+from tests.simulator.sharing.fluid_oracle import exchange
 from tests.simulator.world import BUS, NETWORK, link, times
 
 DEVICE = Device(name="test", title="test", kernels={}, effective_flop_rate=1e12, source="test")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gcsim.simulator.steps.breakdown import Ledger
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import Run, Span, StepPlan
-from tests.simulator.random_plans import bucket, compute, fixed, plans, skewed
+from tests.simulator.steps.random_plans import bucket, compute, fixed, plans, skewed
 
 
 def of(run: Run, rank: int, resource: str) -> list[Span]:

@@ -25,7 +25,7 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.network.links import Link, SizeFactor
-from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
 from tests.simulator.world import link, times
 
 Wait = Generator[simpy.Event, Any, None]

@@ -1,6 +1,6 @@
 """How late are messages that lose packets on this machine's own TCP? (Linux, root.)
 
-    python -m tests.simulator.linux_tcp 3 0.05 --round-trip 8 --messages 900
+    python -m tests.simulator.network.linux_tcp 3 0.05 --round-trip 8 --messages 900
 
 Two network namespaces, a TUN device in each, and between them a forwarder that holds every packet
 for half a round trip and drops packets of the data at random. One connection, with the machine's

@@ -24,7 +24,7 @@ from scipy import stats
 from gcsim.simulator.network.delays import RandomDelays, delays
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace
-from tests.simulator.tcp_sender import Sender
+from tests.simulator.network.tcp_sender import Sender
 
 MS = Fraction(1, 1000)
 SEGMENT = 1000
@@ -433,7 +433,7 @@ def test_delays_of_wild_links_are_finite_and_at_most_a_day() -> None:
 
 
 def test_the_page_compares_sampled_and_capped_losses_as_they_are() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "model" / "losses.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "model" / "losses.md").read_text(encoding="utf-8")
     _, table = page.split("| link, round trip | losses |", 1)
     rows = table.split("\n\n", 1)[0].splitlines()[2:]
     assert len(rows) == 9

@@ -21,7 +21,7 @@ from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.network.links import Link
-from tests.simulator.ring_wire import KINDS, Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import KINDS, Wire, entries_of, rows_of
 from tests.simulator.world import link, times
 
 Wait = Generator[simpy.Event, Any, None]

@@ -21,7 +21,7 @@ from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.network.links import Link
-from tests.simulator.ring_wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
 from tests.simulator.world import link, times
 
 Wait = Generator[simpy.Event, Any, None]

@@ -24,7 +24,15 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     synchronous_ring_allgatherv,
 )
 from gcsim.simulator.network.links import Link
-from tests.simulator.ring_wire import KINDS, RANDOM, TIMED, Wire, entries_of, plain, rows_of
+from tests.simulator.collectives.rings.wire import (
+    KINDS,
+    RANDOM,
+    TIMED,
+    Wire,
+    entries_of,
+    plain,
+    rows_of,
+)
 from tests.simulator.world import times
 
 Wait = Generator[simpy.Event, Any, None]

@@ -26,7 +26,7 @@ from gcsim.simulator.sharing.fair import (
 )
 from gcsim.simulator.sharing.levels import Crossings
 from gcsim.simulator.sharing.model import Capacity, FlowClass, Supply
-from tests.simulator.fluid_oracle import Flow, rates_of, simulate
+from tests.simulator.sharing.fluid_oracle import Flow, rates_of, simulate
 
 PS = Fraction(1, 10**12)
 RATES = st.sampled_from([Fraction(n * 10**12) / d for n in (1, 2, 3) for d in (1, 7, 10)])

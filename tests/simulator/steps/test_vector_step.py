@@ -30,7 +30,7 @@ from gcsim.simulator.steps.vectors import ranks as vector_ranks
 from gcsim.simulator.steps.vectors import steady as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
-from tests.simulator.step_oracle import (
+from tests.simulator.steps.step_oracle import (
     at_random,
     fixed,
     lagging,

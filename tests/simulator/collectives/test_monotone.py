@@ -16,7 +16,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.steps.events.steady import simulate_steady
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, StepPlan
 from gcsim.traces.profile import Compute
-from tests.simulator.random_plans import bucket, compute, fixed, skewed
+from tests.simulator.steps.random_plans import bucket, compute, fixed, skewed
 
 COSTS = st.lists(
     st.builds(

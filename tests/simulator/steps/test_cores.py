@@ -24,7 +24,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, StepPlan
 from gcsim.simulator.steps.vectors import step as vector_step
-from tests.simulator.random_plans import (
+from tests.simulator.steps.random_plans import (
     all_paces,
     bucket,
     compute,
@@ -36,7 +36,7 @@ from tests.simulator.random_plans import (
     same,
     skewed,
 )
-from tests.simulator.tick import Piece, Script, Tick
+from tests.simulator.steps.tick import Piece, Script, Tick
 
 EVERYTHING: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
 

@@ -24,7 +24,7 @@ from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.network.links import Jitter, Link
-from tests.simulator.ring_wire import CONSTANT, PS, RANDOM, SIZED, TAILS, TIMED, plain
+from tests.simulator.collectives.rings.wire import CONSTANT, PS, RANDOM, SIZED, TAILS, TIMED, plain
 from tests.simulator.world import times
 
 POOL = [*CONSTANT, *SIZED]

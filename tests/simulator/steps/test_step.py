@@ -27,7 +27,7 @@ from gcsim.simulator.steps.events.communicator import Communicator, Request
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Run, StepPlan
-from tests.simulator.random_plans import (
+from tests.simulator.steps.random_plans import (
     all_paces,
     bucket,
     compute,
@@ -41,7 +41,7 @@ from tests.simulator.random_plans import (
     same,
     skewed,
 )
-from tests.simulator.tick import PARTS, Tick
+from tests.simulator.steps.tick import PARTS, Tick
 
 
 class Slowest:

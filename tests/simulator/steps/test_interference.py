@@ -17,8 +17,8 @@ from gcsim.simulator.steps.events import step
 from gcsim.simulator.steps.events.interference import interfering
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.steps.vectors import step as vector_step
-from tests.simulator.random_plans import bucket, compute, fixed, plans, same, skewed
-from tests.simulator.tick import Tick
+from tests.simulator.steps.random_plans import bucket, compute, fixed, plans, same, skewed
+from tests.simulator.steps.tick import Tick
 
 SLOWER = Fraction(5, 2)
 """A collective beside computations."""

@@ -21,7 +21,7 @@ from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, StepPlan
 from gcsim.simulator.steps.vectors import steady as vector_steady
-from tests.simulator.random_plans import (
+from tests.simulator.steps.random_plans import (
     bucket,
     compute,
     contrary,
@@ -32,7 +32,7 @@ from tests.simulator.random_plans import (
     same,
     skewed,
 )
-from tests.simulator.test_concurrent import link, programs
+from tests.simulator.steps.test_concurrent import link, programs
 
 
 def paces(ranks: int) -> st.SearchStrategy[NDArray[np.float64]]:

@@ -15,7 +15,7 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, Job, Run, StepPlan
-from tests.simulator.tick import PARTS, Tick
+from tests.simulator.steps.tick import PARTS, Tick
 
 
 def compute(forward: int, *backward: int, tail: int = 0) -> ComputeTimes:

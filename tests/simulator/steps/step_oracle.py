@@ -13,7 +13,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from tests.simulator.tick import Tick
+from tests.simulator.steps.tick import Tick
 
 
 def played(

@@ -32,8 +32,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Link, Loss, RateTrace, SizeFactor
 from gcsim.simulator.network.paths import inward, outward, path, through
-from tests.simulator.fluid_oracle import Medium, Rate, begins
-from tests.simulator.test_logarithmic_collectives import (
+from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     ALGORITHMS,
     POOL,
     PS,
@@ -52,6 +51,7 @@ from tests.simulator.test_logarithmic_collectives import (
     own_block,
     own_vector,
 )
+from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins
 from tests.simulator.world import BUS, NETWORK, times
 
 
