@@ -17,20 +17,12 @@ from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.staging import copy_times
 from tests.simulator import world
-from tests.simulator.world import BUS, NETWORK
+from tests.simulator.world import BUS, NETWORK, gather, reduce
 
 
 def cluster(nodes: int, transport: str, devices: int = 1, **collectives: Any) -> Cluster:
     chosen = {"all_reduce": "auto", "all_gather": "auto", **collectives}
     return world.cluster(nodes, devices, transport=transport, **chosen)
-
-
-def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=element)
-
-
-def gather(*sent: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sent)
 
 
 def title(record: CollectiveRecord, on: Cluster) -> str:

@@ -32,7 +32,7 @@ from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_rin
 from gcsim.simulator.collectives.servers.parameter_server import parameter_server
 from gcsim.simulator.collectives.staging import copy_times
 from tests.simulator import world
-from tests.simulator.world import BUS, NETWORK
+from tests.simulator.world import BUS, NETWORK, gather, reduce
 
 
 def cluster(nodes: int, devices: int = 2, **chosen: Any) -> Cluster:
@@ -41,14 +41,6 @@ def cluster(nodes: int, devices: int = 2, **chosen: Any) -> Cluster:
 
 def zeros(ranks: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.zeros(ranks, dtype=np.int64)
-
-
-def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_reduce", sent=(nbytes,) * 4, element=element)
-
-
-def gather(*sent: int) -> CollectiveRecord:
-    return CollectiveRecord(kind="all_gather", sent=sent)
 
 
 def push(nbytes: int, pulled: int) -> CollectiveRecord:

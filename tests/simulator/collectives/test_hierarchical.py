@@ -12,31 +12,26 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.cluster import Cluster, Collectives, Racks
+from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
 from gcsim.simulator.collectives.rounds.rounds import phase_key
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, through
 from gcsim.simulator.network.rate_trace import RateTrace
-from tests.simulator.world import times
+from tests.simulator.world import BUS, NETWORK, PS, cluster, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
-PS = Fraction(1, 10**12)
 
 
-def link(bandwidth: Fraction | int, latency: int) -> Link:
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=latency * PS)
-
-
-PLAIN = [link(10**12, 3), link(Fraction(10**12, 7), 40), link(5 * 10**11, 0)]
+PLAIN = [link(10**12, 3 * PS), link(Fraction(10**12, 7), 40 * PS), link(5 * 10**11)]
 POOL = [
     *PLAIN,
     replace(
@@ -190,10 +185,9 @@ def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
     )
 
 
-@given(case=cases())
-@settings(max_examples=100, deadline=None)
-def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
-    exits = hierarchical_allreduce(
+def exits(case: Case) -> list[int]:
+    """Of the kernel."""
+    found: list[int] = hierarchical_allreduce(
         times(case.entry),
         case.elements * case.element,
         case.hops,
@@ -202,8 +196,33 @@ def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
         gamma=case.gamma * PS,
         staging=case.staging,
         key=case.key,
+    ).tolist()
+    return found
+
+
+@given(case=cases())
+@settings(max_examples=100, deadline=None)
+def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
+    assert exits(case) == Oracle(case).exits
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 4), (32, 2)])
+@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
+def test_a_large_vector_takes_what_the_simulation_says(shape: tuple[int, int], skew: str) -> None:
+    nodes, devices = shape
+    case = Case(
+        entry=skews(nodes * devices)[skew],
+        elements=3_000_001,
+        element=1,
+        hops=[NETWORK] * nodes,
+        local=BUS,
+        gamma=0,
+        staging=0,
+        key=0,
     )
-    assert exits.tolist() == Oracle(case).exits
+    for gamma in (0, 25):
+        slower = replace(case, gamma=gamma)
+        assert exits(slower) == Oracle(slower).exits
 
 
 LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),))
@@ -212,30 +231,22 @@ LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),
 @given(case=cases(local=LATE))
 @settings(max_examples=60, deadline=None)
 def test_vectors_that_overtake_each_other_are_added_as_they_arrive(case: Case) -> None:
-    exits = hierarchical_allreduce(
-        times(case.entry),
-        400,
-        case.hops,
-        local=case.local,
-        gamma=3 * PS,
-        key=case.key,
-    )
     case = replace(case, elements=400, element=1, gamma=3, staging=0)
-    assert exits.tolist() == Oracle(case).exits
+    assert exits(case) == Oracle(case).exits
 
 
 def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
-    slow, uplink = link(10**11, 5), link(10**11, 9)
-    on = Cluster(
-        nodes=4,
-        devices_per_node=3,
-        device=Device(name="any", title="any", kernels={}, effective_flop_rate=1.0, source="none"),
+    slow, uplink = link(10**11, 5 * PS), link(10**11, 9 * PS)
+    on = cluster(
+        4,
+        3,
         network=PLAIN[0],
         intra_node=PLAIN[2],
         cards={1: slow},
         racks=Racks(nodes=2, uplink=uplink),
         shared_bus=True,
-        collectives=Collectives(all_reduce="hierarchical", host_staging=True),
+        all_reduce="hierarchical",
+        host_staging=True,
     )
     record = CollectiveRecord(kind="all_reduce", sent=(400,), element=4)
     entry = times([17 * rank for rank in range(12)])

@@ -30,38 +30,27 @@ from gcsim.simulator.collectives.nccl import (
 )
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through
-from tests.simulator.world import times
+from tests.simulator import world
+from tests.simulator.world import skews, times
 
 Wait = Generator[simpy.Event, Any, None]
-TOY = Device(name="toy", title="Toy", kernels={}, effective_flop_rate=1e12, source="test")
 MODE = {mode.name: mode for mode in MODES}
 RING_MODES = [mode for mode in MODES if mode.shape == "ring"]
 
 
 def link(bandwidth: float, latency: str = "0", efficiency: str = "1") -> Link:
-    return Link(
-        name="test",
-        bandwidth=Fraction(bandwidth),
-        latency=Fraction(latency),
-        efficiency=Fraction(efficiency),
-    )
+    return world.link(bandwidth, Fraction(latency), efficiency=Fraction(efficiency))
 
 
 BUS = link(12_150_000_000, "1/100000")
 
 
 def cluster(nodes: int, devices: int = 1, network: Link | None = None) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=TOY,
-        network=network or link(1_250_000_000),
-        intra_node=BUS,
-    )
+    network = network or link(1_250_000_000)
+    return world.cluster(nodes, devices, network=network, intra_node=BUS)
 
 
 # --- the choice ----------------------------------------------------------------------------------
@@ -266,10 +255,6 @@ class Ring:
         self.exits[rank] = max(self.exits[rank], self.env.now)
 
 
-def skews(p: int) -> list[list[int]]:
-    return [[0] * p, [r * 37_000_003 for r in range(p)], [(r % 2) * 200_000_000 for r in range(p)]]
-
-
 @pytest.mark.parametrize("shape", [(2, 1), (7, 1), (16, 1), (3, 2), (4, 4), (1, 5)])
 @pytest.mark.parametrize("mode", RING_MODES, ids=lambda mode: mode.protocol)
 def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
@@ -278,7 +263,7 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
     share, longer = divmod(elements, p)
     chunks = [4 * (share + (r < longer)) for r in range(p)]
     gathered = [10_000 + 7 * (r % 3) for r in range(p)]
-    for entry in skews(p):
+    for entry in (skews(p)[name] for name in ("none", "ascending", "ties")):
         call = Call(entry=times(entry), sent=(4 * elements,) * p, element=4, cluster=on)
         expected = Ring(entry, chunks, on, mode, 2 * (p - 1)).exits
         assert nccl_allreduce(call, mode).tolist() == expected

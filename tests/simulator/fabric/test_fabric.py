@@ -19,8 +19,8 @@ from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link, SizeFactor, Uplink
 from gcsim.simulator.network.paths import path, slowed, through
+from tests.simulator.world import PS
 
-PS = Fraction(1, 10**12)
 FAST = Link(name="fast", bandwidth=Fraction(10**10), latency=3 * PS)
 SLOW = Link(name="slow", bandwidth=Fraction(10**9), latency=7 * PS)
 BUS = Link(name="bus", bandwidth=Fraction(10**11), latency=PS)

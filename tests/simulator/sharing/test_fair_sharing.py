@@ -27,8 +27,8 @@ from gcsim.simulator.sharing.fair import (
 from gcsim.simulator.sharing.levels import Crossings
 from gcsim.simulator.sharing.model import Capacity, FlowClass, Supply
 from tests.simulator.sharing.fluid_oracle import Flow, rates_of, simulate
+from tests.simulator.world import PS
 
-PS = Fraction(1, 10**12)
 RATES = st.sampled_from([Fraction(n * 10**12) / d for n in (1, 2, 3) for d in (1, 7, 10)])
 
 

@@ -24,7 +24,6 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.rings import gloo_allgather, gloo_allreduce
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.delays import collective_key
@@ -35,15 +34,15 @@ from gcsim.simulator.steps.events.ring_programs import RingPrograms, in_messages
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from gcsim.simulator.sums import Sums
+from tests.simulator import world
+from tests.simulator.world import PS
 
-DEVICE = Device(name="d", title="D", kernels={}, effective_flop_rate=1e12, source="test")
 Program = Iterator[Callable[[], bool]]
 
 
-def link(latency: int = 3, rate: int = 1, **kwargs: object) -> Link:
+def link(latency: int = 3, rate: int = 1, **more: Any) -> Link:
     """`rate` bytes a picosecond, `latency` picoseconds."""
-    plain = Link(name="test", bandwidth=Fraction(rate * 10**12), latency=Fraction(latency, 10**12))
-    return replace(plain, **kwargs)  # type: ignore[arg-type]
+    return world.link(rate * 10**12, latency * PS, **more)
 
 
 @dataclass
@@ -380,24 +379,9 @@ def test_any_collectives_are_the_message_by_message_simulation(
     assert np.array_equal(few.finish, many.finish)
 
 
-def cluster(
-    nodes: int,
-    devices: int = 1,
-    collectives: Collectives | None = None,
-    network: Link | None = None,
-    sums: Sums | None = None,
-    host: Host | None = None,
-) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=DEVICE,
-        network=network or link(50),
-        intra_node=link(4, 3),
-        collectives=collectives or Collectives(),
-        sums=sums or Sums(),
-        host=host,
-    )
+def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
+    usual = {"network": link(50), "intra_node": link(4, 3)}
+    return world.cluster(nodes, devices, **usual | more)
 
 
 CALLS = Host(
@@ -417,7 +401,7 @@ GLOO = Collectives(transport="gloo")
     devices=st.integers(1, 3),
     collectives=st.sampled_from([Collectives(), GLOO, replace(GLOO, all_reduce="ring")]),
     sums=st.sampled_from(
-        [None, Sums(float32=Fraction(10**12)), Sums(float32=Fraction(3 * 10**11))]
+        [Sums(), Sums(float32=Fraction(10**12)), Sums(float32=Fraction(3 * 10**11))]
     ),
     host=st.sampled_from([None, CALLS]),
     data=st.data(),
@@ -434,7 +418,7 @@ def test_a_collective_on_its_own_is_what_its_kernel_says(
     host: Host | None,
     data: st.DataObject,
 ) -> None:
-    chosen = cluster(nodes, devices, collectives, sums=sums, host=host)
+    chosen = cluster(nodes, devices, collectives=collectives, sums=sums, host=host)
     ranks = chosen.workers
     record = all_reduce(sizes[0], element) if kind == "all_reduce" else all_gather(*sizes)
     factor = st.sampled_from([1.0, 1.5, 3.0, 0.25])
@@ -500,7 +484,7 @@ def test_two_at_a_time_end_between_one_alone_and_both_in_turn(
     collectives: Collectives, nbytes: int, nodes: int, gap: int
 ) -> None:
     record = all_reduce(nbytes)
-    chosen = cluster(nodes, 1, collectives)
+    chosen = cluster(nodes, collectives=collectives)
     program = RingPrograms(chosen)(record)
     assert program is not None
     result = run(plan_of([record] * 2, [0, gap]), lambda _: program, ranks=nodes)
@@ -541,7 +525,8 @@ def test_random_delays_and_cards_are_those_of_the_kernel(
     slow = SizeFactor(from_bytes=100, latency=Fraction(3))
     network = link(20, jitter=(jitter,), factors=(slow,))
     chosen = replace(
-        cluster(5, 2, collectives, network), cards={1: link(70, 2), 3: replace(network, factors=())}
+        cluster(5, 2, collectives=collectives, network=network),
+        cards={1: link(70, 2), 3: replace(network, factors=())},
     )
     record = CollectiveRecord(kind=kind, sent=(nbytes, nbytes))
     paces = [1.0, 1.5, 2.0, 1.0, 1.0, 0.5, 3.0, 1.0, 1.0, 1.25]
@@ -561,7 +546,7 @@ def test_on_links_that_change_over_time_absolute_time_counts(collectives: Collec
         duration=Fraction(2000, 10**12),
         after="repeat",
     )
-    chosen = cluster(5, 1, collectives, link(20, trace=trace))
+    chosen = cluster(5, collectives=collectives, network=link(20, trace=trace))
     record = all_reduce(203)
     gaps, paces = [500, 10**6], [1.0, 1.5, 2.0, 1.0, 0.5]
     result = run(plan_of([record] * 2, gaps), RingPrograms(chosen), ranks=5, paces=paces)

@@ -22,13 +22,9 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
-from tests.simulator.world import link, times
+from tests.simulator.world import NETWORK, SLOW, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
-
-
-TEN_GIGABIT = link(1_250_000_000, Fraction(50, 10**6))
-SLOW = link(Fraction(100_000_000, 3), Fraction(1, 1000))
 
 
 def step_by_step(
@@ -115,15 +111,6 @@ def on_arrival(
     return exits
 
 
-def skews(p: int) -> dict[str, list[int]]:
-    return {
-        "none": [0] * p,
-        "one late": [5_000_000_000 * (r == p // 2) for r in range(p)],
-        "ascending": [r * 37_000_003 for r in range(p)],
-        "ties": [(r % 2) * 200_000_000 for r in range(p)],
-    }
-
-
 def shapes(p: int) -> dict[str, list[int]]:
     return {
         "equal": [100_000] * p,
@@ -136,9 +123,9 @@ def shapes(p: int) -> dict[str, list[int]]:
 
 def hops(p: int) -> dict[str, list[Link]]:
     return {
-        "equal": [TEN_GIGABIT] * p,
-        "node by node": [TEN_GIGABIT if r % 2 else SLOW for r in range(p)],
-        "one slow": [SLOW if r == 1 else TEN_GIGABIT for r in range(p)],
+        "equal": [NETWORK] * p,
+        "node by node": [NETWORK if r % 2 else SLOW for r in range(p)],
+        "one slow": [SLOW if r == 1 else NETWORK for r in range(p)],
     }
 
 
@@ -271,7 +258,7 @@ def test_irregular_gather_gives_the_golden_values(p: int, milliseconds: float) -
     # SimGrid SMPI's network (CM02, no cross-traffic) and block rule; values given to 4 digits.
     # Whole-block ring at 10 Gb/s and 50 us; sizes rounded down to bytes, at most 0.1 us in all.
     sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
-    exits = ring_allgather(times([0] * p), sizes, [TEN_GIGABIT] * p)
+    exits = ring_allgather(times([0] * p), sizes, [NETWORK] * p)
     assert seconds(exits.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
     uniform = (p - 1) * (50e-6 + 2.44e6 / p / 1.25e9)  # 2.6 to 11 % lower
     assert 0.975 * seconds(exits.max()) >= uniform >= 0.87 * seconds(exits.max())

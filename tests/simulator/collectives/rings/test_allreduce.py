@@ -18,16 +18,12 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import seconds
-from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import KINDS, Wire, entries_of, rows_of
-from tests.simulator.world import link, times
+from tests.simulator.world import NETWORK, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
-
-
-TEN_GIGABIT = link(1_250_000_000, Fraction(50, 10**6))
 
 
 def serialisation(nbytes: int, on: Link) -> int:
@@ -107,78 +103,12 @@ def ring_oracle(
     return RingOracle(entry, sizes, links, gamma, key).exits
 
 
-def hierarchical_oracle(
-    entry: Sequence[float], nbytes: int, links: Sequence[Link], local: Link, gamma: Fraction
-) -> list[float]:
-    """Members queue for their leader's link; then the oracle ring; then copies one by one."""
-    nodes, devices = len(links), len(entry) // len(links)
-    env = simpy.Environment()
-    reduced: list[float] = [0] * nodes
-
-    def member(
-        rank: int, entered: simpy.Event, port: simpy.Resource, adder: simpy.Resource
-    ) -> Wait:
-        yield env.timeout(entry[rank])
-        yield entered
-        with port.request() as turn:
-            yield turn
-            yield env.timeout(serialisation(nbytes, local))
-        yield env.timeout(flight(local))
-        with adder.request() as turn:
-            yield turn
-            yield env.timeout(round(gamma * nbytes * 10**12))
-        reduced[rank // devices] = env.now
-
-    def leader(rank: int, entered: simpy.Event) -> Wait:
-        yield env.timeout(entry[rank])
-        reduced[rank // devices] = env.now
-        entered.succeed()
-
-    for node in range(nodes):
-        entered, first = env.event(), node * devices
-        port, adder = simpy.Resource(env), simpy.Resource(env)
-        env.process(leader(first, entered))
-        for rank in range(first + 1, first + devices):
-            env.process(member(rank, entered, port, adder))
-    env.run()
-    after = ring_oracle(reduced, nbytes, links, 1, gamma) if nodes > 1 else reduced
-
-    env = simpy.Environment()
-    exits: list[float] = [0] * len(entry)
-
-    def copy(rank: int) -> Wait:
-        yield env.timeout(flight(local))
-        exits[rank] = env.now
-
-    def broadcast(node: int) -> Wait:
-        yield env.timeout(after[node])
-        for rank in range(node * devices + 1, (node + 1) * devices):
-            yield env.timeout(serialisation(nbytes, local))
-            env.process(copy(rank))
-        exits[node * devices] = env.now
-
-    for node in range(nodes):
-        env.process(broadcast(node))
-    env.run()
-    return exits
-
-
-def skews(p: int) -> dict[str, list[int]]:
-    return {
-        "none": [0] * p,
-        "one late": [5_000_000_000 * (r == p // 2) for r in range(p)],
-        "ascending": [r * 37_000_003 for r in range(p)],
-        "descending": [(p - r) * 7_000_001 for r in range(p)],
-        "ties": [(r % 2) * 200_000_000 for r in range(p)],
-    }
-
-
 @pytest.mark.parametrize("p", [1, 2, 3, 7, 16, 64])
 @pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
 def test_equal_ring_is_the_event_by_event_simulation(p: int, skew: str) -> None:
     entry, nbytes = skews(p)[skew], 1_000_000 * p
-    expected = ring_oracle(entry, nbytes, [TEN_GIGABIT] * p)
-    assert ring_allreduce(times(entry), nbytes, [TEN_GIGABIT] * p).tolist() == expected
+    expected = ring_oracle(entry, nbytes, [NETWORK] * p)
+    assert ring_allreduce(times(entry), nbytes, [NETWORK] * p).tolist() == expected
 
 
 @pytest.mark.parametrize("p", [2, 3, 7, 16, 64])
@@ -186,7 +116,7 @@ def test_equal_ring_is_the_event_by_event_simulation(p: int, skew: str) -> None:
 def test_ring_with_unequal_chunks_and_links_is_the_simulation(p: int, skew: str) -> None:
     entry, nbytes = skews(p)[skew], 4 * (250_000 * p + p // 2)
     slow = link(Fraction(100_000_000, 3), Fraction(1, 1000))
-    links = [slow if r % 3 == 1 else TEN_GIGABIT for r in range(p)]
+    links = [slow if r % 3 == 1 else NETWORK for r in range(p)]
     expected = ring_oracle(entry, nbytes, links, 4)
     assert ring_allreduce(times(entry), nbytes, links, element=4).tolist() == expected
 
@@ -199,8 +129,8 @@ def test_ring_that_pays_for_its_additions_is_the_simulation(
 ) -> None:
     # 25 ps/B: a CPU core that adds 1-MiB segments
     entry, nbytes, gamma = skews(p)[skew], 1_000_000 * p + unequal, Fraction(25, 10**12)
-    expected = ring_oracle(entry, nbytes, [TEN_GIGABIT] * p, 1, gamma)
-    exits = ring_allreduce(times(entry), nbytes, [TEN_GIGABIT] * p, gamma=gamma)
+    expected = ring_oracle(entry, nbytes, [NETWORK] * p, 1, gamma)
+    exits = ring_allreduce(times(entry), nbytes, [NETWORK] * p, gamma=gamma)
     assert exits.tolist() == expected
 
 
@@ -311,9 +241,9 @@ def test_ring_shifts_with_its_entries_and_never_gains_from_delay_or_bytes(
 def test_ring_of_244_megabytes_gives_the_golden_values(p: int, expected: float) -> None:
     # 2 (p - 1)(50 us + 244e6 B / p / 1.25e9 B/s); SimGrid SMPI 3.32 (CM02) agrees within 0.13 %.
     # Chunks are split between bytes here: p = 128 and 256 do not divide the float32 elements.
-    exits = ring_allreduce(times([0] * p), 244_000_000, [TEN_GIGABIT] * p)
+    exits = ring_allreduce(times([0] * p), 244_000_000, [NETWORK] * p)
     assert {seconds(time) for time in exits} == {expected}
-    by_element = ring_allreduce(times([0] * p), 244_000_000, [TEN_GIGABIT] * p, element=4)
+    by_element = ring_allreduce(times([0] * p), 244_000_000, [NETWORK] * p, element=4)
     assert exits.max() <= by_element.max() <= exits.max() * (1 + 1e-5)
 
 
@@ -350,36 +280,5 @@ def test_times_beyond_the_clock_are_refused() -> None:
 Nodes = tuple[int, int]
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 4), (32, 2)])
-@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
-def test_hierarchical_is_the_event_by_event_simulation(shape: Nodes, skew: str) -> None:
-    nodes, devices = shape
-    entry = skews(nodes * devices)[skew]
-    local, links = link(12 * 10**9, Fraction(10, 10**6)), [TEN_GIGABIT] * nodes
-    for gamma in (Fraction(0), Fraction(25, 10**12)):
-        exits = hierarchical_allreduce(times(entry), 3_000_001, links, local=local, gamma=gamma)
-        assert exits.tolist() == hierarchical_oracle(entry, 3_000_001, links, local, gamma)
-
-
-@given(
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    nbytes=st.integers(0, 50),
-    gamma=st.sampled_from([0, 3]),
-    data=st.data(),
-)
-@settings(max_examples=50, deadline=None)
-def test_any_small_hierarchy_is_the_simulation(
-    shape: Nodes, nbytes: int, gamma: int, data: st.DataObject
-) -> None:
-    nodes, devices = shape
-    clock = st.integers(0, 30) | st.integers(0, 10**6)
-    size = nodes * devices
-    entry = data.draw(st.lists(clock, min_size=size, max_size=size))
-    links = data.draw(st.lists(st.sampled_from(POOL), min_size=nodes, max_size=nodes))
-    local, cost = data.draw(st.sampled_from(POOL)), Fraction(gamma, 10**12)
-    exits = hierarchical_allreduce(times(entry), nbytes, links, local=local, gamma=cost)
-    assert exits.tolist() == hierarchical_oracle(entry, nbytes, links, local, cost)
-
-
 def test_one_rank_alone_leaves_at_once() -> None:
-    assert ring_allreduce(times([42]), 10**9, [TEN_GIGABIT]).tolist() == [42]
+    assert ring_allreduce(times([42]), 10**9, [NETWORK]).tolist() == [42]

@@ -26,14 +26,12 @@ from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.network.links import Link, SizeFactor
 from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
-from tests.simulator.world import link, times
+from tests.simulator.world import NETWORK, SLOW, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
 Content = set[int]
 
 
-TEN_GIGABIT = link(1_250_000_000, Fraction(50, 10**6))
-SLOW = link(Fraction(100_000_000, 3), Fraction(1, 1000))
 POOL = [
     link(10**12, Fraction(3, 10**12)),
     link(10**12 // 7, Fraction(1, 10**12)),
@@ -227,23 +225,13 @@ def to_predecessors(hops: Sequence[Link]) -> list[Link]:
     return [hops[rank - 1] for rank in range(len(hops))]
 
 
-def skews(p: int) -> dict[str, list[int]]:
-    return {
-        "none": [0] * p,
-        "one late": [5_000_000_000 * (r == p // 2) for r in range(p)],
-        "ascending": [r * 37_000_003 for r in range(p)],
-        "descending": [(p - r) * 7_000_001 for r in range(p)],
-        "ties": [(r % 2) * 200_000_000 for r in range(p)],
-    }
-
-
 def layouts(p: int) -> dict[str, list[Link]]:
     if p == 2:  # one connection, one link
-        return {"equal": [TEN_GIGABIT] * 2, "slow": [SLOW] * 2}
+        return {"equal": [NETWORK] * 2, "slow": [SLOW] * 2}
     return {
-        "equal": [TEN_GIGABIT] * p,
-        "pairs": [TEN_GIGABIT if r % 2 else POOL[2] for r in range(p)],
-        "one slow": [SLOW if r == p // 3 else TEN_GIGABIT for r in range(p)],
+        "equal": [NETWORK] * p,
+        "pairs": [NETWORK if r % 2 else POOL[2] for r in range(p)],
+        "one slow": [SLOW if r == p // 3 else NETWORK for r in range(p)],
     }
 
 
@@ -272,7 +260,7 @@ def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
 @pytest.mark.parametrize("nbytes", [25 << 20, (25 << 20) + 4, 250_000])
 def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
     for skew in ("none", "ties"):
-        entry, hops = skews(64)[skew], [TEN_GIGABIT] * 64
+        entry, hops = skews(64)[skew], [NETWORK] * 64
         exits = gloo_ring_allreduce(times(entry), nbytes, hops, element=4)
         assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4)
 
@@ -460,20 +448,20 @@ def test_allreduce_shifts_with_its_entries_and_never_gains_from_delay(
 
 def test_25_mib_on_64_ranks_hides_all_but_a_few_latencies() -> None:
     # 252 segments of 204,800 B take 163.84 us each; the textbook's 126 chunks pay 50 us each more
-    links, entry = [TEN_GIGABIT] * 64, times([0] * 64)
+    links, entry = [NETWORK] * 64, times([0] * 64)
     exits = gloo_ring_allreduce(entry, 25 << 20, links)
     assert set(exits.tolist()) == {252 * 163_840_000 + 4 * 50_000_000}
     textbook = ring_allreduce(entry, 25 << 20, links)
     assert set(textbook.tolist()) == {126 * (327_680_000 + 50_000_000)}
     # 1448/1538 of the line rate, TCP's goodput: 44.05 ms against 50.15 ms
-    tcp = [replace(TEN_GIGABIT, efficiency=Fraction(1448, 1538))] * 64
+    tcp = [replace(NETWORK, efficiency=Fraction(1448, 1538))] * 64
     assert round(int(gloo_ring_allreduce(entry, 25 << 20, tcp).max()) / 1e9, 2) == 44.05
     assert round(int(ring_allreduce(entry, 25 << 20, tcp).max()) / 1e9, 2) == 50.15
 
 
 def test_short_segments_pay_two_latencies_a_chunk() -> None:
     # A receiver announces itself when the chunk before has come: there and back.
-    links, p, segment = [TEN_GIGABIT] * 8, 8, 1000
+    links, p, segment = [NETWORK] * 8, 8, 1000
     exits = gloo_ring_allreduce(times([0] * p), 2 * p * segment, links)
     busy, latency = 800_000, 50_000_000
     # and the last chunk's second segment follows its first
@@ -481,7 +469,7 @@ def test_short_segments_pay_two_latencies_a_chunk() -> None:
 
 
 def test_closed_form_with_reductions() -> None:
-    p, gamma, links = 16, Fraction(25, 10**12), [TEN_GIGABIT] * 16
+    p, gamma, links = 16, Fraction(25, 10**12), [NETWORK] * 16
     nbytes = 2 * p * 1_000_000
     exits = gloo_ring_allreduce(times([0] * p), nbytes, links, gamma=gamma)
     expected = 2 * (p - 1) * 2 * 800_000_000 + 4 * 50_000_000 + 25_000_000
@@ -505,7 +493,7 @@ def test_segments(nbytes: int, ranks: int, element: int, expected: tuple[int, in
 
 def test_two_ranks_that_do_not_enter_together_gather_in_three_halves() -> None:
     # The later one's announcement waits behind its data.
-    block, links = 1_000_000, [TEN_GIGABIT] * 2
+    block, links = 1_000_000, [NETWORK] * 2
     half, latency = 400_000_000, 50_000_000
     together = gloo_ring_allgather(times([0, 0]), [block] * 2, links)
     assert set(together.tolist()) == {2 * half + 2 * latency}
@@ -517,20 +505,20 @@ def test_two_ranks_that_do_not_enter_together_gather_in_three_halves() -> None:
 
 
 def test_more_ranks_gather_in_halves_and_hide_latency() -> None:
-    exits = gloo_ring_allgather(times([0] * 32), [1_000_000] * 32, [TEN_GIGABIT] * 32)
+    exits = gloo_ring_allgather(times([0] * 32), [1_000_000] * 32, [NETWORK] * 32)
     assert set(exits.tolist()) == {31 * 800_000_000 + 2 * 50_000_000}
 
 
 def test_gathering_unequal_blocks_pays_two_latencies_a_step() -> None:
     sizes = [1_000_000] * 31 + [999_999]
-    exits = gloo_ring_allgather(times([0] * 32), sizes, [TEN_GIGABIT] * 32)
+    exits = gloo_ring_allgather(times([0] * 32), sizes, [NETWORK] * 32)
     assert exits.max() == 31 * (800_000_000 + 2 * 50_000_000)
 
 
 def test_nothing_to_do() -> None:
-    assert gloo_ring_allreduce(times([42]), 10**9, [TEN_GIGABIT]).tolist() == [42]
-    assert gloo_ring_allgather(times([42]), [10**9], [TEN_GIGABIT]).tolist() == [42]
-    links = [TEN_GIGABIT] * 3
+    assert gloo_ring_allreduce(times([42]), 10**9, [NETWORK]).tolist() == [42]
+    assert gloo_ring_allgather(times([42]), [10**9], [NETWORK]).tolist() == [42]
+    links = [NETWORK] * 3
     assert gloo_ring_allreduce(times([1, 5, 2]), 0, links).tolist() == [5] * 3
     assert gloo_ring_allgather(times([1, 5, 2]), [0] * 3, links).tolist() == [5] * 3
 

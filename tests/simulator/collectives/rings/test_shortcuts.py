@@ -8,6 +8,7 @@ ranks that stand for others: all against the recurrence, written out step by ste
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -23,9 +24,9 @@ from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
-from gcsim.simulator.network.links import Jitter, Link
-from tests.simulator.collectives.rings.wire import CONSTANT, PS, RANDOM, SIZED, TAILS, TIMED, plain
-from tests.simulator.world import times
+from gcsim.simulator.network.links import Jitter, Link, Loss
+from tests.simulator.collectives.rings.wire import CONSTANT, RANDOM, SIZED, TIMED
+from tests.simulator.world import NETWORK, PS, link, times
 
 POOL = [*CONSTANT, *SIZED]
 
@@ -104,15 +105,15 @@ def test_any_patterned_ring_is_its_recurrence(
 @settings(max_examples=150, deadline=None)
 def test_two_sizes_on_equal_links_are_the_recurrence(p: int, data: st.DataObject) -> None:
     # The closed form: either size may be the dearer one, wherever its run begins.
-    link = data.draw(st.sampled_from(POOL))
+    alike = data.draw(st.sampled_from(POOL))
     one, other = data.draw(st.integers(0, 12)), data.draw(st.integers(0, 12))
     many, turn = data.draw(st.integers(0, p)), data.draw(st.integers(0, p - 1))
     blocks = [one] * many + [other] * (p - many)
     blocks = blocks[turn:] + blocks[:turn]
     entry = data.draw(skewed(p))
     for steps in (p - 1, p, 2 * (p - 1), 5 * p + 1):
-        exits = ring(times(entry), blocks, [link] * p, steps=steps)
-        assert exits.tolist() == step_by_step(entry, blocks, [link] * p, steps)
+        exits = ring(times(entry), blocks, [alike] * p, steps=steps)
+        assert exits.tolist() == step_by_step(entry, blocks, [alike] * p, steps)
 
 
 @pytest.mark.parametrize("skew", [0, 1, 10**6, 10**10])
@@ -120,7 +121,7 @@ def test_two_sizes_on_equal_links_are_the_recurrence(p: int, data: st.DataObject
 @pytest.mark.parametrize("nbytes", [64 * 4096, 64 * 4096 + 4 * 7, 12, 64 * 4096 + 3])
 @pytest.mark.parametrize("gamma", [0, 25])
 def test_64_ranks_are_the_recurrence(skew: int, kinds: int, nbytes: int, gamma: int) -> None:
-    pool = [plain(10**9 + 10**7 * k, Fraction(30 + k, 10**6)) for k in range(kinds)]
+    pool = [link(10**9 + 10**7 * k, Fraction(30 + k, 10**6)) for k in range(kinds)]
     links = tuple(pool[(r * r) % kinds] for r in range(64))
     entry = [skew * ((7 * r) % 5) for r in range(64)]
     expected = step_by_step(entry, chunks(nbytes, 64, 4), links, 126, gamma, 63)
@@ -129,7 +130,7 @@ def test_64_ranks_are_the_recurrence(skew: int, kinds: int, nbytes: int, gamma: 
         assert exits.tolist() == expected
 
 
-SLOW_AND_FAST = [plain(10**9, PS), plain(10**8, PS)]
+SLOW_AND_FAST = [link(10**9, PS), link(10**8, PS)]
 
 
 @pytest.mark.parametrize("gamma", [0, 2])
@@ -184,18 +185,13 @@ def test_chunks_are_those_of_a_list() -> None:
 
 
 def jittery(mean: int) -> Link:
-    jitter = Jitter(distribution="exponential", mean=Fraction(mean, 10**6))
-    return Link(
-        name="test",
-        bandwidth=Fraction(1_250_000_000),
-        latency=Fraction(50, 10**6),
-        jitter=(jitter,),
-    )
+    late = Jitter(distribution="exponential", mean=Fraction(mean, 10**6))
+    return replace(NETWORK, jitter=(late,))
 
 
 def test_delays_are_drawn_again_for_each_key_and_only_add() -> None:
     links, entry = (jittery(100),) * 16, times([0] * 16)
-    calm = ring_allreduce(entry, 10**6, (plain(1_250_000_000, Fraction(50, 10**6)),) * 16)
+    calm = ring_allreduce(entry, 10**6, (NETWORK,) * 16)
     one, two = (ring_allreduce(entry, 10**6, links, key=key) for key in (1, 2))
     assert (one != two).any()
     assert (one > calm).all()
@@ -213,18 +209,13 @@ def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.Mo
 
 def test_a_ring_waits_for_the_latest_of_its_messages() -> None:
     # 200-ms time-outs of one message in a thousand: 8064 messages meet one, almost surely
-    lossy = Link(
-        name="test",
-        bandwidth=Fraction(1_250_000_000),
-        latency=Fraction(50, 10**6),
-        loss=TAILS.__class__(rate=Fraction(1, 1000), model="sampled", segment=10**9),
-    )
+    lossy = replace(NETWORK, loss=Loss(rate=Fraction(1, 1000), model="sampled", segment=10**9))
     exits = ring_allreduce(times([0] * 64), 25 << 20, (lossy,) * 64, key=11)
     assert exits.min() > 200 * 10**9
 
 
 def test_a_prepared_ring_is_used_again() -> None:
-    links = (plain(10**9, PS), plain(10**8, PS))
+    links = (link(10**9, PS), link(10**8, PS))
     first = allreduce.prepared(1000, links)
     assert allreduce.prepared(1000, links) is first
     assert allreduce.prepared(1000, list(links)) is first  # the same links in another list
@@ -235,18 +226,18 @@ def test_a_prepared_ring_is_used_again() -> None:
 
 def test_only_the_last_few_are_kept() -> None:
     kept: Prepared[object] = Prepared()
-    links = (plain(1),)
+    links = (link(1),)
     made = [kept(number, links, object) for number in range(200)]
     assert kept(199, links, object) is made[199]
     assert kept(0, links, object) is not made[0]
-    mutable = [plain(1)]
+    mutable = [link(1)]
     before = kept("list", mutable, object)
-    mutable[0] = plain(2)
+    mutable[0] = link(2)
     assert kept("list", mutable, object) is not before
 
 
 def test_results_are_the_callers_to_change() -> None:
-    links = (plain(10**9, PS),) * 4
+    links = (link(10**9, PS),) * 4
     for entry in (times([0, 0, 0, 0]), times([0, 5, 0, 0])):
         exits = ring_allreduce(entry, 1000, links)
         kept = exits.copy()
@@ -256,17 +247,17 @@ def test_results_are_the_callers_to_change() -> None:
 
 
 def test_times_beyond_the_clock_are_refused_in_every_way() -> None:
-    for link in (RANDOM[0], TIMED[0], TIMED[1], CONSTANT[0]):
+    for one in (RANDOM[0], TIMED[0], TIMED[1], CONSTANT[0]):
         with pytest.raises(InputError, match="clock"):
-            ring_allreduce(times([2**60] * 3), 9, [link] * 3)
+            ring_allreduce(times([2**60] * 3), 9, [one] * 3)
     days = Jitter(distribution="uniform", mean=Fraction(10**6))
-    late = Link(name="x", bandwidth=Fraction(10**9), latency=Fraction(0), jitter=(days,))
+    late = link(10**9, jitter=(days,))
     with pytest.raises(InputError, match="clock"):
         ring_allreduce(times([0] * 64), 64, [late] * 64)
 
 
 def test_prepared_rings_take_any_number_of_calls() -> None:
-    links = [plain(10**9, PS), plain(10**8, PS), plain(10**7, 3 * PS)]
+    links = [link(10**9, PS), link(10**8, PS), link(10**7, 3 * PS)]
     blocks = [5, 9, 1]
     prepared = PreparedRing(Blocks.of(blocks), links, steps=4)
     for entry in ([0, 0, 0], [5, 0, 100], [7, 7, 7], [10**9, 0, 0], [0, 0, 0]):

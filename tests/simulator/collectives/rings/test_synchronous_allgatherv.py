@@ -30,14 +30,11 @@ from tests.simulator.collectives.rings.wire import (
     TIMED,
     Wire,
     entries_of,
-    plain,
     rows_of,
 )
-from tests.simulator.world import times
+from tests.simulator.world import NETWORK, SLOW, link, times
 
 Wait = Generator[simpy.Event, Any, None]
-TEN_GIGABIT = plain(1_250_000_000, Fraction(50, 10**6))
-SLOW = plain(Fraction(100_000_000, 3), Fraction(1, 1000))
 
 
 def in_rounds(
@@ -114,7 +111,7 @@ def test_any_gather_is_the_simulation(
 @pytest.mark.parametrize("p", [2, 3, 8, 64])
 @pytest.mark.parametrize("kind", ["equal", "mixed", *KINDS])
 def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
-    pool = {"equal": [TEN_GIGABIT], "mixed": [TEN_GIGABIT, SLOW]}.get(kind) or KINDS[kind]
+    pool = {"equal": [NETWORK], "mixed": [NETWORK, SLOW]}.get(kind) or KINDS[kind]
     links = [pool[r * r % len(pool)] for r in range(p)]
     sizes = [(7919 * r) % 101 * (r % 5 > 0) for r in range(p)]
     entry = [37_003 * ((5 * r) % 7) for r in range(p)]
@@ -135,7 +132,7 @@ def test_times_shift_with_the_entries_and_grow_with_them(
     delayed = times(entry)
     delayed[which % len(entry)] += late
     assert (synchronous_ring_allgatherv(delayed, sizes, links, block, key=key) >= base).all()
-    if not any(link.timed for link in links):
+    if not any(each.timed for each in links):
         moved = synchronous_ring_allgatherv(times(entry) + late, sizes, links, block, key=key)
         assert (moved == base + late).all()
 
@@ -168,7 +165,7 @@ def test_the_golden_values_of_the_irregular_gather_are_not_those_of_rounds(
     # (test_allgather.py). Rounds of min n_i or 32 KiB take one more round for nearly every block,
     # until blocks are no larger than that: then the two are the same.
     sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
-    start, links = times([0] * p), [TEN_GIGABIT] * p
+    start, links = times([0] * p), [NETWORK] * p
     rounds = synchronous_ring_allgatherv(start, sizes, links, block_size(sizes))
     assert seconds(rounds.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
     whole = ring_allgather(start, sizes, links)
@@ -185,7 +182,7 @@ def test_blocks_are_as_large_as_the_smallest_contribution_or_32_kib() -> None:
 
 @pytest.mark.parametrize("nbytes", [1, 40_000, 1_000_000])
 def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
-    sizes, links = [nbytes] * 12, [SLOW if r == 5 else TEN_GIGABIT for r in range(12)]
+    sizes, links = [nbytes] * 12, [SLOW if r == 5 else NETWORK for r in range(12)]
     entry = times([r * 1_000_003 for r in range(12)])
     block = block_size(sizes)
     rounds = synchronous_ring_allgatherv(entry, sizes, links, block)
@@ -197,7 +194,7 @@ def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
 def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)
-    exits = synchronous_ring_allgatherv(times([0] * p), sizes, [plain(10**9)] * p, block)
+    exits = synchronous_ring_allgatherv(times([0] * p), sizes, [link(10**9)] * p, block)
     assert exits.max() <= (sum(sizes) + (p - 1) * block) * 1000
     assert exits.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
 
@@ -205,26 +202,26 @@ def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> 
 def test_one_large_contribution_is_pipelined() -> None:
     # 1 MB in blocks of 10 kB past 15 links at 1 GB/s: its 100 rounds, and 14 until the last has it
     sizes = [1_000_000] + [0] * 15
-    exits = synchronous_ring_allgatherv(times([0] * 16), sizes, [plain(10**9)] * 16, 10_000)
+    exits = synchronous_ring_allgatherv(times([0] * 16), sizes, [link(10**9)] * 16, 10_000)
     assert exits.max() == (100 + 14) * 10_000_000
 
 
 def test_a_rank_that_waits_for_nobody_leaves_when_all_have_entered() -> None:
     entry, sizes = [0, 0, 9_000_000, 0], [0, 1000, 0, 0]
-    exits = synchronous_ring_allgatherv(times(entry), sizes, [plain(10**9)] * 4, 32_768)
+    exits = synchronous_ring_allgatherv(times(entry), sizes, [link(10**9)] * 4, 32_768)
     assert exits.tolist() == [11_000_000, 9_000_000, 10_000_000, 11_000_000]
-    nothing = synchronous_ring_allgatherv(times(entry), [0] * 4, [TEN_GIGABIT] * 4, 32_768)
+    nothing = synchronous_ring_allgatherv(times(entry), [0] * 4, [NETWORK] * 4, 32_768)
     assert nothing.tolist() == [9_000_000] * 4
 
 
 def test_one_rank_alone_leaves_at_once() -> None:
-    assert synchronous_ring_allgatherv(times([42]), [9], [TEN_GIGABIT], 4).tolist() == [42]
+    assert synchronous_ring_allgatherv(times([42]), [9], [NETWORK], 4).tolist() == [42]
 
 
 def test_times_beyond_the_clock_are_refused() -> None:
-    slow = plain(Fraction(1, 10))
+    slow = link(Fraction(1, 10))
     with pytest.raises(InputError, match="clock"):
         synchronous_ring_allgatherv(times([0] * 4), [10**9] * 4, [slow] * 4, 32_768)
-    for link in (RANDOM[0], TIMED[0]):
+    for one in (RANDOM[0], TIMED[0]):
         with pytest.raises(InputError, match="clock"):
-            synchronous_ring_allgatherv(times([2**60] * 4), [5] * 4, [link] * 4, 32_768)
+            synchronous_ring_allgatherv(times([2**60] * 4), [5] * 4, [one] * 4, 32_768)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor
-
-PS = Fraction(1, 10**12)
+from tests.simulator.world import PS, link
 
 
 class Wire:
@@ -53,22 +52,16 @@ class Wire:
         return self.env.timeout(self.latest - now)
 
 
-def plain(bandwidth: int | Fraction, latency: int | Fraction = 0) -> Link:
-    """Of bytes per second and seconds."""
-    return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency))
-
-
 def _with(bandwidth: int, latency: int, **more: object) -> Link:
-    fields = {"name": "test", "bandwidth": Fraction(bandwidth), "latency": latency * PS, **more}
-    return Link(**fields)  # type: ignore[arg-type]
+    return link(bandwidth, latency * PS, **more)
 
 
 TAILS = Loss(rate=Fraction(1, 8), model="sampled", segment=10)
 CONSTANT = [
-    plain(10**12, 3 * PS),
-    plain(10**12 // 7, 1 * PS),
-    plain(5 * 10**11, Fraction(1, 10**6)),
-    plain(10**12, 40 * PS),
+    link(10**12, 3 * PS),
+    link(10**12 // 7, 1 * PS),
+    link(5 * 10**11, Fraction(1, 10**6)),
+    link(10**12, 40 * PS),
 ]
 SIZED = [
     _with(

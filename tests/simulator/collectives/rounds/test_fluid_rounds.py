@@ -35,7 +35,6 @@ from gcsim.simulator.network.paths import inward, outward, path, through
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     ALGORITHMS,
     POOL,
-    PS,
     RANDOM,
     TIMED,
     Algorithm,
@@ -52,7 +51,7 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     own_vector,
 )
 from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins
-from tests.simulator.world import BUS, NETWORK, times
+from tests.simulator.world import BUS, NETWORK, PS, times
 
 
 class FluidWorld(World):

@@ -41,7 +41,7 @@ from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.paths import path, slowed, through
 from gcsim.simulator.network.rate_trace import RateTrace
-from tests.simulator.world import BUS, NETWORK, link, times
+from tests.simulator.world import BUS, NETWORK, PS, link, times
 
 Wait = Generator[simpy.Event, Any, None]
 Held = dict[int, frozenset[int]]
@@ -54,7 +54,6 @@ POOL = [
     link(5 * 10**11, Fraction(1, 10**6)),
     link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
 ]
-PS = Fraction(1, 10**12)
 RANDOM = [
     replace(
         POOL[0],

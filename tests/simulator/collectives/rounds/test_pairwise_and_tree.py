@@ -32,7 +32,7 @@ from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, slowed, through
 from gcsim.simulator.network.rate_trace import RateTrace
-from tests.simulator.world import NETWORK, cluster, times
+from tests.simulator.world import NETWORK, PS, cluster, times
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -175,7 +175,6 @@ entries = st.integers(0, 10**9)
 sizes = st.integers(0, 10**6)
 
 
-PS = Fraction(1, 10**12)
 SLOW = Link(name="slow", bandwidth=Fraction(125 * 10**6), latency=Fraction(90, 10**6))
 LATE = replace(
     NETWORK,

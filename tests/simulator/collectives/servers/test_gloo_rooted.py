@@ -26,29 +26,21 @@ from gcsim.simulator.collectives.servers.gloo_rooted import (
     messages_traffic,
     scatter_messages,
 )
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
+from tests.simulator.world import NETWORK, PS, cluster, link
 
 RATE, LATENCY = 125 * 10**6, 50 * 10**6
 """Bytes per second, picoseconds."""
-NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 
 
-def link(rate: int) -> Link:
-    return Link(name="net", bandwidth=Fraction(rate), latency=Fraction(LATENCY, 10**12))
+def with_cards(rates: Sequence[int], host: Host | None = None) -> Cluster:
+    cards = {node: card(rate) for node, rate in enumerate(rates) if rate != RATE}
+    return cluster(len(rates), network=card(RATE), cards=cards, host=host)
 
 
-def cluster(rates: Sequence[int], host: Host | None = None) -> Cluster:
-    return Cluster(
-        nodes=len(rates),
-        devices_per_node=1,
-        device=NONE,
-        network=link(RATE),
-        intra_node=link(10**10),
-        cards={node: link(rate) for node, rate in enumerate(rates) if rate != RATE},
-        host=host,
-    )
+def card(rate: int) -> Link:
+    return link(rate, LATENCY * PS)
 
 
 def fair(flows: Sequence[tuple[int, int]], rates: Sequence[int]) -> list[Fraction]:
@@ -137,7 +129,7 @@ CASES = st.integers(2, 9).flatmap(
 @given(CASES)
 def test_they_agree_with_the_oracle(case: tuple[list[int], list[int], list[int]]) -> None:
     entry, sizes, rates = case
-    ranks, of = len(entry), cluster(rates)
+    ranks, of = len(entry), with_cards(rates)
     start = np.array(entry, dtype=np.int64)
     pairs = [
         (gather_messages(sizes), {rank: [(0, sizes[rank])] for rank in range(1, ranks)}),
@@ -152,7 +144,7 @@ def test_they_agree_with_the_oracle(case: tuple[list[int], list[int], list[int]]
 def test_a_broadcasts_copies_share_the_cards_of_the_ranks_that_send_them(power: int) -> None:
     """k (k + 1)/2 copies and k latencies, and the first receiver's announcement."""
     nbytes = 10**6
-    of = cluster([RATE] * 2**power)
+    of = with_cards([RATE] * 2**power)
     exits = carry_messages(
         np.zeros(2**power, dtype=np.int64), broadcast_messages(nbytes, 2**power), of
     )
@@ -161,7 +153,7 @@ def test_a_broadcasts_copies_share_the_cards_of_the_ranks_that_send_them(power: 
 
 
 def test_a_gather_ends_when_all_have_passed_the_roots_card() -> None:
-    of = cluster([RATE] * 5)
+    of = with_cards([RATE] * 5)
     exits = carry_messages(np.zeros(5, dtype=np.int64), gather_messages([1000] * 5), of)
     assert int(exits[0]) == 4 * 1000 * 10**12 // RATE + 2 * LATENCY
 
@@ -169,31 +161,22 @@ def test_a_gather_ends_when_all_have_passed_the_roots_card() -> None:
 def test_the_host_carries_every_message() -> None:
     host = Host(cores=1, per_message=Fraction(1, 1000), ranks="all")
     messages, entry = gather_messages([1000] * 5), np.zeros(5, dtype=np.int64)
-    of = cluster([RATE] * 5, host)
+    of = with_cards([RATE] * 5, host)
     assert messages_traffic(messages, of).ends.tolist() == [4, 1, 1, 1, 1]
-    alone = int(carry_messages(entry, messages, cluster([RATE] * 5)).max())
+    alone = int(carry_messages(entry, messages, with_cards([RATE] * 5)).max())
     slow = int(carry_messages(entry, messages, of).max())
     assert slow == host.together(alone, 4 * 10**9)
 
 
 def test_devices_of_a_node_do_not_use_its_card() -> None:
-    of = Cluster(
-        nodes=2, devices_per_node=2, device=NONE, network=link(RATE), intra_node=link(10**10)
-    )
+    of = cluster(2, 2, network=card(RATE), intra_node=card(10**10))
     exits = carry_messages(np.zeros(4, dtype=np.int64), gather_messages([1000] * 4), of)
     assert int(exits[1]) == LATENCY + 1000 * 10**12 // 10**10
     assert int(exits[0]) == 2 * 1000 * 10**12 // RATE + 2 * LATENCY
 
 
 def test_racks_are_not_known() -> None:
-    of = Cluster(
-        nodes=4,
-        devices_per_node=1,
-        device=NONE,
-        network=link(RATE),
-        intra_node=link(RATE),
-        racks=Racks(nodes=2, uplink=link(RATE)),
-    )
+    of = cluster(4, racks=Racks(nodes=2, uplink=NETWORK))
     with pytest.raises(InternalError, match="racks"):
         carry_messages(np.zeros(4, dtype=np.int64), gather_messages([1] * 4), of)
 
@@ -201,7 +184,7 @@ def test_racks_are_not_known() -> None:
 def test_connections_have_limits_of_their_own() -> None:
     """Of four ranks: two copies at half the card's rate each, then one at the same."""
     nbytes = 10**6
-    network = replace(link(RATE), flow=Fraction(RATE, 2))
-    of = replace(cluster([RATE] * 4), network=network)
+    network = replace(card(RATE), flow=Fraction(RATE, 2))
+    of = replace(with_cards([RATE] * 4), network=network)
     exits = carry_messages(np.zeros(4, dtype=np.int64), broadcast_messages(nbytes, 4), of)
     assert int(exits.max()) == 2 * nbytes * 2 * 10**12 // RATE + 3 * LATENCY

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
-from gcsim.simulator.cluster import Cluster, Collectives, Racks
+from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.parameter_server import (
     carry_out,
@@ -24,12 +24,10 @@ from gcsim.simulator.collectives.servers.parameter_server import (
     carry_out_allreduce,
     parameter_server,
 )
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from tests.simulator import world
 from tests.simulator.sharing.fluid_oracle import exchange
-from tests.simulator.world import BUS, NETWORK, link, times
-
-DEVICE = Device(name="test", title="test", kernels={}, effective_flop_rate=1e12, source="test")
+from tests.simulator.world import BUS, NETWORK, PS, link, skews, times
 
 
 def cluster(
@@ -38,23 +36,12 @@ def cluster(
     servers: int = 1,
     network: Link = NETWORK,
     bus: Link = BUS,
-    server_network: Link | None = None,
+    *,
     dedicated: bool = False,
     **more: Any,
 ) -> Cluster:
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=DEVICE,
-        network=network,
-        intra_node=bus,
-        collectives=Collectives(
-            servers=servers,
-            server_hosts="dedicated" if dedicated else "nodes",
-            server_network=server_network,
-        ),
-        **more,
-    )
+    more |= {"servers": servers, "server_hosts": "dedicated" if dedicated else "nodes"}
+    return world.cluster(nodes, devices, network=network, intra_node=bus, **more)
 
 
 def run(
@@ -71,12 +58,7 @@ def test_kernel_is_the_simulation_of_every_flow(
     shape: tuple[int, int], servers: int, skew: str
 ) -> None:
     nodes, p = shape[0], shape[0] * shape[1]
-    entry = {
-        "none": [0] * p,
-        "one late": [400_000_000 * (r == p // 2) for r in range(p)],
-        "ascending": [r * 37_000_003 for r in range(p)],
-        "ties": [(r % 2) * 200_000_000 for r in range(p)],
-    }[skew]
+    entry = skews(p)[skew]
     where = cluster(nodes, shape[1], servers)
     for pushed in ([200_000] * p, [(7919 * r) % 200_003 for r in range(p)]):
         assert run(where, entry, pushed, 100_001, server_time=5_000_000) == exchange(
@@ -84,7 +66,6 @@ def test_kernel_is_the_simulation_of_every_flow(
         )
 
 
-PS = Fraction(1, 10**12)
 TRACES = [
     RateTrace(
         times=(Fraction(0), 20 * PS, 30 * PS),
