@@ -23,44 +23,14 @@ from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_
 from gcsim.simulator.collectives.trees.shape import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
-from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import path, slowed
-from gcsim.simulator.network.rate_trace import RateTrace
-from tests.simulator.world import BUS, NETWORK, PS, link, times
+from tests.simulator.links import CONSTANT, KINDS
+from tests.simulator.world import BUS, NETWORK, link, times
 
 Wait = Generator[simpy.Event, Any, None]
 
 
-POOL = [
-    link(10**12, Fraction(3, 10**12)),
-    link(10**12 // 7, 0),
-    link(5 * 10**11, Fraction(1, 10**6)),
-    link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
-]
-JITTER = Jitter(distribution="exponential", mean=20 * PS, probability=Fraction(1, 2))
-RANDOM = [
-    replace(POOL[0], jitter=(JITTER,)),
-    replace(POOL[1], loss=Loss(rate=Fraction(1, 20), model="sampled", timeout=Fraction(1, 5))),
-    POOL[3],
-]
-SIZED = [
-    replace(POOL[0], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
-    POOL[3],
-]
-TIMED = [
-    replace(
-        POOL[0],
-        trace=RateTrace(
-            times=(0 * PS, 20 * PS, 31 * PS),
-            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
-            duration=70 * PS,
-            after="repeat",
-        ),
-    ),
-    RANDOM[0],
-    POOL[3],
-]
-# one rate a node: more different service times than straight lines are good for
 MANY = [link(Fraction(10**12, 100 + 7 * n), Fraction(n, 10**12)) for n in range(24)]
 
 
@@ -282,7 +252,7 @@ def test_the_trees_are_those_that_are_drawn_in_the_source() -> None:
 
 
 @st.composite
-def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Shape:
+def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
     p = draw(st.integers(2, 17))
     devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
     nodes = p // devices
@@ -322,7 +292,7 @@ def test_any_small_pair_of_trees_is_the_simulation(shape: Shape) -> None:
     assert kernel(shape).tolist() == Oracle(shape).exits
 
 
-@pytest.mark.parametrize("pool", [RANDOM, SIZED, TIMED, MANY])
+@pytest.mark.parametrize("pool", [*KINDS.values(), MANY])
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_links_are_the_simulation(pool: list[Link], data: st.DataObject) -> None:

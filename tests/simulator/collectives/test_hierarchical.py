@@ -23,33 +23,15 @@ from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
 from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.network.delays import delays
-from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, through
-from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.links import KINDS
 from tests.simulator.world import BUS, NETWORK, PS, cluster, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
 
 
 PLAIN = [link(10**12, 3 * PS), link(Fraction(10**12, 7), 40 * PS), link(5 * 10**11)]
-POOL = [
-    *PLAIN,
-    replace(
-        PLAIN[0],
-        jitter=(Jitter(distribution="uniform", mean=30 * PS),),
-        loss=Loss(rate=Fraction(1, 20), model="sampled", timeout=Fraction(1, 5)),
-    ),
-    replace(PLAIN[1], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
-    replace(
-        PLAIN[2],
-        trace=RateTrace(
-            times=(0 * PS, 20 * PS, 31 * PS),
-            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
-            duration=70 * PS,
-            after="repeat",
-        ),
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +153,7 @@ class Oracle:
 def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
     nodes, devices = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     p = nodes * devices
-    pool = draw(st.sampled_from([PLAIN, POOL]))
+    pool = draw(st.sampled_from(sorted(KINDS)).map(KINDS.__getitem__))
     clock = st.integers(0, 40) | st.integers(0, 10**6)
     return Case(
         entry=draw(st.lists(clock, min_size=p, max_size=p)),

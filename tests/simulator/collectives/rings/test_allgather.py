@@ -21,7 +21,8 @@ from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
 from gcsim.simulator.network.links import Link
-from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
+from tests.simulator.links import KINDS, RANDOM
 from tests.simulator.world import NETWORK, SLOW, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]

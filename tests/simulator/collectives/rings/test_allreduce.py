@@ -20,7 +20,8 @@ from gcsim.errors import InputError
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.network.links import Link
-from tests.simulator.collectives.rings.wire import KINDS, Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
+from tests.simulator.links import KINDS
 from tests.simulator.world import NETWORK, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]

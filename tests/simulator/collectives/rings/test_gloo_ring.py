@@ -25,7 +25,8 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.network.links import Link, SizeFactor
-from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
+from tests.simulator.links import KINDS, RANDOM
 from tests.simulator.world import NETWORK, SLOW, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]

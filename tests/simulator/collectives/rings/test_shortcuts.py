@@ -25,7 +25,7 @@ from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.network.links import Jitter, Link, Loss
-from tests.simulator.collectives.rings.wire import CONSTANT, RANDOM, SIZED, TIMED
+from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
 from tests.simulator.world import NETWORK, PS, link, times
 
 POOL = [*CONSTANT, *SIZED]

@@ -24,14 +24,8 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     synchronous_ring_allgatherv,
 )
 from gcsim.simulator.network.links import Link
-from tests.simulator.collectives.rings.wire import (
-    KINDS,
-    RANDOM,
-    TIMED,
-    Wire,
-    entries_of,
-    rows_of,
-)
+from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
+from tests.simulator.links import KINDS, RANDOM, TIMED
 from tests.simulator.world import NETWORK, SLOW, link, times
 
 Wait = Generator[simpy.Event, Any, None]

@@ -26,7 +26,6 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import inward, outward, path, through
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     ALGORITHMS,
-    POOL,
     Algorithm,
     Case,
     Rank,
@@ -35,6 +34,7 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     around,
     gather,
 )
+from tests.simulator.links import CONSTANT
 from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins
 from tests.simulator.world import BUS, NETWORK, link, times
 
@@ -125,13 +125,13 @@ def small(draw: st.DrawFn) -> Case:
     """2 to 9 ranks, one to three devices a node."""
     nodes, devices = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)]))
     p, alike = nodes * devices, draw(st.booleans())
-    links = st.lists(st.sampled_from(POOL), min_size=nodes, max_size=nodes)
+    links = st.lists(st.sampled_from(CONSTANT), min_size=nodes, max_size=nodes)
     cards, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
     if draw(st.integers(0, 3)) == 0:
         cards = [replace(cards[0], shared=True)] * nodes
     racks = None
     if draw(st.booleans()):
-        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(POOL)))
+        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(CONSTANT)))
     return Case(
         entry=draw(st.lists(clock, min_size=p, max_size=p)),
         cards=[cards[0]] * nodes if alike else cards,
@@ -211,9 +211,11 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
 @given(
     entry=st.lists(st.integers(0, 400), min_size=12, max_size=12),
     sizes=st.lists(st.integers(0, 60), min_size=12, max_size=12),
-    links=st.lists(st.sampled_from(POOL), min_size=6, max_size=6),
+    links=st.lists(st.sampled_from(CONSTANT), min_size=6, max_size=6),
     devices=st.sampled_from([2, 3, 4, 6]),
-    racks=st.sampled_from([None, Racks(nodes=1, uplink=POOL[2]), Racks(nodes=2, uplink=POOL[1])]),
+    racks=st.sampled_from(
+        [None, Racks(nodes=1, uplink=CONSTANT[2]), Racks(nodes=2, uplink=CONSTANT[1])]
+    ),
 )
 @settings(max_examples=15, deadline=None)
 def test_a_flat_ring_has_nothing_that_a_fluid_could_share(

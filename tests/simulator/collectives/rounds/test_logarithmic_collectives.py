@@ -38,9 +38,9 @@ from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
 )
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
-from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Uplink
 from gcsim.simulator.network.paths import path, slowed, through
-from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
 from tests.simulator.world import BUS, NETWORK, PS, link, times
 
 Wait = Generator[simpy.Event, Any, None]
@@ -48,38 +48,11 @@ Held = dict[int, frozenset[int]]
 """Chunk to the ranks whose contributions are in it."""
 
 
-POOL = [
-    link(10**12, Fraction(3, 10**12)),
-    link(10**12 // 7, 0),
-    link(5 * 10**11, Fraction(1, 10**6)),
-    link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
-]
-RANDOM = [
-    replace(
-        POOL[0],
-        jitter=(Jitter(distribution="exponential", mean=20 * PS, probability=Fraction(1, 2)),),
-    ),
-    replace(POOL[1], loss=Loss(rate=Fraction(1, 10), model="sampled", timeout=Fraction(1, 5))),
-    replace(POOL[2], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
-    POOL[3],
-]
-TIMED = [
-    replace(
-        POOL[0],
-        trace=RateTrace(
-            times=(0 * PS, 20 * PS, 31 * PS),
-            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
-            duration=70 * PS,
-            after="repeat",
-        ),
-    ),
-    replace(
-        POOL[1],
-        up=Uplink(bandwidth=Fraction(10**11), latency=30 * PS, grant=25 * PS),
-        jitter=(Jitter(distribution="uniform", mean=9 * PS),),
-    ),
-    POOL[3],
-]
+ACCESS = link(
+    10**12 // 7,
+    up=Uplink(bandwidth=Fraction(10**11), latency=30 * PS, grant=25 * PS),
+    jitter=(Jitter(distribution="uniform", mean=9 * PS),),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,7 +444,7 @@ clock = st.integers(0, 40) | st.integers(0, 10**6)
 
 
 @st.composite
-def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Case:
+def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Case:
     p = draw(st.integers(1, 17))
     devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
     nodes = p // devices
@@ -482,7 +455,7 @@ def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Case:
         cards = [replace(card, shared=draw(st.booleans()) or alike) for card in cards]
     racks = None
     if draw(st.booleans()):
-        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(POOL)))
+        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(CONSTANT)))
     return Case(
         entry=draw(st.lists(clock, min_size=p, max_size=p)),
         cards=[cards[0]] * nodes if alike else cards,
@@ -505,14 +478,14 @@ def test_any_small_collective_is_the_simulation(name: str, case: Case) -> None:
 
 
 @every
-@given(case=cases(pool=RANDOM))
+@given(case=cases(pool=[*RANDOM, *SIZED]))
 @settings(max_examples=25, deadline=None)
 def test_any_small_collective_with_delays_is_the_simulation(name: str, case: Case) -> None:
     check(name, case)
 
 
 @every
-@given(case=cases(pool=TIMED))
+@given(case=cases(pool=[*TIMED, ACCESS]))
 @settings(max_examples=15, deadline=None)
 def test_any_small_collective_on_changing_links_is_the_simulation(name: str, case: Case) -> None:
     check(name, case)
@@ -569,7 +542,7 @@ def test_the_compiled_loop_is_the_python_that_it_is_written_in(
 ) -> None:
     case = Case(
         entry=[rank % 7 * 10**6 for rank in range(23)],
-        cards=[POOL[rank % 4] for rank in range(23)],
+        cards=[CONSTANT[rank % 4] for rank in range(23)],
         buses=[BUS] * 23,
         sizes=[],
         elements=1000,
