@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
-from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives import hierarchical
-from gcsim.simulator.collectives import nccl as nccl_allreduce
-from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives import hierarchical, nccl
+from gcsim.simulator.collectives.call import Call, Prepared
 from gcsim.simulator.collectives.rings import allgather as ring_allgather
 from gcsim.simulator.collectives.rings import allreduce as ring_allreduce
 from gcsim.simulator.collectives.rings import gloo_allgather as gloo_ring_allgather
 from gcsim.simulator.collectives.rings import gloo_allreduce as gloo_ring_allreduce
 from gcsim.simulator.collectives.rings import pipelined_allgatherv, synchronous_allgatherv
 from gcsim.simulator.collectives.rings.program import Program
-from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.rounds import (
     alltoall_allgather_allreduce,
     binomial_tree_allreduce,
@@ -35,10 +32,9 @@ from gcsim.simulator.host import Traffic
 
 
 class _Collective(Protocol):
-    """A module; it may have `prepared_for` and `ring` as well."""
+    """A module; it may have `ring` and `traffic` as well."""
 
-    def carry_out(self, call: Call) -> Times: ...
-    def traffic(self, call: Call) -> Traffic: ...
+    def prepare(self, call: Call) -> Prepared: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +42,9 @@ class Algorithm:
     """One line of the table."""
 
     title: str
-    carry_out: Callable[[Call], Times]
+    prepare: Callable[[Call], Prepared]
     traffic: Callable[[Call], Traffic]
     """What the ranks handle in it, of more than one rank: their hosts' work."""
-    prepared: Callable[[Call], PreparedRing] | None = None
-    """Of one textbook ring: `carry_out` for any entry times."""
     ring: Callable[[Call], Program | None] | None = None
     """Of one ring, what every rank sends when: such collectives may be under way two at a time.
     (None of a call: nothing is sent.)"""
@@ -59,13 +53,21 @@ class Algorithm:
 
     @staticmethod
     def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:
-        """What a file with one collective has in it."""
+        """What a file with one collective has in it; traffic is that of its ring, or of what it
+        prepares, unless it says more."""
+        ring = getattr(module, "ring", None)
+
+        def traffic(call: Call) -> Traffic:
+            of: Any = module.prepare(call) if ring is None else ring(call)
+            devices = call.fabric.devices
+            found: Traffic = of.traffic(devices) if of else Traffic.none(len(call.sent), devices)
+            return found
+
         return Algorithm(
             title=title,
-            carry_out=module.carry_out,
-            traffic=module.traffic,
-            prepared=getattr(module, "prepared_for", None),
-            ring=getattr(module, "ring", None),
+            prepare=module.prepare,
+            traffic=getattr(module, "traffic", traffic),
+            ring=ring,
             stages_itself=stages_itself,
         )
 
@@ -92,17 +94,17 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ),
     ("all_reduce", "parameter_server"): Algorithm(
         title="parameter server all-reduce",
-        carry_out=parameter_server.carry_out_allreduce,
+        prepare=parameter_server.prepare_allreduce,
         traffic=parameter_server.allreduce_traffic,
     ),
     ("all_reduce", "gloo_ring"): Algorithm.of("Gloo ring all-reduce", gloo_ring_allreduce),
     **{
         ("all_reduce", mode.name): Algorithm(
             title=mode.title("all_reduce"),
-            carry_out=partial(nccl_allreduce.nccl_allreduce, mode=mode),
-            traffic=partial(nccl_allreduce.allreduce_traffic, mode=mode),
+            prepare=partial(nccl.prepare_allreduce, mode=mode),
+            traffic=partial(nccl.allreduce_traffic, mode=mode),
         )
-        for mode in nccl_allreduce.MODES
+        for mode in nccl.MODES
     },
     ("all_gather", "ring"): Algorithm.of("ring all-gather", ring_allgather),
     ("all_gather", "pipelined_ring"): Algorithm.of(
@@ -122,15 +124,15 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     **{
         ("all_gather", mode.name): Algorithm(
             title=mode.title("all_gather"),
-            carry_out=partial(nccl_allreduce.nccl_allgather, mode=mode),
-            traffic=nccl_allreduce.allgather_traffic,
+            prepare=partial(nccl.prepare_allgather, mode=mode),
+            traffic=lambda call: ring_allgather.ring(call).traffic(call.fabric.devices),
         )
-        for mode in nccl_allreduce.MODES
+        for mode in nccl.MODES
         if mode.shape == "ring"
     },
     ("all_gather", "parameter_server"): Algorithm(
         title="parameter server all-gather",
-        carry_out=parameter_server.carry_out_allgather,
+        prepare=parameter_server.prepare_allgather,
         traffic=parameter_server.allgather_traffic,
     ),
     ("push_pull", "parameter_server"): Algorithm.of("parameter server", parameter_server),

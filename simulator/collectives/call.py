@@ -1,9 +1,10 @@
-"""What a collective algorithm is told: who enters when, with how many bytes, on which cluster."""
+"""What is a collective algorithm told, and what does it give? Bytes on a cluster; exit times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
@@ -12,12 +13,25 @@ from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
 
 
+class Prepared(Protocol):
+    """A collective of which all is known but when ranks enter."""
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """Exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds.
+
+        `key` is that of the random delays of its messages (`delays.py`). Times are absolute where
+        links change over time. Raises `InputError` when the clock cannot hold them.
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
     """One collective of all p workers of a cluster."""
 
-    entry: Times
-    """When each rank enters, picoseconds, `[p]`."""
     sent: tuple[int, ...]
     """Bytes that each rank hands over, `[p]`."""
     element: int = 1
@@ -29,8 +43,6 @@ class Call:
     variable: bool = False
     """All-to-all: lengths are exchanged first."""
     cluster: Cluster
-    key: int = 0
-    """Of the random delays of its messages (`delays.py`)."""
     server_time: Picoseconds = 0
     """Push-pull: what each server computes between the last push and the first pull; tree merge:
     what one merge computes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,17 +17,20 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
-from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.call import Call, Prepared
 from gcsim.simulator.collectives.choice import algorithm_name
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic, Work
+from gcsim.simulator.host import Host, Traffic, Work
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
 """The algorithm of the kinds that have one. (A push-pull without servers never comes here:
 `push_pull.py` has made other collectives of it.)"""
 _KEPT_BYTES = 2**26
+"""Of exit times."""
+_KEPT_REQUESTS = 2**28
+"""Bytes of what has been prepared."""
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
@@ -63,12 +66,12 @@ class CollectiveMemo:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._requests: OrderedDict[CollectiveRecord, _Request] = OrderedDict()
+        self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
+        """By request and the servers' computation."""
         self._held = 0
         """About the bytes that the requests take."""
-        self._fabric: Fabric | None = None
-        self._grouped: Fabric | None = None
-        """As all-to-alls find it, where that is another."""
+        self._fabrics: dict[bool, Fabric] = {}
+        """As all-to-alls find it, and as the others do."""
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -89,20 +92,20 @@ class CollectiveMemo:
             raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
         if workers == 1:
             return entry.copy()
-        request = self._requests.get(record)
+        request = self._requests.get((record, server_time))
         if request is None:
-            request = self._requests[record] = self._prepare(record)
-            self._held += request.nbytes
-            while self._held > _KEPT_BYTES and len(self._requests) > 1:
-                self._held -= self._requests.popitem(last=False)[1].nbytes
-        if request.ring is not None or not self._repeats:
-            return request.carry_out(entry, server_time, key)
+            request = self._requests[record, server_time] = self._prepare(record, server_time)
+            self._held += request.collective.nbytes
+            while self._held > _KEPT_REQUESTS and len(self._requests) > 1:
+                self._held -= self._requests.popitem(last=False)[1].collective.nbytes
+        if isinstance(request.collective, PreparedRing) or not self._repeats:
+            return request.carry_out(entry, key)
         first = entry[0]
         name = (record, (entry - first).tobytes(), server_time)
         exits = self._known.get(name)
         if exits is None:
             earliest = entry.min()
-            relative = request.carry_out(entry - earliest, server_time, key)
+            relative = request.carry_out(entry - earliest, key)
             exits = relative + (earliest - first)
             self._known[name] = exits
             while len(self._known) * 2 * exits.nbytes > _KEPT_BYTES:
@@ -110,19 +113,14 @@ class CollectiveMemo:
         shifted: Times = exits + first
         return shifted
 
-    def _prepare(self, record: CollectiveRecord) -> _Request:
+    def _prepare(self, record: CollectiveRecord, server_time: Picoseconds) -> _Request:
         cluster = self.cluster
         grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
         if grouped:
             cluster = cluster.at_grouped_rates
-        fabric = self._grouped if grouped else self._fabric
-        if fabric is None:
-            fabric = Fabric.of(cluster)
-            if grouped:
-                self._grouped = fabric
-            else:
-                self._fabric = fabric
-        call = call_of(record, cluster, fabric)
+        if grouped not in self._fabrics:
+            self._fabrics[grouped] = Fabric.of(cluster)
+        call = call_of(record, cluster, self._fabrics[grouped], server_time)
         sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
         copies: tuple[Times, Times] | None = None
@@ -130,13 +128,12 @@ class CollectiveMemo:
             link = copy_link(cluster)
             copies = copy_times(sent, link), copy_times(sizes_received(record, sent), link)
         host = cluster.host
-        work = Work() if host is None else host.work(algorithm.traffic(call))
         return _Request(
-            algorithm=algorithm,
-            call=call,
-            ring=None if algorithm.prepared is None else algorithm.prepared(call),
+            title=algorithm.title,
+            collective=algorithm.prepare(call),
             copies=copies,
-            host_work=work,
+            host=host,
+            host_work=Work() if host is None else host.work(algorithm.traffic(call)),
         )
 
 
@@ -144,58 +141,42 @@ class CollectiveMemo:
 class _Request:
     """A collective, but for its entry times."""
 
-    algorithm: Algorithm
-    call: Call
-    ring: PreparedRing | None
-    """All of it, where it is one textbook ring."""
+    title: str
+    collective: Prepared
     copies: tuple[Times, Times] | None
     """Before and after, `[p]` each."""
-    host_work: Work = Work()  # noqa: RUF009 (frozen)
-    """What the cluster's host has to do."""
+    host: Host | None
+    host_work: Work
+    """What that has to do."""
 
-    @property
-    def nbytes(self) -> int:
-        """About the memory that it takes: numbers of each rank, of each size on each link."""
-        ranks = len(self.call.sent)
-        if self.ring is None:
-            return 32 * ranks
-        links = min(ranks, len(self.call.cluster.links()))
-        return 4096 + 112 * ranks + 16 * len(set(self.call.sent)) * links
-
-    def carry_out(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
+    def carry_out(self, entry: Times, key: int) -> Times:
         """Exit times, as of `CollectiveMemo`."""
-        if self.copies is None:
-            exits = self._on_host(entry, server_time, key)
-        else:
-            to_host, back = self.copies
-            exits = self._on_host(entry + to_host, server_time, key) + back
+        to_host, back = self.copies or (0, 0)
+        begin = entry + to_host
+        exits = self.collective(begin, key)
+        if self.host is not None:
+            exits = self.host.exits(begin, exits, self.host_work)
+        exits = exits + back
         if np.minimum.reduce(exits) < np.maximum.reduce(entry):
             raise InternalError(
-                f"{self.algorithm.title}: a rank leaves at {exits.min()} ps, before the last "
-                f"one enters at {entry.max()} ps"
+                f"{self.title}: a rank leaves at {exits.min()} ps, before the last one enters at "
+                f"{entry.max()} ps"
             )
         return exits
 
-    def _on_host(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
-        if self.ring is not None:
-            exits = self.ring(entry, key)
-        else:
-            call = replace(self.call, entry=entry, server_time=server_time, key=key)
-            exits = self.algorithm.carry_out(call)
-        host = self.call.cluster.host
-        return exits if host is None else host.exits(entry, exits, self.host_work)
 
-
-def call_of(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
-    """A request on a cluster and its fabric, which all ranks enter at once."""
+def call_of(
+    record: CollectiveRecord, cluster: Cluster, fabric: Fabric, server_time: Picoseconds = 0
+) -> Call:
+    """A request on a cluster and its fabric."""
     return Call(
-        entry=fabric.everyone,
         sent=sizes_sent(record, cluster.workers),
         element=record.element,
         dtype=record.dtype,
         pulled=record.pulled,
         variable=record.variable,
         cluster=cluster,
+        server_time=server_time,
         at_hand=fabric,
     )
 

@@ -36,44 +36,44 @@ from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
 
-def hierarchical_allreduce(
-    entry: Times,
-    nbytes: int,
-    links: Sequence[Link],
-    *,
-    local: Link,
-    element: int = 1,
-    gamma: Fraction = NO_COST,
-    staging: Picoseconds = 0,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
+class HierarchicalAllReduce:
+    """The all-reduce of a vector on known links, for any entry times."""
 
-    `links[k]` leads from node k to node k + 1; p is a multiple of the number of nodes, ranks
-    count node by node. `local` joins the devices of a node; `staging` is spent by each leader
-    before and again after the ring (copies between device and host); `gamma` seconds a byte; `key`
-    is that of the random delays.
-    """
-    nodes = len(links)
-    by_node = entry.reshape(nodes, -1)
-    devices = by_node.shape[1]
-    inside = _Inside(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))
-    check_range(entry, 2 * (devices * inside.longest + staging))
+    nbytes = 4096
 
-    reduced = inside.gather(by_node, key)
-    if nodes > 1:
-        ring = ring_allreduce(
-            reduced + staging,
-            nbytes,
-            links,
-            element=element,
-            gamma=gamma,
-            key=phase_key(key, 1),
-        )
-        reduced = ring + staging
-    exits = inside.broadcast(reduced, devices, phase_key(key, 2)).reshape(-1)
-    check_range(exits, 0)
-    return exits
+    def __init__(
+        self,
+        nbytes: int,
+        links: Sequence[Link],
+        *,
+        local: Link,
+        element: int = 1,
+        gamma: Fraction = NO_COST,
+        staging: Picoseconds = 0,
+    ) -> None:
+        """Of so many bytes, `element` bytes an element.
+
+        `links[k]` leads from node k to node k + 1; p is a multiple of the number of nodes, ranks
+        count node by node. `local` joins the devices of a node; `staging` is spent by each leader
+        before and again after the ring (copies between device and host); `gamma` seconds a byte.
+        """
+        self._nodes, self._staging = max(1, len(links)), staging
+        self._inside = _Inside(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))
+        self._ring = None
+        if self._nodes > 1:
+            self._ring = ring_allreduce(nbytes, links, element=element, gamma=gamma)
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
+        by_node = entry.reshape(self._nodes, -1)  # [nodes, devices]
+        devices = by_node.shape[1]
+        check_range(entry, 2 * (devices * self._inside.longest + self._staging))
+        reduced = self._inside.gather(by_node, key)
+        if self._ring is not None:
+            reduced = self._ring(reduced + self._staging, phase_key(key, 1)) + self._staging
+        exits = self._inside.broadcast(reduced, devices, phase_key(key, 2)).reshape(-1)
+        check_range(exits, 0)
+        return exits
 
 
 class _Inside:
@@ -129,21 +129,19 @@ class _Inside:
         return self._table.delays(kinds, self._nbytes, key=key, message=message, rank=rank)
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> HierarchicalAllReduce:
     """Leaders stage through host memory where the transport does."""
     cluster = call.cluster
     staging = 0
     if cluster.collectives.stages:
         staging = copy_time(call.nbytes, cluster.intra_node)
-    return hierarchical_allreduce(
-        call.entry,
+    return HierarchicalAllReduce(
         call.nbytes,
         call.fabric.leader_links(),
         local=cluster.intra_node,
         element=call.element,
         gamma=call.gamma,
         staging=staging,
-        key=call.key,
     )
 
 

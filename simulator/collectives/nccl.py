@@ -31,16 +31,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from gcsim.simulator.clock import Times, picoseconds
+from gcsim.simulator.clock import Picoseconds, Times, picoseconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.call import Call, Prepared
+from gcsim.simulator.collectives.rings import allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
-from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
-from gcsim.simulator.collectives.rings.traffic import ring_traffic
-from gcsim.simulator.collectives.trees.double_tree_allreduce import (
-    double_tree_allreduce,
-    tree_traffic,
-)
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
@@ -152,41 +149,42 @@ def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction
     return latency + Fraction(steps * nbytes, ranks) / rate
 
 
-def nccl_allreduce(call: Call, mode: Mode) -> Times:
-    """Exit times `[p]` of an all-reduce, picoseconds."""
-    entry, fabric = _told(call, mode)
-    if mode.shape == "ring":
-        links = fabric.ring_links()
-        return ring_allreduce(entry, call.nbytes, links, element=call.element, key=call.key)
-    return double_tree_allreduce(
-        entry,
-        call.nbytes,
-        fabric,
-        piece=tree_piece(mode.protocol, call.nbytes, call.cluster),
-        element=call.element,
-        key=call.key,
-    )
+class _Later:
+    """A collective that every rank begins later."""
+
+    def __init__(self, by: Picoseconds, collective: Prepared) -> None:
+        self._by, self._collective = by, collective
+        self.nbytes = collective.nbytes
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
+        return self._collective(entry + self._by, key)
 
 
-def nccl_allgather(call: Call, mode: Mode) -> Times:
-    """Exit times `[p]` of an all-gather, picoseconds; unequal blocks travel whole."""
-    entry, fabric = _told(call, mode)
-    return ring_allgather(entry, call.sent, fabric.ring_links(), key=call.key)
+def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
+    """An all-reduce by this mode."""
+    base, fabric = _told(call, mode)
+    if mode.shape == "tree":
+        return _Later(base, _tree(call, mode, fabric))
+    return _Later(base, ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element))
+
+
+def prepare_allgather(call: Call, mode: Mode) -> Prepared:
+    """An all-gather by this mode; unequal blocks travel whole."""
+    base, fabric = _told(call, mode)
+    return _Later(base, ring_allgather(call.sent, fabric.ring_links()))
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
     """What the ranks handle in an all-reduce."""
     if mode.shape == "tree":
-        piece = tree_piece(mode.protocol, call.nbytes, call.cluster)
-        return tree_traffic(call.nbytes, call.fabric, piece=piece, element=call.element)
-    blocks = chunks(call.nbytes, len(call.sent), call.element)
-    devices = call.fabric.devices
-    return ring_traffic([1] * len(blocks), blocks, devices=devices, firsts=(0, 1))
+        return _tree(call, mode, call.fabric).traffic(call.fabric.devices)
+    return allreduce.ring(call).traffic(call.fabric.devices)
 
 
-def allgather_traffic(call: Call) -> Traffic:
-    """What the ranks handle in an all-gather."""
-    return ring_traffic([1] * len(call.sent), call.sent, devices=call.fabric.devices)
+def _tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
+    piece = tree_piece(mode.protocol, call.nbytes, call.cluster)
+    return DoubleTreeAllReduce(call.nbytes, fabric, piece=piece, element=call.element)
 
 
 def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
@@ -217,9 +215,8 @@ def _on(mode: Mode, cluster: Cluster) -> Mode:
     return mode
 
 
-def _told(call: Call, mode: Mode) -> tuple[Times, Fabric]:
-    """When ranks begin, and over links that are what the protocol makes of them."""
+def _told(call: Call, mode: Mode) -> tuple[Picoseconds, Fabric]:
+    """How much later ranks begin, and over links that are what the protocol makes of them."""
     mode = _on(mode, call.cluster)
     framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
-    fabric = call.fabric.prepared(Fabric.framed, framing)
-    return call.entry + picoseconds(mode.base), fabric
+    return picoseconds(mode.base), call.fabric.framed(framing)

@@ -14,9 +14,9 @@ Source: alpha-beta links (Hockney 1994).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -28,18 +28,6 @@ from gcsim.simulator.fabric.round_paths import Framing, RoundPaths
 from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64
-_KEPT_BYTES = 2**28
-
-
-class Prepared(Protocol):
-    """What a collective needs to know of a fabric, ready for any entry times."""
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory it takes."""
-
-
-T = TypeVar("T", bound=Prepared)
 
 
 class Fabric:
@@ -70,7 +58,6 @@ class Fabric:
         self._paths = RoundPaths(**self._of, framing=framing or Framing())
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
-        self._prepared: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
@@ -103,23 +90,6 @@ class Fabric:
     def framed(self, framing: Framing) -> Fabric:
         """The same links under a protocol."""
         return Fabric(**self._of, framing=framing)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, without what it has prepared itself."""
-        return 64 * self.ranks
-
-    def prepared(self, prepare: Callable[..., T], *arguments: Any) -> T:
-        """`prepare(self, *arguments)`, remembered as long as there is room."""
-        known, name = self._prepared, (prepare, *arguments)
-        if name in known:
-            known.move_to_end(name)
-        else:
-            known[name] = prepare(self, *arguments)
-            while len(known) > 1 and sum(each.nbytes for each in known.values()) > _KEPT_BYTES:
-                known.popitem(last=False)
-        found: T = known[name]
-        return found
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
         """The links of the messages of one round, `[n]`. Sender and receiver differ.

@@ -20,8 +20,8 @@ from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
     PIPELINE,
+    PreparedRounds,
     block_size,
-    synchronous_ring_allgatherv,
 )
 from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
 from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
@@ -62,15 +62,15 @@ def seconds(times: Times) -> float:
 
 
 def ring(ranks: int, nbytes: int) -> Times:
-    return ring_allreduce(together(ranks), nbytes, [LINK] * ranks, element=4)
+    return ring_allreduce(nbytes, [LINK] * ranks, element=4)(together(ranks))
 
 
 def halving_doubling(ranks: int, nbytes: int) -> Times:
-    return halving_doubling_allreduce(together(ranks), nbytes, star(ranks), element=4)
+    return halving_doubling_allreduce(nbytes, star(ranks), element=4)(together(ranks))
 
 
 def recursive_doubling(ranks: int, nbytes: int) -> Times:
-    return recursive_doubling_allreduce(together(ranks), nbytes, star(ranks))
+    return recursive_doubling_allreduce(nbytes, star(ranks))(together(ranks))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,7 @@ def test_all_gather_in_the_rounds_of_mpichs_pipelined_ring(
     if sizes is irregular:
         given = [min(size, 8 * PIPELINE) for size in given]
     theirs = simgrid.simulate(program, "allgatherv", given, "smpi/allgatherv:mpich_ring")
-    ours = synchronous_ring_allgatherv(
-        together(ranks), given, [LINK] * ranks, block_size(given, 8 * PIPELINE)
-    )
+    ours = PreparedRounds(given, [LINK] * ranks, block_size(given, 8 * PIPELINE))(together(ranks))
     assert seconds(ours) == pytest.approx(max(theirs.ends_s), rel=BOUND)
 
 
@@ -184,9 +182,9 @@ def test_messages_share_cards_and_uplinks_by_number(
     ).ends_s
     entry = np.array(enters_us, dtype=np.int64) * (PS_PER_SECOND // 10**6)
     if operation == "pairwise":
-        exits = pairwise_alltoall(entry, [nbytes] * ranks, shared(ranks))
+        exits = pairwise_alltoall([nbytes] * ranks, shared(ranks))(entry)
     else:
-        exits = halving_doubling_allreduce(entry, nbytes, shared(ranks))
+        exits = halving_doubling_allreduce(nbytes, shared(ranks))(entry)
     assert -0.115 < seconds(exits) / max(theirs) - 1 < 0.0075
 
 

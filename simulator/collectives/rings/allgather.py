@@ -14,52 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
-from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
-_RINGS: Prepared[PreparedRing] = Prepared()
 
+def ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> PreparedRing:
+    """Of `sizes[r]` bytes of rank r over p > 1 links.
 
-def ring_allgather(
-    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1
-    (mod p). p = 1 costs nothing. Message s of a rank is its send of step s; `key` is the
-    collective's.
+    `links[r]` leads from rank r to rank r + 1 (mod p). Message s of a rank is its send of step s.
     """
-    if len(entry) == 1:
-        return entry.copy()
-    return prepared(tuple(sizes), links)(entry, key)
+    return PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1)
 
 
-def prepared(sizes: tuple[int, ...], links: Sequence[Link]) -> PreparedRing:
-    """The all-gather of p > 1 ranks, to be called with entry times and key."""
-    return _RINGS(sizes, links, lambda: PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1))
-
-
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> PreparedRing:
     """The ring over all devices, node by node."""
-    return prepared_for(call)(call.entry, call.key)
-
-
-def prepared_for(call: Call) -> PreparedRing:
-    """For any entry times."""
-    return prepared(call.sent, call.ring_links())
+    return ring_allgather(call.sent, call.ring_links())
 
 
 def ring(call: Call) -> Program:
     """What every rank does."""
     return Program.textbook(Blocks.of(call.sent), Phase())
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return ring(call).traffic(call.fabric.devices)

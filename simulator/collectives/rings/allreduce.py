@@ -17,53 +17,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gcsim.simulator.clock import NO_COST, Times
+from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.program import REDUCE_THEN_GATHER, Program
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
-from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
-
-_RINGS: Prepared[PreparedRing] = Prepared()
 
 
 def ring_allreduce(
-    entry: Times,
-    nbytes: int,
-    links: Sequence[Link],
-    *,
-    element: int = 1,
-    gamma: Fraction = NO_COST,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `nbytes` is the vector's size, `element` bytes an element, `links[r]` leads from rank r to
-    rank r + 1 (mod p), and a reduction costs `gamma` seconds a byte. p = 1 costs nothing. Message
-    s of a rank is its send of step s; `key` is the collective's.
-    """
-    if len(entry) == 1:
-        return entry.copy()
-    return prepared(nbytes, links, element=element, gamma=gamma)(entry, key)
-
-
-def prepared(
     nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
 ) -> PreparedRing:
-    """The all-reduce of p > 1 ranks, to be called with entry times and key."""
+    """Of a vector of so many bytes, `element` bytes an element, over p > 1 links.
+
+    `links[r]` leads from rank r to rank r + 1 (mod p), and a reduction costs `gamma` seconds a
+    byte. Message s of a rank is its send of step s.
+    """
     ranks = len(links)
-    return _RINGS(
-        (nbytes, element, gamma),
+    return PreparedRing(
+        Blocks.chunks(nbytes, ranks, element),
         links,
-        lambda: PreparedRing(
-            Blocks.chunks(nbytes, ranks, element),
-            links,
-            steps=2 * (ranks - 1),
-            gamma=gamma,
-            reducing_steps=ranks - 1,
-        ),
+        steps=2 * (ranks - 1),
+        gamma=gamma,
+        reducing_steps=ranks - 1,
     )
 
 
@@ -75,22 +51,12 @@ def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
     return Blocks.chunks(nbytes, parts, element).tolist()
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> PreparedRing:
     """The ring over all devices, node by node."""
-    return prepared_for(call)(call.entry, call.key)
-
-
-def prepared_for(call: Call) -> PreparedRing:
-    """For any entry times."""
-    return prepared(call.nbytes, call.ring_links(), element=call.element, gamma=call.gamma)
+    return ring_allreduce(call.nbytes, call.ring_links(), element=call.element, gamma=call.gamma)
 
 
 def ring(call: Call) -> Program:
     """What every rank does."""
     blocks = Blocks.chunks(call.nbytes, len(call.sent), call.element)
     return Program.textbook(blocks, *REDUCE_THEN_GATHER)
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return ring(call).traffic(call.fabric.devices)

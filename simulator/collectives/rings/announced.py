@@ -52,7 +52,8 @@ def rules_of(program: Program, ranks: int, pieces: NDArray[np.int64], *, constan
 class AnnouncedRing:
     """A ring that goes through `program` over known links, of p > 1 ranks.
 
-    `links[r]` leads from rank r to rank r + 1 (mod p), and announcements back over it; a reduction
+    `links[r]` leads from rank r to rank r + 1 (mod p), or r - 1 where the program goes backwards,
+    and announcements back over it; a reduction
     costs `gamma` seconds a byte, and a rank has a message `reception` seconds a byte after its
     last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
     constant, one rank stands for all that do the same, and where blocks are equal too the rest of a
@@ -68,6 +69,7 @@ class AnnouncedRing:
         reception: Fraction = NO_COST,
     ) -> None:
         self.program, self.ranks = program, len(links)
+        links = links[::-1] if program.backwards else links  # by place along the ring
         self._messages = messages = Messages.of(
             program.sizes, links, gamma=gamma, reception=reception
         )
@@ -88,11 +90,9 @@ class AnnouncedRing:
             self._period = common_period(alike, messages.kinds)
 
     def __call__(self, entry: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]`, int64, picoseconds.
-
-        `key` is the collective's. Raises `InputError` when the clock cannot hold the times.
-        """
+        """As `Prepared`."""
         program, ranks = self.program, self.ranks
+        entry = entry[::-1] if program.backwards else entry
         per_phase = (ranks - 1) * program.pieces.shape[1]
         check_range(entry, (2 * len(program.phases) * per_phase + 4) * self._slowest)
         period = common_period(entry, multiple_of=self._period) if self._period else ranks
@@ -108,7 +108,13 @@ class AnnouncedRing:
                 self._post(state, pieces, self._prices, rules, reduces, late, shift, first, last)
             while state.queue[0]:
                 wait(state)
-        return np.tile(state.posted, ranks // period)
+        exits = np.tile(state.posted, ranks // period)
+        return exits[::-1] if program.backwards else exits
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return 4096 + 64 * self.ranks + 2 * self.program.pieces.nbytes
 
     def _portions(
         self, phase: Phase, posts: int, sent: NDArray[np.int64], key: int, period: int
@@ -139,3 +145,13 @@ class AnnouncedRing:
                 rank=np.tile(rank[::-1] if program.backwards else rank, (last - first, 1)),
             )
             yield first, last, late
+
+
+class NothingSent:
+    """A collective of nothing: ranks leave when all have entered. (Gloo: at once.)"""
+
+    nbytes = 0
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
+        return np.full_like(entry, entry.max())

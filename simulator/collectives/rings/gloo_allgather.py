@@ -27,32 +27,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.announced import AnnouncedRing
-from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.call import Call, Prepared
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing, NothingSent
 from gcsim.simulator.collectives.rings.messages import classes
 from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
-_RINGS: Prepared[AnnouncedRing] = Prepared()
 
-
-def gloo_ring_allgather(
-    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sizes[r]` is the bytes of rank r's block; `links[r]` leads from rank r to rank r + 1 (mod p);
-    `key` is the collective's. p = 1 costs nothing. Raises `InputError` when the clock cannot hold
-    the times.
-    """
-    if len(entry) == 1:
-        return entry.copy()
-    if not any(sizes):
-        return np.full_like(entry, entry.max())
-    sizes = tuple(sizes)
-    return _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))(entry, key)
+def gloo_ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> AnnouncedRing | NothingSent:
+    """Of `sizes[r]` bytes of rank r; `links[r]` leads from rank r to rank r + 1 (mod p), p > 1."""
+    return AnnouncedRing(program(sizes), links) if any(sizes) else NothingSent()
 
 
 def program(sizes: Sequence[int]) -> Program:
@@ -65,18 +50,32 @@ def program(sizes: Sequence[int]) -> Program:
     return Program(sizes=tuple(distinct), pieces=blocks[:, None], sends_first=True)
 
 
-def carry_out(call: Call) -> Times:
-    """The ring over all devices, node by node.
+class _Apart:
+    """The all-gather of two ranks, which never meet within a latency.
 
-    Two ranks never meet within a latency: the later one, or rank 1, counts as a latency later. The
-    threads of two machines are no closer to each other, and what they do depends on it.
+    The later one, or rank 1, counts as a latency later. The threads of two machines are no closer
+    to each other, and what they do depends on it.
     """
-    links, entry = call.ring_links(), call.entry
-    if len(entry) == 2:
+
+    nbytes = 4096
+
+    def __init__(self, sizes: Sequence[int], links: Sequence[Link]) -> None:
+        self._links, self._ring = links, gloo_ring_allgather(sizes, links)
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
         first, late = (0, 1) if entry[0] <= entry[1] else (1, 0)
         entry = entry.copy()
-        entry[late] = max(entry[late], entry[first] + max(1, links[first].latency_for(0)))
-    return gloo_ring_allgather(entry, call.sent, links, key=call.key)
+        latency = max(1, self._links[first].latency_for(0))
+        entry[late] = max(entry[late], entry[first] + latency)
+        return self._ring(entry, key)
+
+
+def prepare(call: Call) -> Prepared:
+    """The ring over all devices, node by node."""
+    if len(call.sent) == 2:
+        return _Apart(call.sent, call.ring_links())
+    return gloo_ring_allgather(call.sent, call.ring_links())
 
 
 def ring(call: Call) -> Program | None:

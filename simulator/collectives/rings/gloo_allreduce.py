@@ -31,21 +31,17 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST, Times
+from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.announced import AnnouncedRing
-from gcsim.simulator.collectives.rings.cache import Prepared
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing, NothingSent
 from gcsim.simulator.collectives.rings.program import REDUCE_THEN_GATHER, Program
-from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
 LARGEST_SEGMENT = 1 << 20
 """Bytes."""
-_RINGS: Prepared[AnnouncedRing] = Prepared()
 
 
 def gloo_ring_allreduce(
-    entry: Times,
     nbytes: int,
     links: Sequence[Link],
     *,
@@ -53,30 +49,16 @@ def gloo_ring_allreduce(
     gamma: Fraction = NO_COST,
     reception: Fraction = NO_COST,
     largest: int = LARGEST_SEGMENT,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
+) -> AnnouncedRing | NothingSent:
+    """Of a vector of so many bytes, `element` bytes an element, over p > 1 links.
 
-    `nbytes` is the vector's size, `element` bytes an element, `links[r]` leads from rank r to rank
-    r - 1 (mod p), `largest` bytes is the limit of a segment; a reduction costs `gamma` seconds a
-    byte, taking in what has arrived `reception` seconds a byte; `key` is the collective's. p = 1
-    costs nothing. Raises `InputError` when the clock cannot hold the times.
+    `links[r]` leads from rank r to rank r - 1 (mod p), `largest` bytes is the limit of a segment;
+    a reduction costs `gamma` seconds a byte, taking in what has arrived `reception` seconds a byte.
     """
-    if len(entry) == 1:
-        return entry.copy()
     if nbytes == 0:
-        return np.full_like(entry, entry.max())
-    prepared = _RINGS(
-        (nbytes, element, gamma, reception, largest),
-        links,
-        lambda: AnnouncedRing(
-            program(nbytes, len(links), element, largest),
-            list(links)[::-1],
-            gamma=gamma,
-            reception=reception,
-        ),
-    )
-    return prepared(entry[::-1], key)[::-1]
+        return NothingSent()
+    steps = program(nbytes, len(links), element, largest)
+    return AnnouncedRing(steps, links, gamma=gamma, reception=reception)
 
 
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
@@ -109,25 +91,17 @@ def _ratio(over: int, under: int) -> int:
     return -(-over // under)
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> AnnouncedRing | NothingSent:
     """The ring over all devices, node by node."""
     return gloo_ring_allreduce(
-        call.entry,
         call.nbytes,
         call.ring_links(backwards=True),
         element=call.element,
         gamma=call.gamma,
         reception=call.reception,
-        key=call.key,
     )
 
 
 def ring(call: Call) -> Program | None:
     """What every rank does; None: nothing."""
     return program(call.nbytes, len(call.sent), call.element) if call.nbytes else None
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    found, devices = ring(call), call.fabric.devices
-    return Traffic.none(len(call.sent), devices) if found is None else found.traffic(devices)

@@ -61,6 +61,11 @@ class PreparedPieces:
         if messages.constant:
             self._period = common_period(classes(sizes)[1], messages.kinds)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return 4096 + 64 * self.ranks + self._pieces[self.ranks].row.nbytes
+
     def _repeating(self, entry: Times) -> tuple[int, Pieces]:
         """How many ranks stand for all of them, with these entry times, and their pieces."""
         period = self.ranks

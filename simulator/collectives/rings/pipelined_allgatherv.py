@@ -23,7 +23,7 @@ and Akiba 2018 (arXiv:1802.06058), sec. 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,39 +31,23 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times, check_range
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rings.pieces import Pieces, PreparedPieces
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
-from gcsim.simulator.network.links import Link
 
 _NONE = np.zeros(0, dtype=np.int64)
-
-
-def pipelined_ring_allgatherv(
-    entry: Times, sizes: Sequence[int], links: Sequence[Link], piece: int, *, key: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sizes[r]` is the bytes of rank r, `links[r]` leads from rank r to rank r + 1 (mod p),
-    `piece` is the bytes of a full piece, `key` the collective's. p = 1 costs nothing. A message's
-    number is its place among those of its sender. Raises `InputError` when the clock cannot hold
-    the times.
-    """
-    if len(entry) == 1:
-        return entry.copy()
-    return prepared(tuple(sizes), links, piece)(entry, key)
 
 
 class PreparedPipeline(PreparedPieces):
     """The gather of known contributions over known links, of p > 1 ranks.
 
-    A call takes O(p) operations and one number a piece.
+    A call takes O(p) operations and one number a piece. A message's number is its place among those
+    of its sender.
     """
 
     def __call__(self, entry: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as above."""
+        """As `Prepared`."""
         messages, ranks = self._messages, self.ranks
         period, pieces = self._repeating(entry)
         free = np.array(entry[:period], dtype=np.int64)
@@ -167,19 +151,10 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         free[r], heard[to] = left, last
 
 
-_GATHERS: Prepared[PreparedPipeline] = Prepared()
-
-
-def prepared(sizes: tuple[int, ...], links: Sequence[Link], piece: int) -> PreparedPipeline:
-    """The gather of p > 1 ranks, to be called with entry times and key."""
-    return _GATHERS((sizes, piece), links, lambda: PreparedPipeline(sizes, links, piece))
-
-
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> PreparedPipeline:
     """The ring over all devices, node by node."""
     piece = call.cluster.collectives.pipeline_block
-    links = call.ring_links()
-    return pipelined_ring_allgatherv(call.entry, call.sent, links, piece, key=call.key)
+    return PreparedPipeline(call.sent, call.ring_links(), piece)
 
 
 def traffic(call: Call) -> Traffic:

@@ -83,9 +83,13 @@ class PreparedRing:
             busy, latency = messages.serialisation[:, 0].tolist(), messages.latency[:, 0].tolist()
             self._closed = ClosedForm.of(self._sizes, busy, latency, steps)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory, about: numbers of each rank, of each size on each link."""
+        return 4096 + 112 * self.ranks + 16 * self._messages.latency.size
+
     def __call__(self, entry: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` is the collective's,
-        of its random delays. Raises `InputError` when the clock cannot hold the times."""
+        """As `Prepared`."""
         messages = self._messages
         check_range(entry, self.steps * messages.slowest)
         if not messages.constant:

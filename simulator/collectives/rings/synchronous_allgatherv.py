@@ -35,12 +35,10 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times, check_range
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rings.pieces import PreparedPieces
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
-from gcsim.simulator.network.links import Link
 
 PIPELINE = 32 * 1024
 """Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
@@ -53,20 +51,6 @@ def block_size(sizes: Sequence[int], pipeline: int = PIPELINE) -> int:
     return max(min(sizes), pipeline, 1)
 
 
-def synchronous_ring_allgatherv(
-    entry: Times, sizes: Sequence[int], links: Sequence[Link], block: int, *, key: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sizes[r]` is the bytes of rank r, `links[r]` leads from rank r to rank r + 1 (mod p),
-    `block` is the bytes of a full block (`block_size`), `key` the collective's. p = 1 costs
-    nothing. Raises `InputError` when the clock cannot hold the times.
-    """
-    if len(entry) == 1:
-        return entry.copy()
-    return prepared(tuple(sizes), links, block)(entry, key)
-
-
 class PreparedRounds(PreparedPieces):
     """The gather of known contributions over known links, of p > 1 ranks.
 
@@ -74,7 +58,7 @@ class PreparedRounds(PreparedPieces):
     """
 
     def __call__(self, entry: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]`, int64, picoseconds; `key` as above."""
+        """As `Prepared`."""
         messages, ranks = self._messages, self.ranks
         period, pieces = self._repeating(entry)
         # a rank sends all blocks but its successor's
@@ -161,20 +145,10 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             ready[r] = max(ready[r], arrived[r - 1])
 
 
-_GATHERS: Prepared[PreparedRounds] = Prepared()
-
-
-def prepared(sizes: tuple[int, ...], links: Sequence[Link], block: int) -> PreparedRounds:
-    """The gather of p > 1 ranks, to be called with entry times and key."""
-    return _GATHERS((sizes, block), links, lambda: PreparedRounds(sizes, links, block))
-
-
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> PreparedRounds:
     """The ring over all devices, node by node; `pipeline_block` is the least size of a block."""
     block = block_size(call.sent, call.cluster.collectives.pipeline_block)
-    return synchronous_ring_allgatherv(
-        call.entry, call.sent, call.ring_links(), block, key=call.key
-    )
+    return PreparedRounds(call.sent, call.ring_links(), block)
 
 
 def traffic(call: Call) -> Traffic:

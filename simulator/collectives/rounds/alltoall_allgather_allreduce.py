@@ -22,32 +22,26 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST, Times
+from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
-from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic, exchange_directly
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 
 def alltoall_allgather_allreduce(
-    entry: Times,
-    nbytes: int,
-    fabric: Fabric,
-    *,
-    element: int = 1,
-    gamma: Fraction = NO_COST,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
+    nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
+) -> InTurn:
+    """Of a vector of so many bytes, `element` bytes an element.
 
-    `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
-    byte; `key` is that of the random delays. O(p^2); p = 1 costs nothing.
+    A reduction costs `gamma` seconds a byte.
     """
-    of = nbytes, element
-    summed = exchange_directly(entry, fabric, _to_owners, *of, gamma=gamma, key=key)
-    return exchange_directly(summed, fabric, _to_all, *of, key=key, first=fabric.ranks - 1)
+    ranks = fabric.ranks
+    return InTurn(
+        DirectExchange(fabric, _to_owners(ranks, nbytes, element), gamma=gamma),
+        DirectExchange(fabric, _to_all(ranks, nbytes, element), first=ranks - 1),
+    )
 
 
 def _to_owners(ranks: int, nbytes: int, element: int) -> Parts:
@@ -63,19 +57,8 @@ def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
     return Parts(longer=np.zeros_like(split), long=split, short=split, last=split)
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> InTurn:
     """Over all devices, ranks counted node by node."""
     return alltoall_allgather_allreduce(
-        call.entry,
-        call.nbytes,
-        call.fabric,
-        element=call.element,
-        gamma=call.gamma,
-        key=call.key,
+        call.nbytes, call.fabric, element=call.element, gamma=call.gamma
     )
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    of = call.nbytes, call.element
-    return direct_traffic(call.fabric, _to_owners, *of) + direct_traffic(call.fabric, _to_all, *of)

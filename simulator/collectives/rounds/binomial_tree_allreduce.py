@@ -21,26 +21,15 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST, Times
+from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 
-def binomial_tree_allreduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte; `key` is that of the
-    random delays. p = 1 costs nothing.
-    """
-    return fabric.prepared(_rounds, nbytes, gamma).carry_out(entry, key)
-
-
-def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
+def binomial_tree_allreduce(nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST) -> Rounds:
+    """Of a vector of so many bytes; a reduction costs `gamma` seconds a byte."""
     rounds = Rounds(fabric)
     for distance in tree_distances(fabric.ranks):
         senders = children(fabric.ranks, distance)
@@ -66,13 +55,6 @@ def children(ranks: int, distance: int) -> Ranks:
     return np.arange(distance, ranks, 2 * distance, dtype=np.int64)
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> Rounds:
     """Over all devices, ranks counted node by node."""
-    return binomial_tree_allreduce(
-        call.entry, call.nbytes, call.fabric, gamma=call.gamma, key=call.key
-    )
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return call.fabric.prepared(_rounds, call.nbytes, NO_COST).traffic(call.fabric.devices)
+    return binomial_tree_allreduce(call.nbytes, call.fabric, gamma=call.gamma)

@@ -22,22 +22,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 
-def bruck_allgather(entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
-    """
-    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
-
-
-def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+def bruck_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
+    """Of `sizes[r]` bytes of rank r."""
     ranks, rank = fabric.ranks, fabric.everyone
     blocks = np.array(sizes, dtype=np.int64)
     ends = np.cumsum(np.concatenate(([0], blocks, blocks)))
@@ -50,11 +41,6 @@ def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> Rounds:
     """Over all devices, ranks counted node by node."""
-    return bruck_allgather(call.entry, call.sent, call.fabric, key=call.key)
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return call.fabric.prepared(_rounds, tuple(call.sent)).traffic(call.fabric.devices)
+    return bruck_allgather(call.sent, call.fabric)

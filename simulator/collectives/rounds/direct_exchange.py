@@ -18,9 +18,7 @@ Appl. 19), sec. 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -33,56 +31,18 @@ from gcsim.simulator.host import Traffic
 
 _WORTH_ITS_MEMORY = 1 << 18
 """Messages of a collective."""
-MakeParts = Callable[..., Parts]
-"""From the number of ranks and what else tells the parts."""
 
 
-def exchange_directly(
-    entry: Times,
-    fabric: Fabric,
-    make: MakeParts,
-    *arguments: Any,
-    gamma: Fraction = NO_COST,
-    key: int = 0,
-    first: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `make(p, *arguments)` are the parts; `gamma` seconds a byte are spent on what arrives; `key` is
-    that of the random delays, `first` the number of a rank's first message. O(p^2) for p ranks;
-    p = 1 costs nothing. Raises `InputError` when the clock cannot hold the times.
-    """
-    if len(entry) == 1:
-        return entry.copy()
-    exchange = fabric.prepared(_DirectExchange, make, arguments, gamma, first)
-    return exchange.carry_out(entry, key)
-
-
-def direct_traffic(fabric: Fabric, make: MakeParts, *arguments: Any) -> Traffic:
-    """What the ranks handle in it; O(p^2)."""
-    ranks, parts = fabric.ranks, make(fabric.ranks, *arguments)
-    nbytes = np.zeros(ranks, dtype=np.int64)
-    for step in range(1, ranks):
-        given = parts.to((fabric.everyone + step) % ranks)
-        nbytes += given + np.roll(given, step)
-    ends = np.full(ranks, 2 * (ranks - 1), dtype=np.int64)
-    return Traffic.of_ranks(ends, nbytes, fabric.devices)
-
-
-class _DirectExchange:
+class DirectExchange:
     """An exchange on a fabric, for any entry times."""
 
     def __init__(
-        self,
-        fabric: Fabric,
-        make: MakeParts,
-        arguments: tuple[Any, ...],
-        gamma: Fraction,
-        first: int,
+        self, fabric: Fabric, parts: Parts, *, gamma: Fraction = NO_COST, first: int = 0
     ) -> None:
-        self._fabric, self._gamma, self._first = fabric, gamma, first
-        self._parts = make(fabric.ranks, *arguments)
-        self._cards = CardExchange.of(fabric, self._parts, gamma, first)
+        """`gamma` seconds a byte are spent on what arrives; `first` is the number of a rank's first
+        message. O(p^2) for p ranks."""
+        self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
+        self._cards = CardExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None
         ranks = fabric.ranks
         few = ranks * (ranks - 1) <= _WORTH_ITS_MEMORY
@@ -93,12 +53,12 @@ class _DirectExchange:
                 to = _partner(fabric, step)
                 self._rounds.exchange(fabric.everyone, to, self._parts.to(to), gamma)
 
-    def carry_out(self, entry: Times, key: int) -> Times:
-        """Exit times `[p]` for entry times `[p]`."""
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
         if self._cards is not None:
             return self._cards.carry_out(entry, key)
         if self._rounds is not None:
-            return self._rounds.carry_out(entry, key)
+            return self._rounds(entry, key)
         ready = entry
         for step in range(1, len(entry)):
             partner = _partner(self._fabric, step)
@@ -114,11 +74,41 @@ class _DirectExchange:
             check_range(ready, 0)
         return ready
 
+    def traffic(self, devices: int) -> Traffic:
+        """What the ranks handle, `devices` a node; O(p^2)."""
+        everyone, ranks = self._fabric.everyone, self._fabric.ranks
+        nbytes = np.zeros(ranks, dtype=np.int64)
+        for step in range(1, ranks):
+            given = self._parts.to((everyone + step) % ranks)
+            nbytes += given + np.roll(given, step)
+        ends = np.full(ranks, 2 * (ranks - 1), dtype=np.int64)
+        return Traffic.of_ranks(ends, nbytes, devices)
+
     @property
     def nbytes(self) -> int:
         """Memory, about."""
         more = [each.nbytes for each in (self._cards, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
+
+
+class InTurn:
+    """Two exchanges, one after the other."""
+
+    def __init__(self, first: DirectExchange, then: DirectExchange) -> None:
+        self._first, self._then = first, then
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
+        return self._then(self._first(entry, key), key)
+
+    def traffic(self, devices: int) -> Traffic:
+        """What the ranks handle, `devices` a node."""
+        return self._first.traffic(devices) + self._then.traffic(devices)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return self._first.nbytes + self._then.nbytes
 
 
 def _partner(fabric: Fabric, step: int) -> Ranks:

@@ -26,33 +26,21 @@ from fractions import Fraction
 
 import numpy as np
 
-from gcsim.simulator.clock import NO_COST, Times
+from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 
 def halving_doubling_allreduce(
-    entry: Times,
-    nbytes: int,
-    fabric: Fabric,
-    *,
-    element: int = 1,
-    gamma: Fraction = NO_COST,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
+    nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
+) -> Rounds:
+    """Of a vector of so many bytes, `element` bytes an element.
 
-    `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
-    byte; `key` is that of the random delays. p = 1 costs nothing.
+    A reduction costs `gamma` seconds a byte.
     """
-    return fabric.prepared(_rounds, nbytes, element, gamma).carry_out(entry, key)
-
-
-def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Rounds:
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     halves = [size >> (bit + 1) for bit in range(size.bit_length() - 1)]
@@ -76,20 +64,8 @@ def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Round
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> Rounds:
     """Over all devices, ranks counted node by node."""
     return halving_doubling_allreduce(
-        call.entry,
-        call.nbytes,
-        call.fabric,
-        element=call.element,
-        gamma=call.gamma,
-        key=call.key,
-    )
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return call.fabric.prepared(_rounds, call.nbytes, call.element, NO_COST).traffic(
-        call.fabric.devices
+        call.nbytes, call.fabric, element=call.element, gamma=call.gamma
     )

@@ -19,47 +19,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.card_exchange import Parts
-from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic, exchange_directly
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 LENGTH_BYTES = 8
 """What announces the length of a part."""
 
 
-def pairwise_alltoall(
-    entry: Times, sent: Sequence[int], fabric: Fabric, *, key: int = 0, first: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
+def pairwise_alltoall(sent: Sequence[int], fabric: Fabric, *, first: int = 0) -> DirectExchange:
+    """Of `sent[r]` bytes that rank r hands over for all p ranks together, itself included.
 
-    `sent[r]` is the bytes that rank r hands over for all p ranks together, itself included; `key`
-    is that of the random delays, `first` the number of a rank's first message. p = 1 costs nothing.
+    `first` is the number of a rank's first message.
     """
-    return exchange_directly(entry, fabric, _parts, tuple(sent), key=key, first=first)
+    return DirectExchange(fabric, _parts(fabric.ranks, sent), first=first)
 
 
-def _parts(ranks: int, sent: tuple[int, ...]) -> Parts:
+def _parts(ranks: int, sent: Sequence[int]) -> Parts:
     share, longer = np.divmod(np.array(sent, dtype=np.int64), ranks)
     return Parts(longer=longer, long=share + 1, short=share, last=share)
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> DirectExchange | InTurn:
     """The lengths where they differ, then the parts."""
-    entry, ranks, first = call.entry, len(call.sent), 0
-    if call.variable:
-        lengths = (LENGTH_BYTES * ranks,) * ranks
-        entry = pairwise_alltoall(entry, lengths, call.fabric, key=call.key)
-        first = ranks - 1
-    return pairwise_alltoall(entry, call.sent, call.fabric, key=call.key, first=first)
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    ranks = len(call.sent)
-    parts = direct_traffic(call.fabric, _parts, tuple(call.sent))
     if not call.variable:
-        return parts
-    return parts + direct_traffic(call.fabric, _parts, (LENGTH_BYTES * ranks,) * ranks)
+        return pairwise_alltoall(call.sent, call.fabric)
+    ranks = len(call.sent)
+    lengths = pairwise_alltoall((LENGTH_BYTES * ranks,) * ranks, call.fabric)
+    return InTurn(lengths, pairwise_alltoall(call.sent, call.fabric, first=ranks - 1))

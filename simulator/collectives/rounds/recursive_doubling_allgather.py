@@ -22,25 +22,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.folding import Fold
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 
-def recursive_doubling_allgather(
-    entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
-    """
-    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
-
-
-def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
+def recursive_doubling_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
+    """Of `sizes[r]` bytes of rank r."""
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     blocks = np.array(sizes, dtype=np.int64)
@@ -58,11 +47,6 @@ def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def prepare(call: Call) -> Rounds:
     """Over all devices, ranks counted node by node."""
-    return recursive_doubling_allgather(call.entry, call.sent, call.fabric, key=call.key)
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return call.fabric.prepared(_rounds, tuple(call.sent)).traffic(call.fabric.devices)
+    return recursive_doubling_allgather(call.sent, call.fabric)

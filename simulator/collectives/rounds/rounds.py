@@ -78,10 +78,8 @@ class Rounds:
             self._rounds.append(found)
             self._sent[senders] += 1
 
-    def carry_out(self, entry: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-        `key` is that of the collective's random delays. Times are absolute where links change
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`. Times are absolute where links change
         over time. Raises `InputError` when the clock cannot hold them.
         """
         ready = entry.copy()

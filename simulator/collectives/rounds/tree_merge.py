@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
     broadcast_rounds,
@@ -28,27 +28,12 @@ from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
 )
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import Traffic
 
 
 def tree_merge(
-    entry: Times,
-    sent: Sequence[int],
-    result: int,
-    fabric: Fabric,
-    *,
-    merge_time: Picoseconds = 0,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `sent[r]` is the bytes of rank r's payload, `result` those of a merged one; `key` is that of the
-    random delays. p = 1 costs nothing.
-    """
-    return fabric.prepared(_rounds, tuple(sent), result, merge_time).carry_out(entry, key)
-
-
-def _rounds(fabric: Fabric, sent: tuple[int, ...], result: int, merge_time: Picoseconds) -> Rounds:
+    sent: Sequence[int], result: int, fabric: Fabric, *, merge_time: Picoseconds = 0
+) -> Rounds:
+    """Of `sent[r]` bytes of rank r; a merged payload has `result` bytes."""
     ranks, size = fabric.ranks, np.array(sent, dtype=np.int64)
     rounds = Rounds(fabric)
     for distance in tree_distances(ranks):
@@ -59,20 +44,6 @@ def _rounds(fabric: Fabric, sent: tuple[int, ...], result: int, merge_time: Pico
     return rounds
 
 
-def carry_out(call: Call) -> Times:
-    """The tree over all devices, ranks counted node by node."""
-    return tree_merge(
-        call.entry,
-        call.sent,
-        call.pulled,
-        call.fabric,
-        merge_time=call.server_time,
-        key=call.key,
-    )
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    return call.fabric.prepared(_rounds, tuple(call.sent), call.pulled, call.server_time).traffic(
-        call.fabric.devices
-    )
+def prepare(call: Call) -> Rounds:
+    """Over all devices, ranks counted node by node."""
+    return tree_merge(call.sent, call.pulled, call.fabric, merge_time=call.server_time)

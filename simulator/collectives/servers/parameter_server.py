@@ -26,6 +26,7 @@ Source: Li et al. 2014 (OSDI), "Scaling distributed machine learning with the pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
@@ -207,43 +208,52 @@ def _random(cluster: Cluster) -> bool:
     return any(link.random for link in links)
 
 
-def carry_out(call: Call) -> Times:
+@dataclass(frozen=True, kw_only=True)
+class PushPull:
+    """A push-pull of known payloads, for any entry times."""
+
+    pushed: Sequence[int]
+    pulled: int
+    cluster: Cluster
+    server_time: Picoseconds
+
+    @property
+    def nbytes(self) -> int:
+        """Memory: nothing is kept."""
+        return 0
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
+        return parameter_server(
+            entry, self.pushed, self.pulled, self.cluster, server_time=self.server_time, key=key
+        )
+
+
+def prepare(call: Call) -> PushPull:
     """The cluster's servers, on its nodes or on machines of their own."""
-    return parameter_server(
-        call.entry,
-        call.sent,
-        call.pulled,
-        call.cluster,
-        server_time=call.server_time,
-        key=call.key,
-    )
+    return _prepared(call, call.pulled)
 
 
-def carry_out_allgather(call: Call) -> Times:
+def prepare_allgather(call: Call) -> PushPull:
     """An all-gather by parameter servers: push one's own, pull what all have pushed."""
-    return parameter_server(
-        call.entry,
-        call.sent,
-        sum(call.sent),
-        call.cluster,
-        server_time=call.server_time,
-        key=call.key,
-    )
+    return _prepared(call, sum(call.sent))
 
 
-def carry_out_allreduce(call: Call) -> Times:
+def prepare_allreduce(call: Call) -> PushPull:
     """A dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes.
 
     A server adds p - 1 stripes to the first, (p - 1) n gamma / S, when it has all of them.
     """
     received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.servers)
-    return parameter_server(
-        call.entry,
-        call.sent,
-        call.nbytes,
-        call.cluster,
-        server_time=call.server_time + picoseconds(received * call.gamma),
-        key=call.key,
+    return _prepared(call, call.nbytes, picoseconds(received * call.gamma))
+
+
+def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
+    return PushPull(
+        pushed=call.sent,
+        pulled=pulled,
+        cluster=call.cluster,
+        server_time=call.server_time + adding,
     )
 
 

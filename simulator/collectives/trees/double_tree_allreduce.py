@@ -42,55 +42,26 @@ from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 
-def double_tree_allreduce(
-    entry: Times,
-    nbytes: int,
-    fabric: Fabric,
-    *,
-    piece: int,
-    element: int = 1,
-    gamma: Fraction = NO_COST,
-    key: int = 0,
-) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds.
-
-    `nbytes` is the vector's size, `element` bytes an element, `piece` bytes a piece, rounded down
-    to whole elements; a reduction costs `gamma` seconds a byte; `key` is that of the random delays.
-    p = 1 costs nothing. O(p) a piece, in O(p) memory. Raises `InputError` when the clock cannot
-    hold the times.
-    """
-    if len(entry) == 1:
-        return entry.copy()
-    whole = _whole(piece, element)
-    return fabric.prepared(_DoubleTree, nbytes, whole, element, gamma).carry_out(entry, key)
-
-
-def tree_traffic(nbytes: int, fabric: Fabric, *, piece: int, element: int = 1) -> Traffic:
-    """What the ranks handle in it: each piece once up and once down between child and parent."""
-    ends, size = np.zeros((2, fabric.ranks), dtype=np.int64)
-    trees, halves = trees_of_ranks(fabric.nodes, fabric.devices), chunks(nbytes, 2, element)
-    for tree, half in zip(trees, halves, strict=True):
-        neighbours = tree.children.copy()
-        neighbours[tree.below] += 1
-        ends += 2 * (Cut.of(half, _whole(piece, element)).full + 1) * neighbours
-        size += 2 * half * neighbours
-    return Traffic.of_ranks(ends, size, fabric.devices)
-
-
-def _whole(piece: int, element: int) -> int:
-    return max(element, piece - piece % element)
-
-
-class _DoubleTree:
-    """The all-reduce of a vector on a fabric, for any entry times."""
+class DoubleTreeAllReduce:
+    """The all-reduce of a vector on a fabric, for any entry times: O(p) a piece, in O(p) memory."""
 
     def __init__(
-        self, fabric: Fabric, nbytes: int, piece: int, element: int, gamma: Fraction
+        self,
+        nbytes: int,
+        fabric: Fabric,
+        *,
+        piece: int,
+        element: int = 1,
+        gamma: Fraction = NO_COST,
     ) -> None:
+        """Of so many bytes, `element` bytes an element, `piece` bytes a piece, rounded down to
+        whole elements; a reduction costs `gamma` seconds a byte."""
+        piece = max(element, piece - piece % element)
         trees = trees_of_ranks(fabric.nodes, fabric.devices)
         cuts = [Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
         up = TreeHops.of(fabric, trees, cuts, upwards=True)
         down = TreeHops.of(fabric, trees, cuts, upwards=False)
+        self._trees, self._cuts = trees, cuts
         self._halves = [
             PieceByPiece(*half, gamma) for half in zip(trees, cuts, up, down, strict=True)
         ]
@@ -103,29 +74,31 @@ class _DoubleTree:
         )
         self.nbytes = sum(half.nbytes for half in self._halves)
 
-    def carry_out(self, entry: Times, key: int) -> Times:
-        """Exit times `[p]` for entry times `[p]`."""
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        """As `Prepared`."""
         check_range(entry, self._longest)
         left = np.maximum(*(half.reduce(entry, key) for half in self._halves))
         exits = np.maximum(*(half.broadcast(left, key) for half in self._halves))
         check_range(exits, 0)
         return exits
 
+    def traffic(self, devices: int) -> Traffic:
+        """What the ranks handle: each piece once up and once down between child and parent."""
+        ends, size = np.zeros((2, len(self._trees[0].parent)), dtype=np.int64)
+        for tree, cut in zip(self._trees, self._cuts, strict=True):
+            neighbours = tree.children.copy()
+            neighbours[tree.below] += 1
+            ends += 2 * (cut.full + 1) * neighbours
+            size += 2 * (cut.full * cut.piece + cut.last) * neighbours
+        return Traffic.of_ranks(ends, size, devices)
 
-def carry_out(call: Call) -> Times:
+
+def prepare(call: Call) -> DoubleTreeAllReduce:
     """Over all devices; pieces as large as the blocks of the pipelined all-gatherv."""
-    return double_tree_allreduce(
-        call.entry,
+    return DoubleTreeAllReduce(
         call.nbytes,
         call.fabric,
         piece=call.cluster.collectives.pipeline_block,
         element=call.element,
         gamma=call.gamma,
-        key=call.key,
     )
-
-
-def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
-    piece = call.cluster.collectives.pipeline_block
-    return tree_traffic(call.nbytes, call.fabric, piece=piece, element=call.element)

@@ -110,13 +110,13 @@ def test_what_was_chosen_is_carried_out() -> None:
     hops = [BUS, NETWORK] * 4
     # Gloo's all-reduce sends to the rank before, and copies to the host and back
     on_host = entry + copy_times([4004] * 8, BUS)
-    ring = gloo_ring_allreduce(on_host, 4004, hops[-1:] + hops[:-1], element=4)
+    ring = gloo_ring_allreduce(4004, hops[-1:] + hops[:-1], element=4)(on_host)
     expected = ring + copy_times([4004] * 8, BUS)
     exits = carry_out(reduce(4004), entry, cluster(4, "gloo", 2))
     assert exits.tolist() == expected.tolist()
 
     on_host = entry + copy_times([1000, 3000] * 4, BUS)
-    ring = gloo_ring_allgather(on_host, [1000, 3000] * 4, hops)
+    ring = gloo_ring_allgather([1000, 3000] * 4, hops)(on_host)
     expected = ring + copy_times([16000] * 8, BUS)
     exits = carry_out(gather(1000, 3000), entry, cluster(4, "gloo", 2))
     assert exits.tolist() == expected.tolist()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
+from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,
@@ -24,11 +25,10 @@ from gcsim.simulator.collectives.dispatch import (
     algorithm_of,
     carry_out,
 )
-from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
+from gcsim.simulator.collectives.hierarchical import HierarchicalAllReduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.rings.allreduce import traffic as allreduce_traffic
-from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.collectives.servers.parameter_server import parameter_server
 from gcsim.simulator.collectives.staging import copy_times
 from tests.simulator import world
@@ -60,7 +60,7 @@ ALTERNATING = [BUS, NETWORK]
 
 def test_the_flat_ring_crosses_the_network_between_nodes_only() -> None:
     exits = carry_out(reduce(4_000_000), zeros(8), cluster(4))
-    expected = ring_allreduce(zeros(8), 4_000_000, ALTERNATING * 4, element=4)
+    expected = ring_allreduce(4_000_000, ALTERNATING * 4, element=4)(zeros(8))
     assert exits.tolist() == expected.tolist()
 
 
@@ -74,17 +74,17 @@ def test_a_single_node_never_uses_the_network() -> None:
 def test_recorded_payloads_are_cycled_over_the_workers() -> None:
     exits = carry_out(gather(1000, 2000, 3000), zeros(8), cluster(4))
     sizes = [1000, 2000, 3000, 1000, 2000, 3000, 1000, 2000]
-    assert exits.tolist() == ring_allgather(zeros(8), sizes, ALTERNATING * 4).tolist()
+    assert exits.tolist() == ring_allgather(sizes, ALTERNATING * 4)(zeros(8)).tolist()
 
 
 def test_each_choice_runs_its_own_algorithm() -> None:
     piped = cluster(4, all_gather="pipelined_ring", pipeline_block=500)
     exits = carry_out(gather(1000, 3000), zeros(8), piped)
-    expected = pipelined_ring_allgatherv(zeros(8), [1000, 3000] * 4, ALTERNATING * 4, 500)
+    expected = PreparedPipeline([1000, 3000] * 4, ALTERNATING * 4, 500)(zeros(8))
     assert exits.tolist() == expected.tolist()
 
     exits = carry_out(reduce(4000), zeros(8), cluster(4, all_reduce="hierarchical"))
-    expected = hierarchical_allreduce(zeros(8), 4000, [NETWORK] * 4, local=BUS, element=4)
+    expected = HierarchicalAllReduce(4000, [NETWORK] * 4, local=BUS, element=4)(zeros(8))
     assert exits.tolist() == expected.tolist()
 
     exits = carry_out(push(4000, 1000), zeros(8), cluster(4, servers=3), server_time=77)
@@ -141,10 +141,21 @@ def test_all_reduce_of_unequal_vectors_is_our_bug() -> None:
         carry_out(record, zeros(4), cluster(2))
 
 
+class Hasty:
+    nbytes = 0
+
+    def __call__(self, entry: Times, key: int = 0) -> Times:
+        return entry
+
+
 def test_a_rank_that_leaves_before_the_last_has_entered_is_our_bug(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hasty = Algorithm(title="hasty", carry_out=lambda call: call.entry, traffic=allreduce_traffic)
+    hasty = Algorithm(
+        title="hasty",
+        prepare=lambda call: Hasty(),
+        traffic=ALGORITHMS["all_reduce", "ring"].traffic,
+    )
     monkeypatch.setitem(ALGORITHMS, ("all_reduce", "ring"), hasty)
     with pytest.raises(InternalError, match="hasty: a rank leaves at 0 ps"):
         carry_out(reduce(4), np.array([0, 1], dtype=np.int64), cluster(1))

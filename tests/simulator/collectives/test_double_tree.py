@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.collectives.trees.shape import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.delays import delays
@@ -275,15 +275,13 @@ def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
 
 def kernel(shape: Shape) -> Times:
     nodes, p = len(shape.cards), len(shape.entry)
-    return double_tree_allreduce(
-        times(shape.entry),
+    return DoubleTreeAllReduce(
         shape.elements * shape.element,
         Fabric(nodes=nodes, devices=p // nodes, cards=shape.cards, buses=shape.buses),
         piece=shape.piece,
         element=shape.element,
         gamma=shape.gamma,
-        key=shape.key,
-    )
+    )(times(shape.entry), shape.key)
 
 
 @given(shape=shapes())
@@ -349,7 +347,7 @@ def test_two_nodes_send_each_other_half_twice() -> None:
     for pieces in (1, 2, 100):
         m = 100_000
         n = 2 * pieces * m
-        exits = double_tree_allreduce(times([0, 0]), n, alike(2), piece=m)
+        exits = DoubleTreeAllReduce(n, alike(2), piece=m)(times([0, 0]))
         down = max(pieces * m * BETA, ALPHA + m * BETA)  # begins, for the first piece
         last = max(down + pieces * m * BETA, ALPHA + (pieces + 1) * m * BETA)
         assert exits.tolist() == [last + ALPHA] * 2
@@ -361,16 +359,12 @@ def test_the_time_lies_between_two_vectors_and_the_bound(nodes: int, pieces: int
     m = 10_000
     n = 2 * pieces * m
     height = (nodes - 1).bit_length()
-    exits = double_tree_allreduce(times([0] * nodes), n, alike(nodes), piece=m)
+    exits = DoubleTreeAllReduce(n, alike(nodes), piece=m)(times([0] * nodes))
     bound = 2 * n * BETA + 2 * height * (ALPHA + 2 * m * BETA)
     assert 2 * n * BETA < exits.max() <= bound
-
-
-def test_one_rank_alone_leaves_at_once() -> None:
-    assert double_tree_allreduce(times([42]), 10**9, alike(1), piece=1).tolist() == [42]
 
 
 def test_times_beyond_the_clock_are_refused() -> None:
     slow = Fabric(nodes=4, devices=1, cards=[link(Fraction(1, 10))], buses=[BUS])
     with pytest.raises(InputError, match="clock"):
-        double_tree_allreduce(times([0] * 4), 10**9, slow, piece=10**6)
+        DoubleTreeAllReduce(10**9, slow, piece=10**6)(times([0] * 4))

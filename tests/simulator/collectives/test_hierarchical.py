@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
+from gcsim.simulator.collectives.hierarchical import HierarchicalAllReduce
 from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.network.delays import delays
 from gcsim.simulator.network.links import Jitter, Link
@@ -169,16 +169,14 @@ def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
 
 def exits(case: Case) -> list[int]:
     """Of the kernel."""
-    found: list[int] = hierarchical_allreduce(
-        times(case.entry),
+    found: list[int] = HierarchicalAllReduce(
         case.elements * case.element,
         case.hops,
         local=case.local,
         element=case.element,
         gamma=case.gamma * PS,
         staging=case.staging,
-        key=case.key,
-    ).tolist()
+    )(times(case.entry), case.key).tolist()
     return found
 
 
@@ -239,12 +237,11 @@ def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
         through(PLAIN[0], uplink, 1),
     ]
     # the devices take the bus one by one, and a leader copies alone
-    expected = hierarchical_allreduce(
-        entry,
+    expected = HierarchicalAllReduce(
         400,
         hops,
         local=PLAIN[2],
         element=4,
         staging=PLAIN[2].serialization(400) + PLAIN[2].latency_for(400),
-    )
+    )(entry)
     assert carry_out(record, entry, on).tolist() == expected.tolist()

@@ -23,13 +23,13 @@ from gcsim.simulator.collectives.nccl import (
     Mode,
     choose,
     enabled,
-    nccl_allgather,
-    nccl_allreduce,
     predicted,
+    prepare_allgather,
+    prepare_allreduce,
     tree_piece,
 )
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through
@@ -264,12 +264,12 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
     chunks = [4 * (share + (r < longer)) for r in range(p)]
     gathered = [10_000 + 7 * (r % 3) for r in range(p)]
     for entry in (skews(p)[name] for name in ("none", "ascending", "ties")):
-        call = Call(entry=times(entry), sent=(4 * elements,) * p, element=4, cluster=on)
+        call = Call(sent=(4 * elements,) * p, element=4, cluster=on)
         expected = Ring(entry, chunks, on, mode, 2 * (p - 1)).exits
-        assert nccl_allreduce(call, mode).tolist() == expected
+        assert prepare_allreduce(call, mode)(times(entry)).tolist() == expected
         call = replace(call, sent=tuple(gathered))
         expected = Ring(entry, gathered, on, mode, p - 1).exits
-        assert nccl_allgather(call, mode).tolist() == expected
+        assert prepare_allgather(call, mode)(times(entry)).tolist() == expected
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -289,8 +289,8 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
         return replace(slower, latency=slower.latency + Fraction(extra) / 10**6)
 
     entry, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
-    call = Call(entry=entry, sent=(nbytes,) * 8, element=4, cluster=on, key=77)
-    exits = nccl_allreduce(call, mode)
+    call = Call(sent=(nbytes,) * 8, element=4, cluster=on)
+    exits = prepare_allreduce(call, mode)(entry, 77)
     if mode.shape == "ring":
         over = (
             path(network, late),
@@ -299,18 +299,16 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
             through(network, uplink, 1),
         )
         hops = [hop for of in over for hop in (seen(BUS, told[1]), seen(of, told[0]))]
-        expected = ring_allreduce(entry + base, nbytes, hops, element=4, key=77)
+        expected = ring_allreduce(nbytes, hops, element=4)(entry + base, 77)
         assert exits.tolist() == expected.tolist()
     else:
         # where nobody shares anything, a tree of framed links is a tree of those links
         pair = replace(on, nodes=2, devices_per_node=1, cards={}, racks=None)
         fabric = Fabric(nodes=2, devices=1, cards=[seen(network, told[0])], buses=[BUS])
         piece = tree_piece(mode.protocol, nbytes, pair)
-        expected = double_tree_allreduce(
-            entry[:2] + base, nbytes, fabric, piece=piece, element=4, key=77
-        )
-        call = replace(call, entry=entry[:2], sent=(nbytes,) * 2, cluster=pair)
-        assert nccl_allreduce(call, mode).tolist() == expected.tolist()
+        expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(entry[:2] + base, 77)
+        call = replace(call, sent=(nbytes,) * 2, cluster=pair)
+        assert prepare_allreduce(call, mode)(entry[:2], 77).tolist() == expected.tolist()
         assert exits.min() > entry.max() + base
 
 
@@ -329,14 +327,15 @@ def on_the_wire(mode: Mode) -> tuple[tuple[str, str], Fraction, int]:
 @pytest.mark.parametrize("mode", RING_MODES, ids=lambda mode: mode.protocol)
 def test_a_ring_without_latency_takes_what_the_tuner_predicts(mode: Mode) -> None:
     on, nbytes = cluster(16), 4000 * 16
-    call = Call(entry=times([0] * 16), sent=(nbytes // 16,) * 16, cluster=on)
-    exits = nccl_allgather(call, mode)
+    call = Call(sent=(nbytes // 16,) * 16, cluster=on)
+    exits = prepare_allgather(call, mode)(times([0] * 16))
     tuner = predicted(mode, "all_gather", nbytes, on) * 10**12
     assert set(exits.tolist()) == {exits[0]}
     assert abs(int(exits[0]) - tuner) <= 15  # each message's time is rounded
 
     # twice the steps, one base; the choice alone counts a Simple ring's latency 1.4 times
-    exits = nccl_allreduce(replace(call, sent=(nbytes,) * 16, element=4), mode)
+    reduced = replace(call, sent=(nbytes,) * 16, element=4)
+    exits = prepare_allreduce(reduced, mode)(times([0] * 16))
     assert set(exits.tolist()) == {exits[0]}
     assert abs(int(exits[0]) - (2 * tuner - BASE[mode.protocol])) <= 30
 
@@ -369,9 +368,9 @@ def test_trees_are_the_double_tree_with_the_tables_links(
         entry = times([r * 1_000_003 for r in range(on.workers)])
         mode = MODE[f"nccl_tree_{protocol}"]
         piece = tree_piece(mode.protocol, nbytes, on)
-        expected = double_tree_allreduce(entry + base, nbytes, fabric, piece=piece, element=4)
-        call = Call(entry=entry, sent=(nbytes,) * on.workers, element=4, cluster=on)
-        assert nccl_allreduce(call, mode).tolist() == expected.tolist()
+        expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(entry + base)
+        call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)
+        assert prepare_allreduce(call, mode)(entry).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,9 @@ def test_an_uplinks_latency_is_added_once_for_each_crossing() -> None:
 def test_only_the_hops_between_racks_are_slow_in_a_ring() -> None:
     hops = ([NETWORK] * 3 + [through(NETWORK, SLOW, 1)]) * 2
     on = cluster(8, racks=Racks(nodes=4, uplink=SLOW))
-    expected = ring_allreduce(zeros(8), 80_000, hops, element=4)
+    expected = ring_allreduce(80_000, hops, element=4)(zeros(8))
     assert carry_out(reduce(80_000), zeros(8), on).tolist() == expected.tolist()
-    expected = ring_allgather(zeros(8), [GATHER.sent[rank % 3] for rank in range(8)], hops)
+    expected = ring_allgather([GATHER.sent[rank % 3] for rank in range(8)], hops)(zeros(8))
     assert carry_out(GATHER, zeros(8), on).tolist() == expected.tolist()
 
 
@@ -124,7 +124,7 @@ def test_a_ring_whose_order_ignores_racks_crosses_them_at_every_hop() -> None:
     in_order = 14 * (10_000 * BETA + 2 * ALPHA)
     assert exits.max() <= in_order
     shared = through(NETWORK, NETWORK, 4)
-    mixed = ring_allreduce(zeros(8), 80_000, [shared] * 8, element=4)
+    mixed = ring_allreduce(80_000, [shared] * 8, element=4)(zeros(8))
     assert mixed.tolist() == [14 * (4 * 10_000 * BETA + 2 * ALPHA)] * 8
 
 
@@ -135,7 +135,7 @@ def test_a_slow_node_slows_the_hops_to_it_and_from_it() -> None:
     on = cluster(5, cards={2: SLOW})
     hops = [NETWORK, path(NETWORK, SLOW), path(SLOW, NETWORK), NETWORK, NETWORK]
     exits = carry_out(reduce(80_000), zeros(5), on)
-    expected = ring_allreduce(zeros(5), 80_000, hops, element=4)
+    expected = ring_allreduce(80_000, hops, element=4)(zeros(5))
     assert exits.tolist() == expected.tolist()
     assert exits.max() > 8 * 16_000 * 10 * BETA  # all wait for it
 
@@ -225,7 +225,7 @@ def test_every_collective_knows_what_time_it_is() -> None:
 
 def test_what_is_remembered_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcsim.simulator.collectives.dispatch._KEPT_BYTES", 4096)
-    monkeypatch.setattr("gcsim.simulator.fabric.rounds._KEPT_BYTES", 1 << 16)
+    monkeypatch.setattr("gcsim.simulator.collectives.dispatch._KEPT_REQUESTS", 1 << 16)
     on = cluster(8, all_reduce="halving_doubling")
     memo = CollectiveMemo(on)
     for number in range(200):
@@ -233,7 +233,6 @@ def test_what_is_remembered_stays_within_bounds(monkeypatch: pytest.MonkeyPatch)
         record = reduce(4000 + 4 * (number % 50))
         assert memo(record, entry).tolist() == carry_out(record, entry, on).tolist()
     assert len(memo._known) <= 32
-    assert len(memo._requests) <= 16
-    assert memo._fabric is not None
-    held = [each.nbytes for each in memo._fabric._prepared.values()]
-    assert sum(held) <= 1 << 16
+    held = sum(request.collective.nbytes for request in memo._requests.values())
+    assert 1 < len(memo._requests) < 50
+    assert memo._held == held <= 1 << 16

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.network.links import Link
 from gcsim.traces.models.registry import shipped_model
 from gcsim.units import parse
@@ -40,8 +40,8 @@ def hop(nbytes: int, link: Link) -> Fraction:
 
 def ring(elements: int, workers: int, link: Link) -> Fraction:
     """Seconds of a simulated ring all-reduce of float32 elements that all enter together."""
-    exits = ring_allreduce(
-        np.zeros(workers, dtype=np.int64), FLOAT32 * elements, (link,) * workers, element=FLOAT32
+    exits = ring_allreduce(FLOAT32 * elements, (link,) * workers, element=FLOAT32)(
+        np.zeros(workers, dtype=np.int64)
     )
     return Fraction(int(exits.max()), PS_PER_SECOND)
 
@@ -55,7 +55,5 @@ def ring_in_closed_form(elements: int, workers: int, bits_per_second: Fraction) 
 def gather(sizes: Sequence[int], link: Link, piece: int) -> Fraction:
     """Seconds of a simulated pipelined ring all-gatherv of these bytes, entered together."""
     ranks = len(sizes)
-    exits = pipelined_ring_allgatherv(
-        np.zeros(ranks, dtype=np.int64), sizes, (link,) * ranks, piece
-    )
+    exits = PreparedPipeline(sizes, (link,) * ranks, piece)(np.zeros(ranks, dtype=np.int64))
     return Fraction(int(exits.max()), PS_PER_SECOND)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
 from tests.simulator.links import KINDS, RANDOM
@@ -136,7 +136,7 @@ def test_ring_of_whole_blocks_is_the_simulation(p: int, shape: str) -> None:
     sizes = shapes(p)[shape]
     for entry in skews(p).values():
         for links in hops(p).values():
-            exits = ring_allgather(times(entry), sizes, links)
+            exits = ring_allgather(sizes, links)(times(entry))
             assert exits.tolist() == step_by_step(entry, sizes, links)
 
 
@@ -146,7 +146,7 @@ def test_pipelined_ring_is_the_simulation(p: int, shape: str) -> None:
     sizes = shapes(p)[shape]
     for entry in skews(p).values():
         for links in hops(p).values():
-            exits = pipelined_ring_allgatherv(times(entry), sizes, links, 32_768)
+            exits = PreparedPipeline(sizes, links, 32_768)(times(entry))
             assert exits.tolist() == on_arrival(entry, sizes, links, 32_768)
 
 
@@ -154,9 +154,9 @@ def test_pipelined_ring_is_the_simulation(p: int, shape: str) -> None:
 @pytest.mark.parametrize("skew", ["none", "ties", "ascending"])
 def test_64_ranks_are_the_simulation(shape: str, skew: str) -> None:
     entry, sizes, links = skews(64)[skew], shapes(64)[shape], hops(64)["node by node"]
-    whole = ring_allgather(times(entry), sizes, links)
+    whole = ring_allgather(sizes, links)(times(entry))
     assert whole.tolist() == step_by_step(entry, sizes, links)
-    pieces = pipelined_ring_allgatherv(times(entry), sizes, links, 32_768)
+    pieces = PreparedPipeline(sizes, links, 32_768)(times(entry))
     assert pieces.tolist() == on_arrival(entry, sizes, links, 32_768)
 
 
@@ -180,7 +180,7 @@ def test_any_gather_of_whole_blocks_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int],
 ) -> None:
     entry, sizes, links, key = gather
-    exits = ring_allgather(times(entry), sizes, links, key=key)
+    exits = ring_allgather(sizes, links)(times(entry), key)
     assert exits.tolist() == step_by_step(entry, sizes, links, key)
 
 
@@ -190,7 +190,7 @@ def test_any_gather_in_pieces_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int], piece: int
 ) -> None:
     entry, sizes, links, key = gather
-    exits = pipelined_ring_allgatherv(times(entry), sizes, links, piece, key=key)
+    exits = PreparedPipeline(sizes, links, piece)(times(entry), key)
     assert exits.tolist() == on_arrival(entry, sizes, links, piece, key)
 
 
@@ -200,9 +200,9 @@ def test_larger_gathers_over_any_links_are_the_simulation(p: int, kind: str) -> 
     pool = KINDS[kind]
     links = [pool[r * r % len(pool)] for r in range(p)]
     entry, sizes = [1_003 * ((5 * r) % 7) for r in range(p)], [(7919 * r) % 31 for r in range(p)]
-    whole = ring_allgather(times(entry), sizes, links, key=5)
+    whole = ring_allgather(sizes, links)(times(entry), 5)
     assert whole.tolist() == step_by_step(entry, sizes, links, key=5)
-    pieces = pipelined_ring_allgatherv(times(entry), sizes, links, 8, key=5)
+    pieces = PreparedPipeline(sizes, links, 8)(times(entry), 5)
     assert pieces.tolist() == on_arrival(entry, sizes, links, 8, key=5)
 
 
@@ -212,10 +212,10 @@ def test_delays_drawn_in_portions_are_those_drawn_at_once(
 ) -> None:
     entry, sizes = times([r * 5 for r in range(7)]), [r * r for r in range(7)]
     links = [RANDOM[r % 5] for r in range(7)]
-    whole = pipelined_ring_allgatherv(entry, sizes, links, 8, key=3)
+    whole = PreparedPipeline(sizes, links, 8)(entry, 3)
     module = "gcsim.simulator.collectives.rings.pipelined_allgatherv"
     monkeypatch.setattr(f"{module}.DRAWN_AT_A_TIME", together)
-    assert (pipelined_ring_allgatherv(entry, sizes, links, 8, key=3) == whole).all()
+    assert (PreparedPipeline(sizes, links, 8)(entry, 3) == whole).all()
 
 
 POOL = [
@@ -233,8 +233,8 @@ def test_any_small_gather_is_the_simulation(p: int, piece: int, data: st.DataObj
 
     entry = ranks(st.integers(0, 40) | st.integers(0, 10**6))
     sizes, links = ranks(st.integers(0, 25)), ranks(st.sampled_from(POOL))
-    whole = ring_allgather(times(entry), sizes, links)
-    pieces = pipelined_ring_allgatherv(times(entry), sizes, links, piece)
+    whole = ring_allgather(sizes, links)(times(entry))
+    pieces = PreparedPipeline(sizes, links, piece)(times(entry))
     assert whole.tolist() == step_by_step(entry, sizes, links)
     assert pieces.tolist() == on_arrival(entry, sizes, links, piece)
 
@@ -242,13 +242,13 @@ def test_any_small_gather_is_the_simulation(p: int, piece: int, data: st.DataObj
     delayed, grown = times(entry), list(sizes)
     delayed[which] += late
     grown[which] += 3
-    assert (ring_allgather(times(entry) + late, sizes, links) == whole + late).all()
-    shifted = pipelined_ring_allgatherv(times(entry) + late, sizes, links, piece)
+    assert (ring_allgather(sizes, links)(times(entry) + late) == whole + late).all()
+    shifted = PreparedPipeline(sizes, links, piece)(times(entry) + late)
     assert (shifted == pieces + late).all()
-    assert (ring_allgather(delayed, sizes, links) >= whole).all()
-    assert (pipelined_ring_allgatherv(delayed, sizes, links, piece) >= pieces).all()
+    assert (ring_allgather(sizes, links)(delayed) >= whole).all()
+    assert (PreparedPipeline(sizes, links, piece)(delayed) >= pieces).all()
     assert min(whole.min(), pieces.min()) >= max(entry)
-    assert (ring_allgather(times(entry), grown, links) >= whole).all()
+    assert (ring_allgather(grown, links)(times(entry)) >= whole).all()
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_irregular_gather_gives_the_golden_values(p: int, milliseconds: float) -
     # SimGrid SMPI's network (CM02, no cross-traffic) and block rule; values given to 4 digits.
     # Whole-block ring at 10 Gb/s and 50 us; sizes rounded down to bytes, at most 0.1 us in all.
     sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
-    exits = ring_allgather(times([0] * p), sizes, [NETWORK] * p)
+    exits = ring_allgather(sizes, [NETWORK] * p)(times([0] * p))
     assert seconds(exits.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
     uniform = (p - 1) * (50e-6 + 2.44e6 / p / 1.25e9)  # 2.6 to 11 % lower
     assert 0.975 * seconds(exits.max()) >= uniform >= 0.87 * seconds(exits.max())
@@ -274,7 +274,7 @@ def test_forwarding_on_arrival_gives_the_worked_example() -> None:
         latency=Fraction(30, 10**6),
         efficiency=Fraction(1448, 1538),
     )
-    exits = pipelined_ring_allgatherv(times([0] * 64), [250_000] * 64, [ethernet] * 64, 32_768)
+    exits = PreparedPipeline([250_000] * 64, [ethernet] * 64, 32_768)(times([0] * 64))
     assert seconds(exits.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
     rounds = 63 * (8 * 30e-6 + 250_000 / (1.25e9 * 1448 / 1538))
     assert rounds == pytest.approx(28.5e-3, abs=0.05e-3)
@@ -285,7 +285,7 @@ def test_forwarding_on_arrival_gives_the_worked_example() -> None:
 def test_pipelined_ring_keeps_the_bound_of_traeff_et_al(sizes: list[int], piece: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)
-    exits = pipelined_ring_allgatherv(times([0] * p), sizes, [link(10**9)] * p, piece)
+    exits = PreparedPipeline(sizes, [link(10**9)] * p, piece)(times([0] * p))
     assert exits.max() <= (sum(sizes) + (p - 1) * piece) * 1000
     assert exits.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
 
@@ -296,10 +296,10 @@ def test_times_of_the_variance_paper_follow_from_the_kernels(p: int, ratio: int)
     # Tsuzuku et al. 2018, sec. 5: T_r = 2(p-1) N s beta / p; T_v <= (sum ceil(n_i / m) + p - 1)
     # m beta, so T_r / T_v >= 2(p-1)c / p^2 for small m: break-even at c = p^2 / (2(p-1)).
     dense, piece, network = 32 * 10 * 40 * 1000, 1000, [link(10**9)] * p
-    t_r = int(ring_allreduce(times([0] * p), dense, network).max())
+    t_r = int(ring_allreduce(dense, network)(times([0] * p)).max())
     assert t_r == 2 * (p - 1) * dense * 1000 // p
     sent = dense // ratio
-    t_v = int(pipelined_ring_allgatherv(times([0] * p), [sent] * p, network, piece).max())
+    t_v = int(PreparedPipeline([sent] * p, network, piece)(times([0] * p)).max())
     bound = (p * sent // piece + p - 1) * piece * 1000
     assert t_v <= bound
     assert t_r / bound == pytest.approx(2 * (p - 1) * ratio / p**2, rel=p * piece / sent)
@@ -311,9 +311,9 @@ def test_times_of_the_variance_paper_follow_from_the_kernels(p: int, ratio: int)
 def test_pieces_take_the_step_out_of_an_unequal_gather() -> None:
     # one rank sends 1 MB, fifteen send nothing: whole blocks pass 15 links one after the other
     sizes, network = [1_000_000] + [0] * 15, [link(10**9)] * 16
-    whole = ring_allgather(times([0] * 16), sizes, network)
+    whole = ring_allgather(sizes, network)(times([0] * 16))
     assert whole.max() == 15 * 10**9
-    pieces = pipelined_ring_allgatherv(times([0] * 16), sizes, network, 1000)
+    pieces = PreparedPipeline(sizes, network, 1000)(times([0] * 16))
     assert pieces.max() == 10**9 + 14 * 10**6  # through once, and 14 pieces of delay
 
 
@@ -321,7 +321,7 @@ def test_doubling_bandwidth_at_zero_latency_halves_the_time() -> None:
     sizes = [1000 * (r + 1) for r in range(9)]
     slow, fast = [link(10**9)] * 9, [link(2 * 10**9)] * 9
     start = times([0] * 9)
-    assert (ring_allgather(start, sizes, slow) == 2 * ring_allgather(start, sizes, fast)).all()
-    one = pipelined_ring_allgatherv(start, sizes, slow, 1000)
-    two = pipelined_ring_allgatherv(start, sizes, fast, 1000)
+    assert (ring_allgather(sizes, slow)(start) == 2 * ring_allgather(sizes, fast)(start)).all()
+    one = PreparedPipeline(sizes, slow, 1000)(start)
+    two = PreparedPipeline(sizes, fast, 1000)(start)
     assert (one == 2 * two).all()

@@ -252,8 +252,8 @@ def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
     entry, nbytes, gamma = skews(p)[skew], SIZES[size], Fraction(25, 10**12)
     for hops in layouts(p).values():
         expected = allreduce_oracle(entry, nbytes, hops, 4, gamma)
-        exits = gloo_ring_allreduce(
-            times(entry), nbytes, to_predecessors(hops), element=4, gamma=gamma
+        exits = gloo_ring_allreduce(nbytes, to_predecessors(hops), element=4, gamma=gamma)(
+            times(entry)
         )
         assert exits.tolist() == expected
 
@@ -262,7 +262,7 @@ def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
 def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
     for skew in ("none", "ties"):
         entry, hops = skews(64)[skew], [NETWORK] * 64
-        exits = gloo_ring_allreduce(times(entry), nbytes, hops, element=4)
+        exits = gloo_ring_allreduce(nbytes, hops, element=4)(times(entry))
         assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4)
 
 
@@ -275,7 +275,7 @@ def test_allgather_is_the_simulation(p: int, skew: str, sizes: list[int]) -> Non
     entry = skews(p)[skew]
     blocks = [sizes[r % len(sizes)] for r in range(p)]
     for hops in layouts(p).values():
-        exits = gloo_ring_allgather(times(entry), blocks, hops)
+        exits = gloo_ring_allgather(blocks, hops)(times(entry))
         assert exits.tolist() == allgather_oracle(entry, blocks, hops)
 
 
@@ -300,14 +300,8 @@ def test_any_allreduce_over_any_links_is_the_simulation(
     entry, hops, key = ring
     nbytes, cost = elements * element, Fraction(gamma, 10**12)
     exits = gloo_ring_allreduce(
-        times(entry),
-        nbytes,
-        to_predecessors(hops),
-        element=element,
-        gamma=cost,
-        largest=largest,
-        key=key,
-    )
+        nbytes, to_predecessors(hops), element=element, gamma=cost, largest=largest
+    )(times(entry), key)
     assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, element, cost, largest, key)
 
 
@@ -322,7 +316,7 @@ def test_any_allgather_over_any_links_is_the_simulation(
         st.lists(nbytes, min_size=p, max_size=p).filter(any)
         | st.integers(1, 60).map(lambda block: [block] * p)
     )
-    exits = gloo_ring_allgather(times(entry), sizes, hops, key=key)
+    exits = gloo_ring_allgather(sizes, hops)(times(entry), key)
     assert exits.tolist() == allgather_oracle(entry, sizes, hops, key)
 
 
@@ -332,10 +326,10 @@ def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> No
     pool = KINDS[kind]
     hops = [pool[-2]] * 2 if p == 2 else [pool[r * r % len(pool)] for r in range(p)]
     entry, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
-    exits = gloo_ring_allreduce(times(entry), nbytes, to_predecessors(hops), element=4, key=9)
+    exits = gloo_ring_allreduce(nbytes, to_predecessors(hops), element=4)(times(entry), 9)
     assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4, key=9)
     for sizes in ([7] * p, [(7919 * r) % 31 for r in range(p)]):
-        exits = gloo_ring_allgather(times(entry), sizes, hops, key=9)
+        exits = gloo_ring_allgather(sizes, hops)(times(entry), 9)
         assert exits.tolist() == allgather_oracle(entry, sizes, hops, key=9)
 
 
@@ -346,21 +340,21 @@ def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -
     for number, hop in enumerate(KINDS[kind]):
         for entry, nbytes in itertools.product(([0, apart], [apart, 0]), (3, 26, 75, 150)):
             for gamma in (Fraction(0), Fraction(3, 10**12)):
-                exits = gloo_ring_allreduce(
-                    times(entry), nbytes, [hop] * 2, gamma=gamma, largest=16, key=number
+                exits = gloo_ring_allreduce(nbytes, [hop] * 2, gamma=gamma, largest=16)(
+                    times(entry), number
                 )
                 expected = allreduce_oracle(entry, nbytes, [hop] * 2, 1, gamma, 16, number)
                 assert exits.tolist() == expected
             for sizes in ([nbytes, nbytes], [nbytes, 20]):
-                exits = gloo_ring_allgather(times(entry), sizes, [hop] * 2, key=number)
+                exits = gloo_ring_allgather(sizes, [hop] * 2)(times(entry), number)
                 assert exits.tolist() == allgather_oracle(entry, sizes, [hop] * 2, number)
 
 
 def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     entry, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
-    whole = gloo_ring_allreduce(entry, 61, links, key=3)
+    whole = gloo_ring_allreduce(61, links)(entry, 3)
     monkeypatch.setattr("gcsim.simulator.collectives.rings.announced.DRAWN_AT_A_TIME", 15)
-    assert (gloo_ring_allreduce(entry, 61, links, key=3) == whole).all()
+    assert (gloo_ring_allreduce(61, links)(entry, 3) == whole).all()
 
 
 @given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(1, 60))
@@ -369,14 +363,14 @@ def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
     ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
 ) -> None:
     entry, hops, key = ring
-    base = gloo_ring_allreduce(times(entry), nbytes, hops, key=key)
+    base = gloo_ring_allreduce(nbytes, hops)(times(entry), key)
     assert base.min() >= max(entry)
     if len(entry) > 2:
         delayed = times(entry)
         delayed[which % len(entry)] += late
-        assert (gloo_ring_allreduce(delayed, nbytes, hops, key=key) >= base).all()
+        assert (gloo_ring_allreduce(nbytes, hops)(delayed, key) >= base).all()
     if not any(link.timed for link in hops):
-        shifted = gloo_ring_allreduce(times(entry) + late, nbytes, hops, key=key)
+        shifted = gloo_ring_allreduce(nbytes, hops)(times(entry) + late, key)
         assert (shifted == base + late).all()
 
 
@@ -403,13 +397,8 @@ def test_any_small_allreduce_is_the_simulation(
     hops = hops[:1] * 2 if len(entry) == 2 else hops
     cost = Fraction(gamma, 10**12)
     exits = gloo_ring_allreduce(
-        times(entry),
-        elements * element,
-        to_predecessors(hops),
-        element=element,
-        gamma=cost,
-        largest=largest,
-    )
+        elements * element, to_predecessors(hops), element=element, gamma=cost, largest=largest
+    )(times(entry))
     assert exits.tolist() == allreduce_oracle(
         entry, elements * element, hops, element, cost, largest
     )
@@ -426,7 +415,7 @@ def test_any_small_allgather_is_the_simulation(
     sizes = data.draw(
         st.lists(nbytes, min_size=p, max_size=p) | st.integers(1, 60).map(lambda block: [block] * p)
     )
-    exits = gloo_ring_allgather(times(entry), sizes, hops)
+    exits = gloo_ring_allgather(sizes, hops)(times(entry))
     expected = allgather_oracle(entry, sizes, hops) if any(sizes) else [max(entry)] * p
     assert exits.tolist() == expected
 
@@ -438,32 +427,32 @@ def test_allreduce_shifts_with_its_entries_and_never_gains_from_delay(
 ) -> None:
     entry, links = ring
     links = links[:1] * 2 if len(entry) == 2 else links
-    base = gloo_ring_allreduce(times(entry), 100, links)
-    assert (gloo_ring_allreduce(times(entry) + late, 100, links) == base + late).all()
+    base = gloo_ring_allreduce(100, links)(times(entry))
+    assert (gloo_ring_allreduce(100, links)(times(entry) + late) == base + late).all()
     assert base.min() >= max(entry)
     if len(entry) > 2:
         delayed = times(entry)
         delayed[which % len(entry)] += late
-        assert (gloo_ring_allreduce(delayed, 100, links) >= base).all()
+        assert (gloo_ring_allreduce(100, links)(delayed) >= base).all()
 
 
 def test_25_mib_on_64_ranks_hides_all_but_a_few_latencies() -> None:
     # 252 segments of 204,800 B take 163.84 us each; the textbook's 126 chunks pay 50 us each more
     links, entry = [NETWORK] * 64, times([0] * 64)
-    exits = gloo_ring_allreduce(entry, 25 << 20, links)
+    exits = gloo_ring_allreduce(25 << 20, links)(entry)
     assert set(exits.tolist()) == {252 * 163_840_000 + 4 * 50_000_000}
-    textbook = ring_allreduce(entry, 25 << 20, links)
+    textbook = ring_allreduce(25 << 20, links)(entry)
     assert set(textbook.tolist()) == {126 * (327_680_000 + 50_000_000)}
     # 1448/1538 of the line rate, TCP's goodput: 44.05 ms against 50.15 ms
     tcp = [replace(NETWORK, efficiency=Fraction(1448, 1538))] * 64
-    assert round(int(gloo_ring_allreduce(entry, 25 << 20, tcp).max()) / 1e9, 2) == 44.05
-    assert round(int(ring_allreduce(entry, 25 << 20, tcp).max()) / 1e9, 2) == 50.15
+    assert round(int(gloo_ring_allreduce(25 << 20, tcp)(entry).max()) / 1e9, 2) == 44.05
+    assert round(int(ring_allreduce(25 << 20, tcp)(entry).max()) / 1e9, 2) == 50.15
 
 
 def test_short_segments_pay_two_latencies_a_chunk() -> None:
     # A receiver announces itself when the chunk before has come: there and back.
     links, p, segment = [NETWORK] * 8, 8, 1000
-    exits = gloo_ring_allreduce(times([0] * p), 2 * p * segment, links)
+    exits = gloo_ring_allreduce(2 * p * segment, links)(times([0] * p))
     busy, latency = 800_000, 50_000_000
     # and the last chunk's second segment follows its first
     assert set(exits.tolist()) == {2 * ((p - 1) * (busy + 2 * latency) + busy)}
@@ -472,7 +461,7 @@ def test_short_segments_pay_two_latencies_a_chunk() -> None:
 def test_closed_form_with_reductions() -> None:
     p, gamma, links = 16, Fraction(25, 10**12), [NETWORK] * 16
     nbytes = 2 * p * 1_000_000
-    exits = gloo_ring_allreduce(times([0] * p), nbytes, links, gamma=gamma)
+    exits = gloo_ring_allreduce(nbytes, links, gamma=gamma)(times([0] * p))
     expected = 2 * (p - 1) * 2 * 800_000_000 + 4 * 50_000_000 + 25_000_000
     assert set(exits.tolist()) == {expected}
 
@@ -496,39 +485,39 @@ def test_two_ranks_that_do_not_enter_together_gather_in_three_halves() -> None:
     # The later one's announcement waits behind its data.
     block, links = 1_000_000, [NETWORK] * 2
     half, latency = 400_000_000, 50_000_000
-    together = gloo_ring_allgather(times([0, 0]), [block] * 2, links)
+    together = gloo_ring_allgather([block] * 2, links)(times([0, 0]))
     assert set(together.tolist()) == {2 * half + 2 * latency}
-    apart = gloo_ring_allgather(times([0, latency]), [block] * 2, links)
+    apart = gloo_ring_allgather([block] * 2, links)(times([0, latency]))
     assert apart.max() == latency + 3 * half + 2 * latency
     # and one block after the other with gatherv
-    apart = gloo_ring_allgather(times([0, latency]), [block, block + 1], links)
+    apart = gloo_ring_allgather([block, block + 1], links)(times([0, latency]))
     assert apart.max() > latency + 4 * half
 
 
 def test_more_ranks_gather_in_halves_and_hide_latency() -> None:
-    exits = gloo_ring_allgather(times([0] * 32), [1_000_000] * 32, [NETWORK] * 32)
+    exits = gloo_ring_allgather([1_000_000] * 32, [NETWORK] * 32)(times([0] * 32))
     assert set(exits.tolist()) == {31 * 800_000_000 + 2 * 50_000_000}
 
 
 def test_gathering_unequal_blocks_pays_two_latencies_a_step() -> None:
     sizes = [1_000_000] * 31 + [999_999]
-    exits = gloo_ring_allgather(times([0] * 32), sizes, [NETWORK] * 32)
+    exits = gloo_ring_allgather(sizes, [NETWORK] * 32)(times([0] * 32))
     assert exits.max() == 31 * (800_000_000 + 2 * 50_000_000)
 
 
 def test_nothing_to_do() -> None:
-    assert gloo_ring_allreduce(times([42]), 10**9, [NETWORK]).tolist() == [42]
-    assert gloo_ring_allgather(times([42]), [10**9], [NETWORK]).tolist() == [42]
+    assert gloo_ring_allreduce(10**9, [NETWORK])(times([42])).tolist() == [42]
+    assert gloo_ring_allgather([10**9], [NETWORK])(times([42])).tolist() == [42]
     links = [NETWORK] * 3
-    assert gloo_ring_allreduce(times([1, 5, 2]), 0, links).tolist() == [5] * 3
-    assert gloo_ring_allgather(times([1, 5, 2]), [0] * 3, links).tolist() == [5] * 3
+    assert gloo_ring_allreduce(0, links)(times([1, 5, 2])).tolist() == [5] * 3
+    assert gloo_ring_allgather([0] * 3, links)(times([1, 5, 2])).tolist() == [5] * 3
 
 
 def test_times_beyond_the_clock_are_refused() -> None:
     with pytest.raises(InputError, match="clock"):
-        gloo_ring_allreduce(times([0] * 4), 10**9, [link(Fraction(1, 10))] * 4)
+        gloo_ring_allreduce(10**9, [link(Fraction(1, 10))] * 4)(times([0] * 4))
     with pytest.raises(InputError, match="clock"):
-        gloo_ring_allgather(times([0] * 4), [10**9] * 4, [link(Fraction(1, 10))] * 4)
+        gloo_ring_allgather([10**9] * 4, [link(Fraction(1, 10))] * 4)(times([0] * 4))
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])
@@ -540,15 +529,15 @@ def test_taking_segments_in_is_a_latency_of_data_that_announcements_do_not_have(
     plain = link(625_000_000, Fraction(1, 1000))
     later = replace(plain, factors=(SizeFactor(from_bytes=1, latency=1 + taken / plain.latency),))
     entry = times([0] * p)
-    found = gloo_ring_allreduce(entry, nbytes, [plain] * p, element=4, reception=reception)
-    assert (found == gloo_ring_allreduce(entry, nbytes, [later] * p, element=4)).all()
-    assert found.max() > gloo_ring_allreduce(entry, nbytes, [plain] * p, element=4).max()
+    found = gloo_ring_allreduce(nbytes, [plain] * p, element=4, reception=reception)(entry)
+    assert (found == gloo_ring_allreduce(nbytes, [later] * p, element=4)(entry)).all()
+    assert found.max() > gloo_ring_allreduce(nbytes, [plain] * p, element=4)(entry).max()
 
 
 def test_on_a_fast_network_of_small_latency_taking_in_is_hidden() -> None:
     """Two segments are under way: 2 m beta > m beta + 2 alpha + m kappa, but for the ends."""
     nbytes, kappa = 8 * 32 * 2**20, Fraction(1, 10**9)
     near = link(625_000_000, Fraction(50, 10**6))
-    bare = gloo_ring_allreduce(times([0] * 8), nbytes, [near] * 8).max()
-    found = gloo_ring_allreduce(times([0] * 8), nbytes, [near] * 8, reception=kappa).max()
+    bare = gloo_ring_allreduce(nbytes, [near] * 8)(times([0] * 8)).max()
+    found = gloo_ring_allreduce(nbytes, [near] * 8, reception=kappa)(times([0] * 8)).max()
     assert bare < found < 1.005 * bare

@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings import allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
-from gcsim.simulator.collectives.rings.cache import Prepared
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.network.links import Jitter, Link, Loss
@@ -126,7 +124,7 @@ def test_64_ranks_are_the_recurrence(skew: int, kinds: int, nbytes: int, gamma: 
     entry = [skew * ((7 * r) % 5) for r in range(64)]
     expected = step_by_step(entry, chunks(nbytes, 64, 4), links, 126, gamma, 63)
     for _ in range(2):
-        exits = ring_allreduce(times(entry), nbytes, links, element=4, gamma=gamma * PS)
+        exits = ring_allreduce(nbytes, links, element=4, gamma=gamma * PS)(times(entry))
         assert exits.tolist() == expected
 
 
@@ -191,69 +189,47 @@ def jittery(mean: int) -> Link:
 
 def test_delays_are_drawn_again_for_each_key_and_only_add() -> None:
     links, entry = (jittery(100),) * 16, times([0] * 16)
-    calm = ring_allreduce(entry, 10**6, (NETWORK,) * 16)
-    one, two = (ring_allreduce(entry, 10**6, links, key=key) for key in (1, 2))
+    calm = ring_allreduce(10**6, (NETWORK,) * 16)(entry)
+    one, two = (ring_allreduce(10**6, links)(entry, key) for key in (1, 2))
     assert (one != two).any()
     assert (one > calm).all()
-    assert (one == ring_allreduce(entry, 10**6, links, key=1)).all()
-    shifted = ring_allreduce(entry + 123_456, 10**6, links, key=1)
+    assert (one == ring_allreduce(10**6, links)(entry, 1)).all()
+    shifted = ring_allreduce(10**6, links)(entry + 123_456, 1)
     assert (shifted == one + 123_456).all()
 
 
 def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     links, entry = [RANDOM[r % 5] for r in range(7)], times([r * 5 for r in range(7)])
-    whole = ring_allgather(entry, list(range(7)), links, key=3)
+    whole = ring_allgather(list(range(7)), links)(entry, 3)
     monkeypatch.setattr("gcsim.simulator.collectives.rings.recurrence.DRAWN_AT_A_TIME", 15)
-    assert (ring_allgather(entry, list(range(7)), links, key=3) == whole).all()
+    assert (ring_allgather(list(range(7)), links)(entry, 3) == whole).all()
 
 
 def test_a_ring_waits_for_the_latest_of_its_messages() -> None:
     # 200-ms time-outs of one message in a thousand: 8064 messages meet one, almost surely
     lossy = replace(NETWORK, loss=Loss(rate=Fraction(1, 1000), model="sampled", segment=10**9))
-    exits = ring_allreduce(times([0] * 64), 25 << 20, (lossy,) * 64, key=11)
+    exits = ring_allreduce(25 << 20, (lossy,) * 64)(times([0] * 64), 11)
     assert exits.min() > 200 * 10**9
-
-
-def test_a_prepared_ring_is_used_again() -> None:
-    links = (link(10**9, PS), link(10**8, PS))
-    first = allreduce.prepared(1000, links)
-    assert allreduce.prepared(1000, links) is first
-    assert allreduce.prepared(1000, list(links)) is first  # the same links in another list
-    assert allreduce.prepared(1001, links) is not first
-    assert allreduce.prepared(1000, links[::-1]) is not first
-    assert allreduce.prepared(1000, links, gamma=PS) is not first
-
-
-def test_only_the_last_few_are_kept() -> None:
-    kept: Prepared[object] = Prepared()
-    links = (link(1),)
-    made = [kept(number, links, object) for number in range(200)]
-    assert kept(199, links, object) is made[199]
-    assert kept(0, links, object) is not made[0]
-    mutable = [link(1)]
-    before = kept("list", mutable, object)
-    mutable[0] = link(2)
-    assert kept("list", mutable, object) is not before
 
 
 def test_results_are_the_callers_to_change() -> None:
     links = (link(10**9, PS),) * 4
     for entry in (times([0, 0, 0, 0]), times([0, 5, 0, 0])):
-        exits = ring_allreduce(entry, 1000, links)
+        exits = ring_allreduce(1000, links)(entry)
         kept = exits.copy()
         exits += 1
-        assert (ring_allreduce(entry, 1000, links) == kept).all()
+        assert (ring_allreduce(1000, links)(entry) == kept).all()
         assert entry.max() <= 5
 
 
 def test_times_beyond_the_clock_are_refused_in_every_way() -> None:
     for one in (RANDOM[0], TIMED[0], TIMED[1], CONSTANT[0]):
         with pytest.raises(InputError, match="clock"):
-            ring_allreduce(times([2**60] * 3), 9, [one] * 3)
+            ring_allreduce(9, [one] * 3)(times([2**60] * 3))
     days = Jitter(distribution="uniform", mean=Fraction(10**6))
     late = link(10**9, jitter=(days,))
     with pytest.raises(InputError, match="clock"):
-        ring_allreduce(times([0] * 64), 64, [late] * 64)
+        ring_allreduce(64, [late] * 64)(times([0] * 64))
 
 
 def test_prepared_rings_take_any_number_of_calls() -> None:

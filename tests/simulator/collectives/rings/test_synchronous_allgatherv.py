@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
-from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
+    PreparedRounds,
     block_size,
-    synchronous_ring_allgatherv,
 )
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
@@ -98,7 +98,7 @@ def test_any_gather_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int], block: int
 ) -> None:
     entry, sizes, links, key = gather
-    exits = synchronous_ring_allgatherv(times(entry), sizes, links, block, key=key)
+    exits = PreparedRounds(sizes, links, block)(times(entry), key)
     assert exits.tolist() == in_rounds(entry, sizes, links, block, key)
 
 
@@ -109,7 +109,7 @@ def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
     links = [pool[r * r % len(pool)] for r in range(p)]
     sizes = [(7919 * r) % 101 * (r % 5 > 0) for r in range(p)]
     entry = [37_003 * ((5 * r) % 7) for r in range(p)]
-    exits = synchronous_ring_allgatherv(times(entry), sizes, links, 32, key=7)
+    exits = PreparedRounds(sizes, links, 32)(times(entry), 7)
     assert exits.tolist() == in_rounds(entry, sizes, links, 32, key=7)
 
 
@@ -121,13 +121,13 @@ def test_times_shift_with_the_entries_and_grow_with_them(
     gather: tuple[list[int], list[int], list[Link], int], block: int, late: int, which: int
 ) -> None:
     entry, sizes, links, key = gather
-    base = synchronous_ring_allgatherv(times(entry), sizes, links, block, key=key)
+    base = PreparedRounds(sizes, links, block)(times(entry), key)
     assert base.min() >= max(entry)
     delayed = times(entry)
     delayed[which % len(entry)] += late
-    assert (synchronous_ring_allgatherv(delayed, sizes, links, block, key=key) >= base).all()
+    assert (PreparedRounds(sizes, links, block)(delayed, key) >= base).all()
     if not any(each.timed for each in links):
-        moved = synchronous_ring_allgatherv(times(entry) + late, sizes, links, block, key=key)
+        moved = PreparedRounds(sizes, links, block)(times(entry) + late, key)
         assert (moved == base + late).all()
 
 
@@ -141,11 +141,11 @@ def test_waiting_for_arrivals_gives_the_worked_example() -> None:
         efficiency=Fraction(1448, 1538),
     )
     start, sizes, links = times([0] * 64), [250_000] * 64, [ethernet] * 64
-    rounds = synchronous_ring_allgatherv(start, sizes, links, 32_768)
+    rounds = PreparedRounds(sizes, links, 32_768)(start)
     busy = 7 * ethernet.serialization(32_768) + ethernet.serialization(250_000 - 7 * 32_768)
     assert set(rounds.tolist()) == {63 * (busy + 8 * 30_000_000)}
     assert seconds(rounds.max()) == pytest.approx(28.5e-3, abs=0.05e-3)
-    on_arrival = pipelined_ring_allgatherv(start, sizes, links, 32_768)
+    on_arrival = PreparedPipeline(sizes, links, 32_768)(start)
     assert seconds(on_arrival.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
 
 
@@ -160,9 +160,9 @@ def test_the_golden_values_of_the_irregular_gather_are_not_those_of_rounds(
     # until blocks are no larger than that: then the two are the same.
     sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
     start, links = times([0] * p), [NETWORK] * p
-    rounds = synchronous_ring_allgatherv(start, sizes, links, block_size(sizes))
+    rounds = PreparedRounds(sizes, links, block_size(sizes))(start)
     assert seconds(rounds.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
-    whole = ring_allgather(start, sizes, links)
+    whole = ring_allgather(sizes, links)(start)
     assert (rounds == whole).all() == (p == 128)
 
 
@@ -179,8 +179,8 @@ def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
     sizes, links = [nbytes] * 12, [SLOW if r == 5 else NETWORK for r in range(12)]
     entry = times([r * 1_000_003 for r in range(12)])
     block = block_size(sizes)
-    rounds = synchronous_ring_allgatherv(entry, sizes, links, block)
-    assert (rounds == ring_allgather(entry, sizes, links)).all()
+    rounds = PreparedRounds(sizes, links, block)(entry)
+    assert (rounds == ring_allgather(sizes, links)(entry)).all()
 
 
 @given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), block=st.integers(1, 120))
@@ -188,7 +188,7 @@ def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
 def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)
-    exits = synchronous_ring_allgatherv(times([0] * p), sizes, [link(10**9)] * p, block)
+    exits = PreparedRounds(sizes, [link(10**9)] * p, block)(times([0] * p))
     assert exits.max() <= (sum(sizes) + (p - 1) * block) * 1000
     assert exits.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
 
@@ -196,26 +196,22 @@ def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> 
 def test_one_large_contribution_is_pipelined() -> None:
     # 1 MB in blocks of 10 kB past 15 links at 1 GB/s: its 100 rounds, and 14 until the last has it
     sizes = [1_000_000] + [0] * 15
-    exits = synchronous_ring_allgatherv(times([0] * 16), sizes, [link(10**9)] * 16, 10_000)
+    exits = PreparedRounds(sizes, [link(10**9)] * 16, 10_000)(times([0] * 16))
     assert exits.max() == (100 + 14) * 10_000_000
 
 
 def test_a_rank_that_waits_for_nobody_leaves_when_all_have_entered() -> None:
     entry, sizes = [0, 0, 9_000_000, 0], [0, 1000, 0, 0]
-    exits = synchronous_ring_allgatherv(times(entry), sizes, [link(10**9)] * 4, 32_768)
+    exits = PreparedRounds(sizes, [link(10**9)] * 4, 32_768)(times(entry))
     assert exits.tolist() == [11_000_000, 9_000_000, 10_000_000, 11_000_000]
-    nothing = synchronous_ring_allgatherv(times(entry), [0] * 4, [NETWORK] * 4, 32_768)
+    nothing = PreparedRounds([0] * 4, [NETWORK] * 4, 32_768)(times(entry))
     assert nothing.tolist() == [9_000_000] * 4
-
-
-def test_one_rank_alone_leaves_at_once() -> None:
-    assert synchronous_ring_allgatherv(times([42]), [9], [NETWORK], 4).tolist() == [42]
 
 
 def test_times_beyond_the_clock_are_refused() -> None:
     slow = link(Fraction(1, 10))
     with pytest.raises(InputError, match="clock"):
-        synchronous_ring_allgatherv(times([0] * 4), [10**9] * 4, [slow] * 4, 32_768)
+        PreparedRounds([10**9] * 4, [slow] * 4, 32_768)(times([0] * 4))
     for one in (RANDOM[0], TIMED[0]):
         with pytest.raises(InputError, match="clock"):
-            synchronous_ring_allgatherv(times([2**60] * 4), [5] * 4, [one] * 4, 32_768)
+            PreparedRounds([5] * 4, [one] * 4, 32_768)(times([2**60] * 4))

@@ -107,7 +107,7 @@ def all_to_all(me: Rank) -> Wait:
 FLUID = {
     **ALGORITHMS,
     "all-to-all": Algorithm(
-        kernel=lambda c: pairwise_alltoall(times(c.entry), c.sizes, c.fabric, key=c.key),
+        kernel=lambda c: pairwise_alltoall(c.sizes, c.fabric)(times(c.entry), c.key),
         program=all_to_all,
         split=lambda c: [part(size, c.p, number) for size in c.sizes for number in range(c.p)],
         start=lambda me: dict.fromkeys(range(me.p * me.p), frozenset({me.rank})),
@@ -227,7 +227,7 @@ def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
         entry=entry, cards=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
     )
     ring = gather(
-        lambda entry, sizes, fabric, key: ring_allgather(entry, sizes, fabric.ring_links()),
+        lambda sizes, fabric: ring_allgather(sizes, fabric.ring_links()),
         around,
     )
     assert FluidWorld(case, ring).exits == ring.kernel(case).tolist()

@@ -228,7 +228,7 @@ def test_all_to_all_equals_a_simulation_of_every_message(
     entry = data.draw(st.lists(entries, min_size=p, max_size=p))
     sent = data.draw(st.lists(sizes, min_size=p, max_size=p))
     fabric = Fabric.of(of)
-    got = pairwise_alltoall(times(entry), sent, fabric, key=key)
+    got = pairwise_alltoall(sent, fabric)(times(entry), key)
     assert got.tolist() == alltoall_oracle(World(of, entry, key), sent)
 
 
@@ -241,8 +241,8 @@ def test_all_reduce_by_owners_equals_a_simulation_of_every_message(
     nbytes, element = data.draw(sizes), data.draw(st.sampled_from([1, 4]))
     gamma = data.draw(st.sampled_from([0, 25]))
     fabric = Fabric.of(of)
-    got = alltoall_allgather_allreduce(
-        times(entry), nbytes, fabric, element=element, gamma=gamma * PS, key=key
+    got = alltoall_allgather_allreduce(nbytes, fabric, element=element, gamma=gamma * PS)(
+        times(entry), key
     )
     world = World(of, entry, key)
     assert got.tolist() == reduce_oracle(world, nbytes, element, gamma)
@@ -251,7 +251,7 @@ def test_all_reduce_by_owners_equals_a_simulation_of_every_message(
 @pytest.mark.parametrize("p", [2, 5, 8])
 def test_what_is_left_of_an_element_goes_to_the_last_rank(p: int) -> None:
     of, entry = cluster(p), [0] * p
-    got = alltoall_allgather_allreduce(times(entry), 4 * p + 3, Fabric.of(of), element=4)
+    got = alltoall_allgather_allreduce(4 * p + 3, Fabric.of(of), element=4)(times(entry))
     assert got.tolist() == reduce_oracle(World(of, entry, 0), 4 * p + 3, 4, 0)
     # 3 bytes more for each that is sent to rank p - 1, and for all that it sends
     assert got.max() > 2 * (p - 1) * (NETWORK.serialization(4) + NETWORK.latency_ps)
@@ -267,7 +267,7 @@ def test_many_ranks_round_by_round_are_the_simulation(
     entry = [rank % 3 * 10**8 for rank in range(32)]
     sent = [100_000 + 77 * rank for rank in range(32)]
     fabric = Fabric.of(of)
-    got = pairwise_alltoall(times(entry), sent, fabric, key=5)
+    got = pairwise_alltoall(sent, fabric)(times(entry), 5)
     assert got.tolist() == alltoall_oracle(World(of, entry, 5), sent)
 
 
@@ -295,9 +295,9 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
 
     def both(fabric: Fabric) -> list[list[int]]:
         all_reduced = alltoall_allgather_allreduce(
-            entry, 100_003, fabric, element=4, gamma=Fraction(25, 10**12)
-        )
-        return [pairwise_alltoall(entry, sent, fabric).tolist(), all_reduced.tolist()]
+            100_003, fabric, element=4, gamma=Fraction(25, 10**12)
+        )(entry)
+        return [pairwise_alltoall(sent, fabric)(entry).tolist(), all_reduced.tolist()]
 
     by_cards = both(Fabric.of(of))
     monkeypatch.setattr(card_exchange.CardExchange, "of", lambda *arguments: None)
@@ -311,10 +311,10 @@ def test_the_compiled_loop_is_the_python_that_it_is_written_in(
 ) -> None:
     p = 9
     entry = times([rank % 4 * 10**8 for rank in range(p)])
-    compiled = alltoall_allgather_allreduce(entry, 12_347, Fabric.of(cluster(p)), element=4)
+    compiled = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(entry)
     plain: Any = card_exchange._exchange
     monkeypatch.setattr(card_exchange, "_exchange", plain.py_func)
-    exits = alltoall_allgather_allreduce(entry, 12_347, Fabric.of(cluster(p)), element=4)
+    exits = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(entry)
     assert exits.tolist() == compiled.tolist()
 
 
@@ -322,10 +322,10 @@ def test_the_compiled_loop_is_the_python_that_it_is_written_in(
 def test_equal_parts_take_p_minus_one_messages(p: int) -> None:
     n = 64 * p * 1000  # closed form: (p - 1) (alpha + n/p beta)
     fabric = Fabric.of(cluster(p))
-    got = pairwise_alltoall(times([0] * p), [n] * p, fabric)
+    got = pairwise_alltoall([n] * p, fabric)(times([0] * p))
     each = NETWORK.serialization(n // p) + NETWORK.latency_ps
     assert got.tolist() == [(p - 1) * each] * p
-    got = alltoall_allgather_allreduce(times([0] * p), n, fabric, element=4, gamma=25 * PS)
+    got = alltoall_allgather_allreduce(n, fabric, element=4, gamma=25 * PS)(times([0] * p))
     assert got.tolist() == [(p - 1) * (2 * each + 25 * (n // p))] * p
 
 
@@ -339,7 +339,7 @@ def test_tree_merge_equals_a_simulation_of_every_message(
     sent = data.draw(st.lists(sizes, min_size=p, max_size=p))
     result, merge_time = data.draw(sizes), data.draw(entries)
     fabric = Fabric.of(of)
-    got = tree_merge(times(entry), sent, result, fabric, merge_time=merge_time, key=key)
+    got = tree_merge(sent, result, fabric, merge_time=merge_time)(times(entry), key)
     assert got.tolist() == merge_oracle(World(of, entry, key), sent, result, merge_time)
 
 
@@ -348,7 +348,7 @@ def test_the_last_rank_waits_for_log_p_merges_and_as_many_messages_back(p: int) 
     # closed form for powers of two: log2 p (message + merge), then log2 p messages
     rounds = p.bit_length() - 1
     message = NETWORK.serialization(5000) + NETWORK.latency_ps
-    got = tree_merge(times([0] * p), [5000] * p, 5000, Fabric.of(cluster(p)), merge_time=777)
+    got = tree_merge([5000] * p, 5000, Fabric.of(cluster(p)), merge_time=777)(times([0] * p))
     assert max(got.tolist()) == rounds * (message + 777) + rounds * message
 
 

@@ -19,10 +19,10 @@ from gcsim.errors import InputError
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.parameter_server import (
-    carry_out,
-    carry_out_allgather,
-    carry_out_allreduce,
     parameter_server,
+    prepare,
+    prepare_allgather,
+    prepare_allreduce,
 )
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
 from tests.simulator import world
@@ -383,14 +383,14 @@ def test_who_is_absent_is_neither_waited_for_nor_carried() -> None:
 def test_an_allreduce_pushes_and_pulls_the_whole_vector() -> None:
     where = cluster(4, 1, 2, LATE["jitter"])
     entry = times([5, 0, 10**7, 3])
-    call = Call(entry=entry, sent=(10**6,) * 4, cluster=where, key=9, server_time=77)
-    exits = carry_out_allreduce(call).tolist()
+    call = Call(sent=(10**6,) * 4, cluster=where, server_time=77)
+    exits = prepare_allreduce(call)(entry, 9).tolist()
     assert exits == run(where, entry.tolist(), [10**6] * 4, 10**6, key=9, server_time=77)
     pulling = replace(call, sent=(1, 2, 3, 4), pulled=50)
-    assert carry_out(pulling).tolist() == run(
+    assert prepare(pulling)(entry, 9).tolist() == run(
         where, entry.tolist(), [1, 2, 3, 4], 50, key=9, server_time=77
     )
-    assert carry_out_allgather(pulling).tolist() == run(
+    assert prepare_allgather(pulling)(entry, 9).tolist() == run(
         where, entry.tolist(), [1, 2, 3, 4], 1 + 2 + 3 + 4, key=9, server_time=77
     )
 
