@@ -26,6 +26,7 @@ from gcsim.analysis.validation.suite import (
     Findings,
     Point,
     Suite,
+    given_step,
 )
 from gcsim.analysis.validation.suites.cluster_runs.runs import Run, runs
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
@@ -222,14 +223,7 @@ def find() -> Findings:
         points=points,
         factors=(
             *(
-                Factor(
-                    series=_TITLES[task],
-                    name="step of one GPU",
-                    value=step,
-                    unit="s",
-                    points=1,
-                    given=True,
-                )
+                given_step(_TITLES[task], "step of one GPU", step)
                 for task, step in factors.steps.items()
             ),
             Factor(
@@ -242,11 +236,7 @@ def find() -> Findings:
             ),
         ),
         excluded=(
-            Excluded(
-                what="epochs of DeepLight",
-                count=11,
-                rule="how many iterations they have is not printed",
-            ),
+            Excluded("epochs of DeepLight", 11, "how many iterations they have is not printed"),
         ),
     )
 
@@ -270,26 +260,14 @@ SUITE = Suite(
         "which no price of the catalogue stands for."
     ),
     bounds=(
+        Bound("Wide ResNet-101, peer to peer", ("Wide ResNet-101, peer to peer",), limit=0.12),
+        Bound("Transformer-XL, peer to peer", ("Transformer-XL, peer to peer",), limit=0.12),
         Bound(
-            name="Wide ResNet-101, peer to peer",
-            series=("Wide ResNet-101, peer to peer",),
+            "through the host's memory",
+            tuple(f"{title}, host memory" for title in _TITLES.values()),
             limit=0.12,
         ),
-        Bound(
-            name="Transformer-XL, peer to peer",
-            series=("Transformer-XL, peer to peer",),
-            limit=0.12,
-        ),
-        Bound(
-            name="through the host's memory",
-            series=tuple(f"{title}, host memory" for title in _TITLES.values()),
-            limit=0.12,
-        ),
-        Bound(
-            name="which method is faster than dense",
-            statistic="decisions",
-            limit=0.8,
-        ),
+        Bound("which method is faster than dense", statistic="decisions", limit=0.8),
     ),
     find=find,
 )

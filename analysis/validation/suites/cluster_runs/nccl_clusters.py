@@ -205,21 +205,17 @@ SUITE = Suite(
     ),
     bounds=(
         Bound(
-            name="1 MB and more, TCP and EFA",
-            series=("TCP, 50 Gbit/s, >= 1 MB", "EFA, 50 Gbit/s, >= 1 MB"),
+            "1 MB and more, TCP and EFA",
+            ("TCP, 50 Gbit/s, >= 1 MB", "EFA, 50 Gbit/s, >= 1 MB"),
             limit=0.06,
         ),
         Bound(
-            name="less than 1 MB, TCP and EFA (regression)",
-            series=("TCP, 50 Gbit/s, < 1 MB", "EFA, 50 Gbit/s, < 1 MB"),
+            "less than 1 MB, TCP and EFA (regression)",
+            ("TCP, 50 Gbit/s, < 1 MB", "EFA, 50 Gbit/s, < 1 MB"),
             limit=0.3,
         ),
-        Bound(name="RoCE", series=("RoCE, 2 x 100 Gbit/s, 16 ranks",), limit=0.06),
-        Bound(
-            name="InfiniBand",
-            series=("HDR InfiniBand, 4 ranks", "HDR InfiniBand, 8 ranks"),
-            limit=0.06,
-        ),
+        Bound("RoCE", ("RoCE, 2 x 100 Gbit/s, 16 ranks",), limit=0.06),
+        Bound("InfiniBand", ("HDR InfiniBand, 4 ranks", "HDR InfiniBand, 8 ranks"), limit=0.06),
     ),
     find=find,
     figure_x="bytes",

@@ -289,28 +289,21 @@ def _factors(factors: Factors, served: Sequence[Run]) -> list[Factor]:
         ("NCCL servers", "share of the goodput", factors.grouped or 0, "", GROUPED["nccl"][0]),
     )
     return [
-        Factor(
-            series=where,
-            name=name,
-            value=float(value),
-            unit=unit,
-            points=count,
-            catalogue=float(known),
-        )
+        Factor(where, name, float(value), unit, count, catalogue=float(known))
         for (where, name, value, unit, known), count in zip(rows, counts, strict=True)
     ]
 
 
 EXCLUDED = (
     Excluded(
-        what="reductions to one rank, and broadcasts of NCCL",
-        count=64 + 32,
-        rule="no compressor asks for them, and gcsim does not carry them out",
+        "reductions to one rank, and broadcasts of NCCL",
+        64 + 32,
+        "no compressor asks for them, and gcsim does not carry them out",
     ),
     Excluded(
-        what="synchronisations by one central server",
-        count=30,
-        rule="they are reductions to one rank and broadcasts of NCCL",
+        "synchronisations by one central server",
+        30,
+        "they are reductions to one rank and broadcasts of NCCL",
     ),
 )
 _SETTINGS = ("10 Gbit/s", "5 Gbit/s, 1 ms", "2 Gbit/s, 5 ms", "1 Gbit/s, 10 ms")
@@ -355,25 +348,25 @@ SUITE = Suite(
     ),
     bounds=(
         *(
-            Bound(name=f"{name}'s all-reduces of 128 MiB and more", series=names, limit=0.06)
+            Bound(f"{name}'s all-reduces of 128 MiB and more", names, limit=0.06)
             for name, names in REDUCED.items()
         ),
-        Bound(name="Gloo's broadcasts", series=SPREAD, limit=0.06),
+        Bound("Gloo's broadcasts", SPREAD, limit=0.06),
         Bound(
-            name="messages (regression)",
-            series=("Gloo message, near", "NCCL message, near", "Gloo message, far"),
+            "messages (regression)",
+            ("Gloo message, near", "NCCL message, near", "Gloo message, far"),
             limit=0.12,
         ),
-        Bound(name="messages of NCCL, far (regression)", series=("NCCL message, far",), limit=0.2),
+        Bound("messages of NCCL, far (regression)", ("NCCL message, far",), limit=0.2),
         Bound(
-            name="sharded servers (regression)",
-            series=("NCCL servers, 256 MB", "NCCL servers, 1024 MB"),
+            "sharded servers (regression)",
+            ("NCCL servers, 256 MB", "NCCL servers, 1024 MB"),
             limit=0.08,
             target=0.06,
         ),
         Bound(
-            name="all-reduces in parts (regression)",
-            series=("NCCL all-reduce in parts, 256 MB", "NCCL all-reduce in parts, 1024 MB"),
+            "all-reduces in parts (regression)",
+            ("NCCL all-reduce in parts, 256 MB", "NCCL all-reduce in parts, 1024 MB"),
             limit=0.12,
             target=0.06,
         ),

@@ -46,9 +46,9 @@ def find() -> Findings:
         factors=tuple(_factors(rows, fit)),
         excluded=(
             Excluded(
-                what="parameter-server rows of the 100GbE column",
-                count=len(mislabelled(everything)),
-                rule="they are the 10GbE column's: within 3 % at every size at which 10GbE is at "
+                "parameter-server rows of the 100GbE column",
+                len(mislabelled(everything)),
+                "they are the 10GbE column's: within 3 % at every size at which 10GbE is at "
                 "least 10 % slower than InfiniBand",
             ),
         ),
@@ -186,7 +186,7 @@ SUITE = Suite(
         "hops share the host, and the card); nor is it known why rates on TCP sink with the "
         "number of nodes."
     ),
-    bounds=(Bound(name="all throughputs", limit=0.07),),
+    bounds=(Bound("all throughputs", limit=0.07),),
     find=find,
     figure_x="GPUs",
 )

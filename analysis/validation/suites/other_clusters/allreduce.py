@@ -236,10 +236,5 @@ def link_factors(series: str, where: str, found: Fit, known: Link | None) -> Ite
         ),
     ):
         yield Factor(
-            series=series,
-            name=f"{name} {where}",
-            value=float(value),
-            unit=unit,
-            points=found.points,
-            catalogue=catalogue,
+            series, f"{name} {where}", float(value), unit, found.points, catalogue=catalogue
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Factor, Findings, Point
+from gcsim.analysis.validation.suite import Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
@@ -176,14 +176,11 @@ def findings() -> Findings:
         ),
         factors=(
             *(
-                Factor(
-                    series=table.series,
-                    name=f"step of {_TITLES[model]} on one GPU",
-                    value=step,
-                    unit="s",
-                    points=1,
-                    given=True,
-                    catalogue=catalogue_seconds(GPU, model, 64),
+                given_step(
+                    table.series,
+                    f"step of {_TITLES[model]} on one GPU",
+                    step,
+                    catalogue_seconds(GPU, model, 64),
                 )
                 for table in TABLES
                 for model, step in steps[table.key].items()

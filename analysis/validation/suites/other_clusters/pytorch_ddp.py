@@ -20,7 +20,7 @@ from functools import partial
 
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
@@ -96,14 +96,11 @@ def _pytorch() -> Findings:
         }
         for model, step in own.items():
             factors.append(
-                Factor(
-                    series=series,
-                    name=f"step of {_TITLES[model]} on one GPU under DDP",
-                    value=step,
-                    unit="s",
-                    points=1,
-                    given=True,
-                    catalogue=catalogue_seconds(GPU, model, 32),
+                given_step(
+                    series,
+                    f"step of {_TITLES[model]} on one GPU under DDP",
+                    step,
+                    catalogue_seconds(GPU, model, 32),
                 )
             )
         for run in runs(key):
@@ -154,14 +151,11 @@ def _dlperf() -> Findings:
             catalogue=float(network.efficiency),
         ),
         *(
-            Factor(
-                series=_series(run),
-                name=f"step of {_name(run)}",
-                value=run.seconds,
-                unit="s",
-                points=1,
-                given=True,
-                catalogue=catalogue_seconds(GPU, run.model, run.batch),
+            given_step(
+                _series(run),
+                f"step of {_name(run)}",
+                run.seconds,
+                catalogue_seconds(GPU, run.model, run.batch),
             )
             for run in chosen
             if run.gpus == 1
@@ -172,9 +166,9 @@ def _dlperf() -> Findings:
         factors=tuple(factors),
         excluded=(
             Excluded(
-                what="DLPerf rows in mixed precision",
-                count=mixed,
-                rule="the report does not say which frameworks exchange float16 gradients and "
+                "DLPerf rows in mixed precision",
+                mixed,
+                "the report does not say which frameworks exchange float16 gradients and "
                 "which float32",
             ),
         ),

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import catalogue_seconds
 from gcsim.analysis.validation.suites.other_clusters.runs import Run, gradient_bytes, runs
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS, MODELS, Host
@@ -40,14 +40,14 @@ def findings() -> Findings:
         factors=tuple(factors),
         excluded=(
             Excluded(
-                what="rows of one GPU with real data",
-                count=alone,
-                rule="nothing is exchanged; the step is that of the row with synthetic data",
+                "rows of one GPU with real data",
+                alone,
+                "nothing is exchanged; the step is that of the row with synthetic data",
             ),
             Excluded(
-                what="rows of tensorflow#5683",
-                count=len(runs("tf5683")),
-                rule="the thread does not state a batch, so that neither the step nor the "
+                "rows of tensorflow#5683",
+                len(runs("tf5683")),
+                "the thread does not state a batch, so that neither the step nor the "
                 "gradients a second are known",
             ),
         ),
@@ -106,14 +106,11 @@ def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool)
 
 def _factors(host: Host) -> Iterator[Factor]:
     for (model, batch), step in host.steps.items():
-        yield Factor(
-            series=f"{host.series}; {host.real_series}",
-            name=f"step of {MODELS[model]} b{batch} on one GPU",
-            value=step,
-            unit="s",
-            points=1,
-            given=True,
-            catalogue=catalogue_seconds(host.device, model, batch),
+        yield given_step(
+            f"{host.series}; {host.real_series}",
+            f"step of {MODELS[model]} b{batch} on one GPU",
+            step,
+            catalogue_seconds(host.device, model, batch),
         )
     if host.two_dies:
         yield Factor(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suite import Excluded, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
@@ -68,22 +68,19 @@ def findings() -> Findings:
     return Findings(
         points=tuple(_point(run, steps) for run in several),
         factors=tuple(
-            Factor(
-                series=SERIES,
-                name=f"step of {MODELS[model]} b{batch} on one host",
-                value=value,
-                unit="s",
-                points=1,
-                given=True,
-                catalogue=catalogue_seconds("k80", model, batch),
+            given_step(
+                SERIES,
+                f"step of {MODELS[model]} b{batch} on one host",
+                value,
+                catalogue_seconds("k80", model, batch),
             )
             for (model, batch), value in steps.items()
         ),
         excluded=(
             Excluded(
-                what="rows of one GPU beside several hosts",
-                count=len(own) - len(several),
-                rule="the device there is a host of eight GPUs",
+                "rows of one GPU beside several hosts",
+                len(own) - len(several),
+                "the device there is a host of eight GPUs",
             ),
         ),
     )
