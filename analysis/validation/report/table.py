@@ -183,15 +183,27 @@ def _errors(
     rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]],
     more: tuple[str, ...],
 ) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column(f"\n{heading}", overflow="fold")
-    for title in (*_HEADINGS, *more):
-        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    table = _numbers(f"\n{heading}", *_HEADINGS, *more)
     for name, errors, rest in rows:
         cells = ("-",) * len(_HEADINGS) if errors is None else _cells(errors)
         table.add_row(Text(name), *cells, *rest)
+    return table
+
+
+def _framed(first: str) -> Table:
+    """A table without columns but the first."""
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    table.add_column(first, overflow="fold")
+    return table
+
+
+def _numbers(first: str, *headings: str) -> Table:
+    """Names, and columns of numbers; the headings end on one line."""
+    table = _framed(first)
+    for title in headings:
+        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
     return table
 
 
@@ -222,22 +234,14 @@ def coverage_cells(one: Coverage) -> tuple[str, ...]:
 
 
 def _coverages(rows: Sequence[Coverage]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column("\n80 % intervals", overflow="fold")
-    for title in COVERAGE:
-        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    table = _numbers("\n80 % intervals", *COVERAGE)
     for one in rows:
         table.add_row(Text(one.name), *coverage_cells(one))
     return table
 
 
 def _statements(statements: Sequence[Statement]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column("statement", overflow="fold")
+    table = _framed("statement")
     for title in ("stated", "right", "unit"):
         table.add_column(title, justify="left" if title == "unit" else "right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)

@@ -23,7 +23,6 @@ rust/bagua-core (centralized_low_precision_synchronous.rs, communicators/mod.rs,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -31,7 +30,6 @@ from functools import cache, partial
 from statistics import median
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from gcsim.analysis.validation.interval import Interval, ends
 from gcsim.analysis.validation.suite import (
@@ -53,7 +51,13 @@ from gcsim.analysis.validation.suites.cluster_runs.training import (
     scattered,
 )
 from gcsim.analysis.validation.suites.cluster_runs.training import model as model_of
-from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job, cluster_of
+from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    KNOWN,
+    NCCL_RINGS,
+    Job,
+    cluster_of,
+    nearest,
+)
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
@@ -80,12 +84,6 @@ TCP_FROM = 40.0
 """Gbit/s from which on TCP's work on the hosts limits a card, and not its shaper."""
 NO_STEP = 1e-9
 """Seconds."""
-_DENSE = Collectives(
-    transport="custom",
-    all_reduce="nccl_ring_simple",
-    all_gather="nccl_ring_simple",
-    host_staging=False,
-)
 _FITTED_NODES = (1, 2, 16)
 _NODES = Collectives(transport="nccl", host_staging=False, grouped=GROUPED["nccl"][0])
 _TASKS = {"bert_large": "BERT-Large", "vgg16": "VGG-16", "vgg16_scaling": "VGG-16 2021"}
@@ -184,7 +182,7 @@ def _wire(  # noqa: PLR0917
     """The exchange alone, which keeps the network busy."""
     inside = catalog.link(INSIDE)
     if bits == DENSE_BITS:
-        cluster: Cluster = cluster_of(nodes, gpus, network, inside, _DENSE)
+        cluster: Cluster = cluster_of(nodes, gpus, network, inside, NCCL_RINGS)
         return job(name, batch, bare(reduced()), cluster, NO_STEP)
     cluster = cluster_of(nodes, nodes, network, inside, _NODES)
     of_bucket = bare(scattered(bits, nodes))
@@ -204,7 +202,7 @@ def _iteration(  # noqa: PLR0917
 ) -> Job:
     inside = catalog.link(INSIDE)
     if bits == DENSE_BITS or nodes == 1:
-        cluster: Cluster = cluster_of(nodes, gpus, network, inside, _DENSE)
+        cluster: Cluster = cluster_of(nodes, gpus, network, inside, NCCL_RINGS)
         return job(name, batch, bare(reduced()), cluster, step)
     cluster = cluster_of(nodes, nodes, network, inside, _NODES)
     cluster = replace(cluster, device=catalog.device(DEVICE))
@@ -290,13 +288,11 @@ def fitted(own: Sequence[Run]) -> Factors:
 
 
 def _tcp(served: Sequence[Run], steps: Mapping[str, float]) -> float:
-    def misses(logarithm: float) -> float:
-        factors = Factors(steps=steps, tcp={benchmark(served[0]): math.exp(logarithm)})
-        return sum(math.log(predicted(run, factors) / run.seconds) ** 2 for run in served)
+    def with_rate(rate: float) -> list[float]:
+        factors = Factors(steps=steps, tcp={benchmark(served[0]): rate})
+        return [predicted(run, factors) for run in served]
 
-    ends = math.log(0.5e9), math.log(12.5e9)
-    found = minimize_scalar(misses, bounds=ends, method="bounded", options={"xatol": 1e-3})
-    return math.exp(float(found.x))
+    return nearest(with_rate, [run.seconds for run in served], 0.5e9, 12.5e9)
 
 
 def find() -> Findings:

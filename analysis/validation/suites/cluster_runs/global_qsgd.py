@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from scipy.optimize import minimize_scalar
-
 from gcsim.analysis.validation.step_profiles import one_step
 from gcsim.analysis.validation.suite import (
     DENSE,
@@ -186,16 +184,13 @@ def fitted(own: Sequence[Run]) -> Factors:
         if run.library == "p2p"
     }
     slow = [run for run in dense if run.library == "shm"]
-
-    def misses(logarithm: float) -> float:
-        rate = math.exp(logarithm)
-        return sum(
-            math.log(predicted(run, steps[run.task], rate) / run.seconds) ** 2 for run in slow
-        )
-
-    ends = math.log(0.3e9), math.log(30e9)
-    found = minimize_scalar(misses, bounds=ends, method="bounded", options={"xatol": 1e-3})
-    return Factors(steps=steps, memory=math.exp(float(found.x)))
+    memory = nearest(
+        lambda rate: [predicted(run, steps[run.task], rate) for run in slow],
+        [run.seconds for run in slow],
+        0.3e9,
+        30e9,
+    )
+    return Factors(steps=steps, memory=memory)
 
 
 def find() -> Findings:

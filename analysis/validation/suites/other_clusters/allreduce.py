@@ -125,19 +125,12 @@ def _gpus(key: str, title: str) -> Findings:
     ids = [run.id for run in alone]
     here = Model([measurement(run, _RING) for run in alone], pcie)
     bare = dict(zip(ids, here.seconds(pcie), strict=True))
-    drawn = intervals(
+    one = dict(zip(ids, here.seconds(inside.link), strict=True))  # it sees the link inside only
+    intervals_of = intervals(
         cluster_of(1, INSIDE_RANKS, pcie, pcie, Collectives(transport="nccl")),
-        lambda one: here.seconds(one.intra_node).tolist(),
+        lambda drawn: here.seconds(drawn.intra_node).tolist(),
     )
-    within = dict(zip(ids, drawn, strict=True))
-    # One machine sees the link inside only.
-    one = dict(
-        zip(
-            (run.id for run in alone),
-            Model([measurement(run, _RING) for run in alone], pcie).seconds(inside.link),
-            strict=True,
-        )
-    )
+    within = dict(zip(ids, intervals_of, strict=True))
     fitted = {run.id for run in (*near, *far)}
     points = tuple(
         compared(

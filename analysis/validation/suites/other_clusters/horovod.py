@@ -19,6 +19,7 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.interval import ends
 from gcsim.analysis.validation.suite import Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    NCCL_RINGS,
     Job,
     catalogue_seconds,
     cluster_of,
@@ -71,18 +72,12 @@ class Way:
     """Of NCCL's: the card does the work."""
 
 
-_NCCL = Collectives(
-    transport="custom",
-    all_reduce="nccl_ring_simple",
-    all_gather="nccl_ring_simple",
-    host_staging=False,
-)
 _MPI = Collectives(transport="custom", all_reduce="ring", all_gather="ring", host_staging=True)
 _SERVERS = Collectives(host_staging=False)
 WAYS = {
-    "tcp-horovod-allreduce-on-gpu-with-nccl": Way(title="NCCL, TCP", collectives=_NCCL),
+    "tcp-horovod-allreduce-on-gpu-with-nccl": Way(title="NCCL, TCP", collectives=NCCL_RINGS),
     "rdma-horovod-allreduce-on-gpu-with-nccl": Way(
-        title="NCCL, RDMA", collectives=_NCCL, rdma=True
+        title="NCCL, RDMA", collectives=NCCL_RINGS, rdma=True
     ),
     FITTED_WAY: Way(title="MPI, TCP", collectives=_MPI, mpi=True),
     "rdma-horovod-allreduce-on-cpu": Way(title="MPI, RDMA", collectives=_MPI, mpi=True),

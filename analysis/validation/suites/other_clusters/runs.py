@@ -90,8 +90,9 @@ def _runs() -> tuple[Run, ...]:
 def _layers() -> dict[str, list[tuple[tuple[int, ...], int]]]:
     """By model: elements of each layer's tensors, and its forward FLOPs."""
     found: dict[str, list[tuple[tuple[int, ...], int]]] = {}
-    for row in data_rows("other_clusters_layers"):
-        elements = tuple(int(number) for number in row["elements"].split("+") if number)
+    shared = [row for row in data_rows("ddl_benchmarks_layers") if row["model"] == "resnet50"]
+    for row in (*data_rows("other_clusters_layers"), *shared):
+        elements = tuple(map(int, row["elements"].replace("+", " ").split()))
         found.setdefault(row["model"], []).append((elements, int(row["forward_flops"])))
     return found
 

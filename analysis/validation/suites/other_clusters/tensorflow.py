@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.interval import ends
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
-from gcsim.analysis.validation.suites.other_clusters.prediction import catalogue_seconds
+from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    catalogue_seconds,
+    compared_step,
+)
 from gcsim.analysis.validation.suites.other_clusters.runs import Run, gradient_bytes, runs
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS, MODELS, Host
 
@@ -32,7 +34,7 @@ def findings() -> Findings:
     factors: list[Factor] = []
     alone = 0
     for host in map(replace, HOSTS):  # without what an earlier call has remembered
-        points += [*_synthetic(host), *_real(host)]
+        points += _points(host)
         factors += _factors(host)
         alone += sum(run.gpus == 1 for run in host.runs("real"))
     return Findings(
@@ -54,49 +56,30 @@ def findings() -> Findings:
     )
 
 
-def _synthetic(host: Host) -> Iterator[Point]:
+def _points(host: Host) -> Iterator[Point]:
+    """Of synthetic data all rows, of real data those of several GPUs."""
     fitted = {run.id for run in host.shared_power_runs}
     for run in host.runs("synthetic"):
-        step = host.steps[run.model, run.batch]
-        yield _point(
-            run,
-            host,
-            host.nccl_series if run.model in host.nccl else host.series,
-            host.seconds(run, step, host.shared_power),
-            fitted=run.gpus == 1 or run.id in fitted,
-        )
-
-
-def _real(host: Host) -> Iterator[Point]:
+        series = host.nccl_series if run.model in host.nccl else host.series
+        yield _point(run, host, series, fitted=run.gpus == 1 or run.id in fitted)
     for run in host.runs("real"):
-        if run.gpus == 1:
-            continue
-        step = host.steps[run.model, run.batch]
-        yield _point(
-            run,
-            host,
-            host.real_series,
-            host.seconds(run, step, host.shared_power),
-            fitted=False,
-        )
+        if run.gpus > 1:
+            yield _point(run, host, host.real_series, fitted=False)
 
 
-def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool) -> Point:
+def _point(run: Run, host: Host, series: str, *, fitted: bool) -> Point:
+    predicted = host.seconds(run, host.steps[run.model, run.batch], host.shared_power)
     known = catalogue_seconds(host.device, run.model, run.batch)
     bare = None if known is None else host.job(run, known, 1.0).unfitted(host.device)
     data = run.method.partition(" ")[2]
     shown = data == "synthetic" and (run.model, run.batch) in SHOWN
-    return Point(
+    return compared_step(
+        run,
+        predicted,
+        bare,
         name=f"{MODELS[run.model]} b{run.batch}, {plural(run.gpus, 'GPU')}, {host.title}, {data}",
         series=series,
-        unit="samples/s",
-        measured=run.value,
-        predicted=run.published(predicted)[0],
-        unfitted=None if bare is None else run.published(bare.seconds)[0],
-        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
         fitted=fitted,
-        source=run.source,
-        workers=run.gpus,
         nbytes=gradient_bytes(run.model),
         panel=f"{MODELS[run.model]} b{run.batch}, one host" if shown else "",
         curve=host.title if shown else "",

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.interval import ends
 from gcsim.analysis.validation.suite import Excluded, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
     cluster_of,
+    compared_step,
 )
 from gcsim.analysis.validation.suites.other_clusters.runs import (
     Run,
@@ -90,17 +90,13 @@ def _point(run: Run, steps: Mapping[tuple[str, int], float]) -> Point:
     known = catalogue_seconds("k80", run.model, run.batch)
     predicted = job(run, steps[run.model, run.batch]).seconds
     bare = None if known is None else job(run, known).unfitted("k80")
-    return Point(
+    return compared_step(
+        run,
+        predicted,
+        bare,
         name=f"{MODELS[run.model]} b{run.batch}, {plural(run.nodes, 'host')}, EC2 K80",
         series=SERIES,
-        unit="samples/s",
-        measured=run.value,
-        predicted=run.published(predicted)[0],
-        unfitted=None if bare is None else run.published(bare.seconds)[0],
-        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
         fitted=run.gpus == GPUS,
-        source=run.source,
-        workers=run.gpus,
         nbytes=gradient_bytes(run.model),
         panel="EC2 hosts of eight K80",
         curve=f"{MODELS[run.model]} b{run.batch}",
