@@ -121,8 +121,8 @@ def _compare(name: str, old: Path, new: Path) -> int:
     if old.suffix == ".json":
         found = [*_different(_told(old), _told(new), "")]
     else:
-        texts = [path.read_text(encoding="utf-8").splitlines() for path in (old, new)]
-        changes = difflib.unified_diff(*texts, n=0, lineterm="")
+        before, after = (path.read_text(encoding="utf-8").splitlines() for path in (old, new))
+        changes = difflib.unified_diff(before, after, n=0, lineterm="")
         found = [line for line in changes if not line.startswith(("---", "+++", "@@"))]
     print(f"{'DIFFERS' if found else 'same':8} {name}", flush=True)
     for difference in found[:_SHOWN]:

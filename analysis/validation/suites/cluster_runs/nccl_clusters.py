@@ -147,7 +147,7 @@ SUITE = Suite(
         "alternates between two times in the source and is not in the data); four servers of two "
         "V100 with two cards of HDR InfiniBand (optcast; read off a chart, the mapping of ranks to "
         "servers is inferred). The catalogue's figures of the first three networks are from the "
-        'same pages, so that "no fit" knows their largest vectors.'
+        "same pages, so that the catalogue alone knows their largest vectors."
     ),
     fitted_on=(
         "latency and goodput of each network: the smallest vector, the largest, and the middle one "

@@ -322,7 +322,7 @@ SUITE = Suite(
         "shapes what a node sends. Synchronisations of 256 and 1024 MiB by NCCL: an all-reduce of "
         "each of p parts in turn, or sharded servers, which are two groups of sends. What the "
         "catalogue says of Gloo's hosts comes from the rows of 128 MiB here, and what it says of "
-        'NCCL\'s groups in part from those of 256 MiB: "no fit" knows them.'
+        "NCCL's groups in part from those of 256 MiB, so that it knows them."
     ),
     fitted_on=(
         "Goodput: messages of 64 MiB of NCCL at 1 and 5 Gbit/s without a delay. What several "

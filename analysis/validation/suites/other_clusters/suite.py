@@ -40,7 +40,7 @@ PyTorch's benchmark of DistributedDataParallel (V100, NVLink, InfiniBand; median
 TensorFlow's benchmarks page (P100 and K80, one host and up to eight, synthetic and real data). Shi
 et al.'s gTop-k on 1-Gbit/s Ethernet. All-reduces alone: DeepBench on PCIe, FDR InfiniBand and
 Omni-Path, mlbench in the cloud, MG-WFBP's fit. The catalogue's rates of one K80, P100 and V100 are
-in part from the same pages, so that "no fit" knows these devices well."""
+in part from the same pages, so that the catalogue alone knows these devices well."""
 
 FITTED_ON = """\
 Training: given are the rows of one GPU (DLPerf: of each framework; several of Amazon's hosts: of
