@@ -44,9 +44,9 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
         f"Written by `gcsim validate` (`{COMMAND}`). Every measurement is of a real run, with its "
         "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
         "a stated subset, at most a third of a series, which is never judged; the columns "
-        "*catalogue alone* are of the prediction without any fit. An error is (predicted - measured) "
-        "/ measured; medians and 90th percentiles are of its absolute value; the bias is its median, "
-        "above 0 where too large a value is predicted. *in range* is the share of "
+        "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
+        "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
+        "its median, above 0 where too large a value is predicted. *in range* is the share of "
         "measurements inside the 80 % interval of the catalogue's prediction, which the ranges of "
         "its figures give; empty where nothing was drawn from ranges."
     )

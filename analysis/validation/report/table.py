@@ -224,9 +224,9 @@ def _cells(errors: Errors) -> tuple[str, ...]:
 
 COVERAGE = ("points", "held\n[%]", "faster", "slower", "width\n[x]")
 COVERAGE_LEGEND = (
-    "80 % intervals of the catalogue alone, by suite, then by the kind of input that makes most of their "
-    "width: measurements inside; outside because faster or slower; width: the high end over the "
-    "low one, median."
+    "80 % intervals of the catalogue alone, by suite, then by the kind of input that makes most of "
+    "their width: measurements inside; outside because faster or slower; width: the high end over "
+    "the low one, median."
 )
 
 

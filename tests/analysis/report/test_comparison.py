@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.scenarios.result import Row
-from tests.analysis.test_selection import a_row
+from tests.analysis.report.test_selection import a_row
 
 ONE, OTHER = (replace(a_row(n, "risky"), iteration_s=seconds) for n, seconds in ((1, 0.5), (2, 1)))
 

@@ -14,7 +14,7 @@ from gcsim.simulator.devices.training_rates import Precision
 from tests.benchmarks import layer_model_errors as validation
 from tests.benchmarks.device_table import fitted, page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_stored_coefficients_are_those_of_the_tables() -> None:

@@ -17,7 +17,7 @@ from gcsim.analysis.timeline import counters
 from gcsim.analysis.timeline import perfetto as module
 from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.scenarios.result import Collective, Result, Span, Timeline
-from tests.analysis.trace_rules import bound, checked
+from tests.analysis.timeline.trace_rules import bound, checked
 
 Event = dict[str, Any]
 
