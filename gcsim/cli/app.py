@@ -208,8 +208,8 @@ def check(
 @app.command(name="list")
 @reported
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    name: Annotated[str | None, typer.Argument(help="One entry, in full.")] = None,
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: JsonOption = False,
     layers: Annotated[
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")

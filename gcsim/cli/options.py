@@ -17,7 +17,7 @@ SetOption = Annotated[
         help="Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable.",
     ),
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="In the place of the file's.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's.")]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 ResultsOption = Annotated[bool, typer.Option("--json", help="results.json on stdout.")]

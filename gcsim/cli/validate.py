@@ -52,7 +52,10 @@ def validate(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict what was measured on real clusters: errors, right choices, bounds (exit code 1)."""
+    """Predict what was measured on real clusters, and show the errors.
+
+    Exit code 1: a bound on an error, or on the share of right choices, is broken.
+    """
     from gcsim.analysis.validation import coverage
     from gcsim.analysis.validation.report.as_json import to_json
     from gcsim.analysis.validation.report.table import suite_lines, summary_lines

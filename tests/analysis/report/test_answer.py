@@ -373,7 +373,7 @@ def facts() -> dict[str, Any]:
 def test_each_kind_of_number_has_a_note(result: Result, facts: dict[str, Any]) -> None:
     notes = provenance_notes(replace(result, provenance=facts))
     assert notes[:3] == [
-        "gradients: live, workers 2, iterations 4, loss 6.90 -> 2.20 before the first was taken",
+        "gradients: live, workers 2, iterations 4, loss 6.90 -> 2.20 in the warm-up",
         "forward and backward: an estimate; alexnet, batch 32, on a P100",
         "encode and decode: metered, P100; measured: streaming; ESTIMATES: sort",
     ]

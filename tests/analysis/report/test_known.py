@@ -113,7 +113,7 @@ def test_bands_are_the_intervals_of_the_speedups(result: Result) -> None:
     bottom, top = axes.get_ylim()
     assert bottom < unit * 5
     assert unit * 10 < top
-    assert "the middle 80 % of what the ratio to dense may be" in axes.get_xlabel()
+    assert "10th to 90th percentile of the ratio to dense" in axes.get_xlabel()
 
 
 def test_bars_end_in_lines_that_can_be_seen(result: Result) -> None:
@@ -144,7 +144,7 @@ def test_nothing_of_the_figures_is_outside_of_them(result: Result) -> None:
 def test_figures_without_ranges_have_no_bands_and_no_notes(result: Result) -> None:
     for figure in figures(result):
         assert not figure.axes[0].collections
-        assert "80 %" not in figure.axes[0].get_xlabel()
+        assert "percentile" not in figure.axes[0].get_xlabel()
 
 
 # --- the sources ---------------------------------------------------------------------------------
