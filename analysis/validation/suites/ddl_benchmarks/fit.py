@@ -94,7 +94,7 @@ def fitted(rows: Sequence[Row]) -> Fit:
             f"rate {network}",
             [row for row in fused if _ends(row, network)],
             _start(network),
-            lambda known, rate, at=network: replace(known, rate={**known.rate, at: rate}),
+            partial(_with_rate, network),
         )
     settle(
         "served 10GbE",
@@ -129,6 +129,10 @@ def least_squares(rows: Sequence[Row], start: float, put: Callable[[float], Fact
         if abs(step) < _CLOSE * slowness:
             break
     return 1 / slowness
+
+
+def _with_rate(network: Network, known: Factors, rate: float) -> Factors:
+    return replace(known, rate={**known.rate, network: rate})
 
 
 def _overlapped(row: Row) -> bool:

@@ -115,10 +115,10 @@ def _factors(rows: Sequence[Row], fit: Fit) -> Iterator[Factor]:
         ("rate", "NCCL", factors.rate),
         ("served", "BytePS, push after pull", factors.served),
     ):
-        for network, rate in rates.items():
+        for network, found in rates.items():
             card = float(catalog.link(LINKS[network], "nccl").rate)
             title = f"rate of a card under {under}"
-            fitted_rates.append((f"{kind} {network}", network, title, rate, card))
+            fitted_rates.append((f"{kind} {network}", network, title, found, card))
     for served, series, name, rate, known_rate in fitted_rates:
         if rate is not None:
             count = len(fit.rows[served])
