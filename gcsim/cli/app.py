@@ -27,6 +27,7 @@ from gcsim.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    parsed,
 )
 from gcsim.cli.outcome import (
     INTERRUPTED,
@@ -273,8 +274,9 @@ def record(
     from gcsim.cli.terminal import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.running.gradients import record as store
+    from gcsim.units import parse_bytes
 
-    max_bytes = None if max_size is None else _bytes(max_size)
+    max_bytes = None if max_size is None else parsed("--max-size", parse_bytes, max_size)
     loaded = load_scenario(scenario, sets or (), seed)
     check_writable(output)
     with watching(quiet) as progress:
@@ -322,19 +324,6 @@ def fit(
 
 
 app.command()(validate)
-
-
-def _bytes(size: str) -> int:
-    from gcsim.errors import InputError, Problem
-    from gcsim.units import parse_bytes
-
-    try:
-        return parse_bytes(size)
-    except InputError as error:
-        first = error.problems[0]
-        raise InputError(
-            Problem(place="--max-size", message=first.message, hint=first.hint)
-        ) from error
 
 
 def _quoted(path: Path) -> str:

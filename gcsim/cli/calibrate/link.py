@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gcsim.cli.options import parsed
 from gcsim.cli.outcome import reported, say
 
 if TYPE_CHECKING:
@@ -175,13 +176,7 @@ def _rate(text: str) -> float:
     from gcsim import units
     from gcsim.errors import InputError, Problem
 
-    try:
-        value = units.parse(text, "bandwidth")
-    except InputError as error:
-        first = error.problems[0]
-        raise InputError(
-            Problem(place="--line-rate", message=first.message, hint=first.hint)
-        ) from error
+    value = parsed("--line-rate", lambda rate: units.parse(rate, "bandwidth"), text)
     if not value:
         raise InputError(Problem(place="--line-rate", message=f"{text} is zero"))
     return float(value)

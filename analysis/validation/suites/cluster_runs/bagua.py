@@ -109,11 +109,6 @@ class Factors:
     GPU of a node exchanges: the catalogue's."""
 
 
-def model(run: Run) -> str:
-    """Its model."""
-    return "bert_large" if run.task.startswith("bert") else "vgg16"
-
-
 def benchmark(run: Run) -> str:
     """Rows of one cluster at one time."""
     return OLDER if run.task == OLDER else "newer"
@@ -168,7 +163,7 @@ def bare_interval(run: Run, jobs: Sequence[Job]) -> Interval | None:
 
 def asked(run: Run, factors: Factors) -> tuple[Job, Job | None]:
     """Its iteration, and the exchange alone where a shaper limits it."""
-    of = model(run), run.batch, run.gpus, run.nodes, bits(run)
+    of = _MODELS[run.task], run.batch, run.gpus, run.nodes, bits(run)
     of_rings = factors.tcp.get(benchmark(run)) if run.method == "none" else None
     tcp = card(of_rings)
     taken = _iteration(*of, run.library == "bagua_qadam", factors.steps[run.task], tcp)

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -197,35 +198,32 @@ def serves(run: Run) -> bool:
 
 def fitted(served: Sequence[Run]) -> Factors:
     """Goodput: median of what near messages reach; the others by least squares of logarithms."""
-    factors = Factors()
     sends = [run for run in served if run.task == "send"]
-    factors = replace(
-        factors,
-        goodput=_rounded(
-            median(run.nbytes * 8 / (run.rate_gbit * 1e9) / run.seconds for run in sends)
-        ),
-    )
-    fast = [run for run in served if run.task == "all_reduce" and run.library == "nccl"]
-    share = _least(fast, 1.0, lambda value: replace(factors, unshaped=_rounded(value)))
-    factors = replace(factors, unshaped=_rounded(share))
-    rings = [run for run in served if run.task == "all_reduce" and run.library == "gloo"]
-    taken = _least(
-        rings, 1.0, lambda value: replace(factors, reception=_rounded(value * MOST_RECEPTION))
-    )
-    factors = replace(factors, reception=_rounded(taken * MOST_RECEPTION))
-    servers = [run for run in served if run.task == "sharded_server"]
-    share = _least(servers, 1.0, lambda value: replace(factors, grouped=_rounded(value)))
-    return replace(factors, grouped=_rounded(share))
+    reached = median(run.nbytes * 8 / (run.rate_gbit * 1e9) / run.seconds for run in sends)
+    factors = Factors(goodput=_rounded(reached))
+    for name, library, task, most in (
+        ("unshaped", "nccl", "all_reduce", 1.0),
+        ("reception", "gloo", "all_reduce", MOST_RECEPTION),
+        ("grouped", "nccl", "sharded_server", 1.0),
+    ):
+        own = [run for run in served if (run.library, run.task) == (library, task)]
+        put = partial(_with, factors, name, most)
+        factors = put(_least(own, put))
+    return factors
 
 
-def _least(served: Sequence[Run], most: float, put: Callable[[float], Factors]) -> float:
+def _with(factors: Factors, name: str, most: float, share: float) -> Factors:
+    return replace(factors, **{name: _rounded(share * most)})
+
+
+def _least(served: Sequence[Run], put: Callable[[float], Factors]) -> float:
     def misses(value: float) -> float:
         factors = put(value)
         return sum(
             math.log(seconds(run, cluster(run, factors)) / run.seconds) ** 2 for run in served
         )
 
-    found = minimize_scalar(misses, bounds=(1e-3, most), method="bounded", options={"xatol": 1e-3})
+    found = minimize_scalar(misses, bounds=(1e-3, 1.0), method="bounded", options={"xatol": 1e-3})
     return float(found.x)
 
 

@@ -60,11 +60,11 @@ def _points(host: Host) -> Iterator[Point]:
     """Of synthetic data all rows, of real data those of several GPUs."""
     fitted = {run.id for run in host.shared_power_runs}
     for run in host.runs("synthetic"):
-        series = host.nccl_series if run.model in host.nccl else host.series
+        series = host.series("NCCL" if run.model in host.nccl else "synthetic")
         yield _point(run, host, series, fitted=run.gpus == 1 or run.id in fitted)
     for run in host.runs("real"):
         if run.gpus > 1:
-            yield _point(run, host, host.real_series, fitted=False)
+            yield _point(run, host, host.series("real data"), fitted=False)
 
 
 def _point(run: Run, host: Host, series: str, *, fitted: bool) -> Point:
@@ -90,14 +90,14 @@ def _point(run: Run, host: Host, series: str, *, fitted: bool) -> Point:
 def _factors(host: Host) -> Iterator[Factor]:
     for (model, batch), step in host.steps.items():
         yield given_step(
-            f"{host.series}; {host.real_series}",
+            "; ".join((host.series("synthetic"), host.series("real data"))),
             f"step of {MODELS[model]} b{batch} on one GPU",
             step,
             catalogue_seconds(host.device, model, batch),
         )
     if host.two_dies:
         yield Factor(
-            series=f"{host.series}; {host.real_series}",
+            series="; ".join((host.series("synthetic"), host.series("real data"))),
             name="step with both processors of a board",
             value=host.shared_power,
             unit="times that of one",

@@ -58,26 +58,15 @@ class Host:
     """Models whose replicas use NCCL."""
     two_dies: bool = False
 
-    @property
-    def series(self) -> str:
-        """Of synthetic data."""
-        return f"TensorFlow, {self.title}, synthetic"
-
-    @property
-    def nccl_series(self) -> str:
-        """Of synthetic data, with NCCL."""
-        return f"TensorFlow, {self.title}, NCCL"
-
-    @property
-    def real_series(self) -> str:
-        """Of real data."""
-        return f"TensorFlow, {self.title}, real data"
+    def series(self, what: str) -> str:
+        """Of its points with "synthetic" data, with "NCCL", with "real data"."""
+        return f"TensorFlow, {self.title}, {what}"
 
     @property
     def all_series(self) -> tuple[str, ...]:
         """Of all its points."""
-        nccl = (self.nccl_series,) if self.nccl else ()
-        return (self.series, *nccl, self.real_series)
+        kinds = ("synthetic", *(("NCCL",) if self.nccl else ()), "real data")
+        return tuple(map(self.series, kinds))
 
     def runs(self, data: str) -> list[Run]:
         """Of "synthetic" or "real" data."""
