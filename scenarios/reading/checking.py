@@ -8,7 +8,6 @@ from a number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -46,16 +45,6 @@ def not_a_list(value: Any) -> None:
     """Refuse several values where one belongs."""
     if isinstance(value, list):
         raise PydanticCustomError("one_value", "")
-
-
-def check_range(name: str, value: Fraction | None, bounds: list[Fraction] | None) -> None:
-    """Raise pydantic's error unless a figure lies in its range, where it has one."""
-    if bounds is None:
-        return
-    if value is None:
-        raise refuse(f"{name}_range stands without {name}", f"state {name} or leave the range out")
-    if not bounds[0] <= value <= bounds[1]:
-        raise refuse(f"{name} lies outside of {name}_range", "write [smallest, largest]")
 
 
 def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:
