@@ -98,9 +98,11 @@ def _measured(
     board: str | None, scaled: Scaled | None
 ) -> dict[tuple[str, Precision, int], MeasuredTimes]:
     """The board's own curves over those that are scaled from another's."""
-    found: dict[tuple[str, Precision, int], MeasuredTimes] = {}
-    for key, times in measured_times(scaled.board).items() if scaled else ():
-        found[key] = replace(
+    own = {} if board is None else measured_times(board)
+    if scaled is None:
+        return own
+    return {
+        key: replace(
             times,
             steps=tuple(
                 replace(
@@ -114,7 +116,8 @@ def _measured(
             estimate=True,
             time_range=scaled.time_range,
         )
-    return found if board is None else found | measured_times(board)
+        for key, times in measured_times(scaled.board).items()
+    } | own
 
 
 def _board(entry: Spelled) -> Board | None:

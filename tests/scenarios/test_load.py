@@ -16,7 +16,6 @@ from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
-from gcsim.scenarios.sections.file import schema_json
 from gcsim.traces.models.registry import own_model, shipped_model
 from gcsim.traces.passes import PassTimes
 
@@ -498,13 +497,6 @@ def test_loading_imports_neither_torch_nor_matplotlib_nor_simpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_the_json_schema_names_every_section() -> None:
-    schema = schema_json()
-    json.dumps(schema)
-    assert set(schema["required"]) == {"model", "batch_size", "cluster", "compressors"}
-    assert "ClusterSection" in schema["$defs"]
 
 
 _WORDS = st.sampled_from(
