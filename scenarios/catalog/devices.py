@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.fields import Key, Rule, Text
 from gcsim.scenarios.catalog.rates import (
     Board,
@@ -31,7 +31,7 @@ from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision
 def _check_board(name: str) -> None:
     if name not in boards():
         hint = f"there are {', '.join(boards())}"
-        raise InputError(Problem(message=f"no board {name!r} stands in hardware.csv", hint=hint))
+        raise InputError(f"no board {name!r} stands in hardware.csv", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

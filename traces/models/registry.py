@@ -59,11 +59,9 @@ def shipped_model(name: str) -> ModelEntry:
     entry = MODELS.get(name)
     if entry is None:
         raise InputError(
-            Problem(
-                message=f"unknown model {name!r}",
-                place="model",
-                hint=f"{did_you_mean(name, MODELS)} Or package.module:build for your own",
-            )
+            f"unknown model {name!r}",
+            place="model",
+            hint=f"{did_you_mean(name, MODELS)} Or package.module:build for your own",
         )
     return entry
 

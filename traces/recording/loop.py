@@ -322,11 +322,9 @@ class Recording:
         """The loop ended by itself."""
         if self.iterations == 0:
             raise InputError(
-                Problem(
-                    message="the loop ended before an iteration was recorded",
-                    place="recording.step",
-                    hint="call recording.step(loss) at the end of each iteration",
-                )
+                "the loop ended before an iteration was recorded",
+                place="recording.step",
+                hint="call recording.step(loss) at the end of each iteration",
             )
         self._finish()
 
