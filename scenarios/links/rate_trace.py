@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, PlainValidator, PrivateAttr, WithJsonSche
 from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
-from gcsim.scenarios.reading.checking import Section, dotted, refuse
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.checking import Section, refuse
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
 

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import Problem, did_you_mean
 from gcsim.scenarios.reading.broken_rules import context, known_keys, rule, way_out
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 
 class Section(BaseModel):
@@ -53,11 +53,6 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
         return model.model_validate(document.data), []
     except ValidationError as error:
         return None, [_problem(model, document, fault) for fault in error.errors()]
-
-
-def dotted(way: Keys) -> str:
-    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
-    return ".".join(str(key) for key in way)
 
 
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:

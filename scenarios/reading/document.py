@@ -32,6 +32,11 @@ _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|IN
                     re.ASCII)  # fmt: skip
 
 
+def dotted(way: Keys) -> str:
+    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
+    return ".".join(str(key) for key in way)
+
+
 @dataclass(slots=True)
 class Document:
     """Nested dicts, lists and scalars, and where each of them stands."""
@@ -58,6 +63,11 @@ class Document:
     def place_of_key(self, way: Keys) -> str:
         """Of the key under which the value stands; of the value in a list."""
         return self.keys.get(way) or self.place(way)
+
+    def problem(self, way: Keys, message: str, hint: str = "", *, of_key: bool = False) -> Problem:
+        """What is wrong with a value, or with its key; the message goes on from its name."""
+        place = self.place_of_key(way) if of_key else self.place(way)
+        return Problem(place=place, message=f"{dotted(way)}{message}", hint=hint)
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
         """In the order of the text; what came from elsewhere (options) first."""

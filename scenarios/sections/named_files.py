@@ -27,8 +27,8 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.reading.checking import Section, check, dotted
-from gcsim.scenarios.reading.document import Document, Keys, read_file
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.sections.link import LinkSection, changed_link
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.simulator.cluster import TransportName
