@@ -15,7 +15,7 @@ from gcsim.scenarios.reading.values import section_of
 from gcsim.scenarios.sections.link import LinkSection
 from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
-from tests.scenarios.link_files import link, load, problem, problems
+from tests.scenarios.links.files import link, load, problem, problems
 
 MS = Fraction(1, 1000)
 US = Fraction(1, 10**6)

@@ -17,6 +17,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.traces.profile import Layer, ModelFacts, Quality, TrafficProfile
+from tests.scenarios.files import load
 
 TEXT = """\
 model: lenet
@@ -24,12 +25,6 @@ batch_size: 16
 cluster: {nodes: 2, device: p100_pcie, network: 10gbe}
 compressors: [none]
 """
-
-
-def load(folder: Path, *overrides: str) -> Scenario:
-    path = folder / "a.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    return load_scenario(path, overrides)
 
 
 def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
@@ -72,7 +67,7 @@ def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
 def test_a_link_is_called_what_it_is_also_when_its_resolved_file_is_run(
     tmp_path: Path, link: str, calibration: str
 ) -> None:
-    scenario = load(tmp_path, f"cluster.network={link}")
+    scenario = load(tmp_path, TEXT, f"cluster.network={link}")
     resolved = tmp_path / "resolved.yaml"
     resolved.write_text(write(scenario.resolved), encoding="utf-8")
     for loaded in (scenario, load_scenario(resolved)):
@@ -81,7 +76,7 @@ def test_a_link_is_called_what_it_is_also_when_its_resolved_file_is_run(
 
 def test_every_link_of_the_catalogue_is_measured_estimated_or_ideal(tmp_path: Path) -> None:
     for name, link in catalog.links().items():
-        found = facts_of(load(tmp_path, f"cluster.network={name}"))["links"]["network"]
+        found = facts_of(load(tmp_path, TEXT, f"cluster.network={name}"))["links"]["network"]
         wanted = "estimate" if link.estimate else "measured"
         assert found["calibration"] == ("ideal" if name.endswith("_ideal") else wanted)
 
@@ -90,7 +85,7 @@ def test_every_link_of_the_catalogue_is_measured_estimated_or_ideal(tmp_path: Pa
 
 
 def test_every_kernel_class_stands_with_the_rates_that_priced_it(tmp_path: Path) -> None:
-    scenario = load(tmp_path)
+    scenario = load(tmp_path, TEXT)
     classes = facts_of(scenario)["kernels"]["classes"]
     assert set(classes) == set(scenario.cluster.device.kernels)
     for kind, rate in scenario.cluster.device.kernels.items():
@@ -109,7 +104,7 @@ def test_every_kernel_class_stands_with_the_rates_that_priced_it(tmp_path: Path)
 
 
 def test_forward_and_backward_follow_from_the_rate_beside_them(tmp_path: Path) -> None:
-    compute = facts_of(load(tmp_path, "model=alexnet"), "alexnet")["compute"]
+    compute = facts_of(load(tmp_path, TEXT, "model=alexnet"), "alexnet")["compute"]
     assert (compute["fixed_s"], compute["per_sample_s"]) == (3.3381e-3, 375.06e-6)
     total = compute["fixed_s"] + 16 * compute["per_sample_s"]  # a batch of 16
     assert compute["forward_s"] + compute["backward_s"] == pytest.approx(total, abs=1e-11)
@@ -118,7 +113,7 @@ def test_forward_and_backward_follow_from_the_rate_beside_them(tmp_path: Path) -
 
 
 def test_a_model_without_a_rate_names_the_flop_rate_instead(tmp_path: Path) -> None:
-    compute = facts_of(load(tmp_path))["compute"]
+    compute = facts_of(load(tmp_path, TEXT))["compute"]
     # three passes over 16 samples of 1 MFLOP
     total = 3 * 16 * 1e6 / compute["effective_flop_rate_per_s"]
     assert compute["forward_s"] + compute["backward_s"] == pytest.approx(total, abs=1e-11)
@@ -127,7 +122,7 @@ def test_a_model_without_a_rate_names_the_flop_rate_instead(tmp_path: Path) -> N
 
 def test_the_users_own_times_stand_without_the_catalogues_rates(tmp_path: Path) -> None:
     measured = "compute={forward: 5 ms, backward: 10 ms}"
-    compute = facts_of(load(tmp_path, "model=alexnet", measured), "alexnet")["compute"]
+    compute = facts_of(load(tmp_path, TEXT, "model=alexnet", measured), "alexnet")["compute"]
     assert (compute["forward_s"], compute["backward_s"]) == (0.005, 0.01)
     assert set(compute) == {"source", "estimate", "forward_s", "backward_s"}
 
@@ -143,7 +138,7 @@ EVERY_LINK = (
 
 
 def test_every_link_in_use_has_its_source(tmp_path: Path) -> None:
-    links = facts_of(load(tmp_path, *EVERY_LINK))["links"]
+    links = facts_of(load(tmp_path, TEXT, *EVERY_LINK))["links"]
     assert list(links) == ["network", "cards", "rack_uplink", "intra_node", "server_network"]
     one, five = links["cards"]
     assert (one["nodes"], one["name"], one["calibration"]) == ([1, 5], "1gbe", "estimate")
@@ -154,27 +149,27 @@ def test_every_link_in_use_has_its_source(tmp_path: Path) -> None:
 
 
 def test_links_that_nobody_uses_are_not_named(tmp_path: Path) -> None:
-    assert list(facts_of(load(tmp_path))["links"]) == ["network", "intra_node"]
+    assert list(facts_of(load(tmp_path, TEXT))["links"]) == ["network", "intra_node"]
     on_nodes = EVERY_LINK[3].replace("dedicated", "per_node")
-    assert "server_network" not in facts_of(load(tmp_path, on_nodes))["links"]
+    assert "server_network" not in facts_of(load(tmp_path, TEXT, on_nodes))["links"]
 
 
 def test_settings_with_estimated_figures_are_listed(tmp_path: Path) -> None:
-    estimates = facts_of(load(tmp_path, *EVERY_LINK))["estimates"]
+    estimates = facts_of(load(tmp_path, TEXT, *EVERY_LINK))["estimates"]
     # no compressor has run: kernels that nobody needs are not named
     assert [estimate["setting"] for estimate in estimates] == [
         "cluster.network", "cluster.cards.1", "cluster.cards.5", "cluster.racks.uplink",
         "cluster.collectives.server_network", "compute",
     ]  # fmt: skip
     own = ("compute={forward: 5 ms, backward: 10 ms}", "cluster.network=pcie3_x16")
-    assert facts_of(load(tmp_path, *own))["estimates"] == []
+    assert facts_of(load(tmp_path, TEXT, *own))["estimates"] == []
 
 
 def test_what_is_random_is_told_with_its_seed(tmp_path: Path) -> None:
-    assert facts_of(load(tmp_path))["averages"] is None
+    assert facts_of(load(tmp_path, TEXT))["averages"] is None
     jitter = "{like: 10gbe, jitter: {distribution: exponential, mean: 100 us}}"
     averages = facts_of(
-        load(tmp_path, "training.noise.variation=0.1", "training.iterations=7", "seed=5",
+        load(tmp_path, TEXT, "training.noise.variation=0.1", "training.iterations=7", "seed=5",
              f"cluster.network={jitter}")
     )["averages"]  # fmt: skip
     assert averages == {
@@ -186,5 +181,5 @@ def test_what_is_random_is_told_with_its_seed(tmp_path: Path) -> None:
 def test_what_changes_with_time_is_told(tmp_path: Path) -> None:
     up = "{bandwidth: 9 Mbit/s, latency: 18 ms, grant: 2.5 ms}"
     link = f"{{bandwidth: 30 Mbit/s, latency: 7 ms, up: {up}}}"
-    averages = facts_of(load(tmp_path, f"cluster.network={link}"))["averages"]
+    averages = facts_of(load(tmp_path, TEXT, f"cluster.network={link}"))["averages"]
     assert (averages["random"], averages["changing_with_time"]) == ([], ["cluster.network"])

@@ -17,7 +17,6 @@ from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.fused_flops import fused_formulas
-from gcsim.traces.models.language import LANGUAGE
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
@@ -27,7 +26,7 @@ from gcsim.traces.networks.lstm import LstmLanguageModel
 from gcsim.traces.profile import ModelFacts
 from gcsim.traces.tasks.registry import make_task
 
-NAMES = [entry.name for entry in LANGUAGE]
+NAMES = [entry.name for entry in MODELS.values() if entry.input == "tokens"]
 
 
 def facts(name: str) -> ModelFacts:

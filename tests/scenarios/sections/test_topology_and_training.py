@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,8 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
-from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.file import schema_json
 from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings
 from gcsim.scenarios.sweeps.grid import read_grid
@@ -39,6 +38,7 @@ from gcsim.simulator.training import (
     Training,
 )
 from gcsim.traces.buckets import bucket_layouts
+from tests.scenarios.files import load, problems, replaced, reread, warnings
 
 FULL = """\
 name: full
@@ -72,33 +72,13 @@ training:
   faults: {horizon: 1 h, restart: 30 s, deaths: [{node: 3, at: 10 min, down: 5 min}]}
 compressors: [none, {kind: topk, ratio: 0.01}]
 """
+changed = partial(replaced, FULL)
 PLAIN = """\
 model: lenet
 batch_size: 32
 cluster: {nodes: 8, devices_per_node: 2, device: p100_pcie, network: 10gbe}
 compressors: [none]
 """
-
-
-def load(tmp_path: Path, text: str, *overrides: str) -> Scenario:
-    path = tmp_path / "a.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_scenario(path, overrides)
-
-
-def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        load(tmp_path, text, *overrides)
-    return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
-
-
-def warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records]
-
-
-def changed(old: str, new: str) -> str:
-    assert FULL.count(old) == 1, old
-    return FULL.replace(old, new)
 
 
 # --- what arrives --------------------------------------------------------------------------------
@@ -214,9 +194,7 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scenario = load(tmp_path, text)
-    elsewhere = tmp_path / "b.yaml"
-    elsewhere.write_text(write(scenario.resolved), encoding="utf-8")
-    again = load_scenario(elsewhere)
+    again = reread(tmp_path, scenario)
     assert replace(again, name=scenario.name) == scenario
     assert again.resolved == scenario.resolved
     assert not caplog.records
@@ -699,8 +677,7 @@ def test_any_options_are_taken_and_read_back_or_refused_as_input(
         scenario = load(tmp_path, base, *(f"{key}={value}" for key, value in options))
     except InputError:
         return
-    (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
-    again = load_scenario(tmp_path / "b.yaml")
+    again = reread(tmp_path, scenario)
     assert replace(again, name=scenario.name) == scenario
     for nodes in scenario.node_counts:
         assert scenario.cluster_at(nodes).nodes == nodes

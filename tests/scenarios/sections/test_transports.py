@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
-from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.reading.document import write
-from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.transports import defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.host import PRICES, Host
 from gcsim.simulator.sums import DTYPES, Sums
+from tests.scenarios.files import load, reread
 
 TEXT = """\
 name: small
@@ -36,64 +34,59 @@ compressors: [none]
 """
 
 
-def load(tmp_path: Path, *overrides: str) -> Scenario:
-    path = tmp_path / "a.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    return load_scenario(path, overrides)
-
-
 @pytest.mark.parametrize("transport", ["textbook", "gloo", "nccl", "mpich"])
 @pytest.mark.parametrize("library", ["pytorch1", "pytorch2"])
 def test_a_scenario_has_its_transports_prices_and_reads_back(
     tmp_path: Path, transport: Any, library: Any
 ) -> None:
     chosen = f"cluster.collectives={{transport: {transport}, library: {library}}}"
-    scenario = load(tmp_path, chosen)
+    scenario = load(tmp_path, TEXT, chosen)
     sums, host = defaults(Collectives(transport=transport, library=library))
     assert (scenario.cluster.sums, scenario.cluster.host) == (sums, host)
     on_host = transport in {"gloo", "mpich"}
     assert (sums != Sums(), host is not None) == (on_host, on_host)
-    (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
-    assert load_scenario(tmp_path / "b.yaml").cluster == scenario.cluster
+    assert reread(tmp_path, scenario).cluster == scenario.cluster
 
 
 def test_what_a_scenario_states_is_known_and_none_is_nothing(tmp_path: Path) -> None:
-    default = load(tmp_path).cluster
-    own = load(tmp_path, "cluster.sums={float16: 70 MB/s}", "cluster.host={dispatch: 1 ms}").cluster
+    default = load(tmp_path, TEXT).cluster
+    own = load(
+        tmp_path, TEXT, TEXT, "cluster.sums={float16: 70 MB/s}", "cluster.host={dispatch: 1 ms}"
+    ).cluster
     assert own.sums == replace(default.sums, float16=Fraction(7 * 10**7), float16_range=None)
     assert own.host == Host(dispatch=Fraction(1, 1000))
     ranged = load(
-        tmp_path, "cluster.sums={float16: 70 MB/s, float16_range: [60 MB/s, 80 MB/s]}",
+        tmp_path,
+        TEXT, "cluster.sums={float16: 70 MB/s, float16_range: [60 MB/s, 80 MB/s]}",
         "cluster.host={dispatch: 1 ms, dispatch_range: [0 s, 2 ms]}",
     )  # fmt: skip
     assert ranged.cluster.sums.float16_range == (Fraction(6 * 10**7), Fraction(8 * 10**7))
     assert ranged.cluster.host == replace(own.host, dispatch_range=(Fraction(0), Fraction(1, 500)))
-    nothing = load(tmp_path, "cluster.sums=none", "cluster.host=none")
+    nothing = load(tmp_path, TEXT, "cluster.sums=none", "cluster.host=none")
     assert (nothing.cluster.sums, nothing.cluster.host) == (Sums(), None)
     for scenario in (ranged, nothing):
-        (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
-        assert load_scenario(tmp_path / "b.yaml").cluster == scenario.cluster
+        assert reread(tmp_path, scenario).cluster == scenario.cluster
 
 
 def test_few_cores_have_the_transports_prices_unless_a_price_is_stated(tmp_path: Path) -> None:
     shared = "cluster.collectives={transport: gloo}"
-    known = load(tmp_path, shared, "cluster.host={cores: 2, ranks: all}").cluster.host
+    known = load(tmp_path, TEXT, shared, "cluster.host={cores: 2, ranks: all}").cluster.host
     assert known is not None
     assert (known.cores, known.ranks) == (2, "all")
     shipped = transports()["gloo_few_cores"][1]
     assert shipped is not None
     assert known.per_message == shipped.per_message > 0
     assert known.per_message_range is not None
-    own = load(tmp_path, shared, "cluster.host={cores: 2, per_call: 1 ms}").cluster.host
+    own = load(tmp_path, TEXT, shared, "cluster.host={cores: 2, per_call: 1 ms}").cluster.host
     assert own == Host(cores=2, per_call=Fraction(1, 1000))
 
 
 def test_a_generation_that_makes_no_difference_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(tmp_path, "cluster.collectives={transport: gloo, library: pytorch1}")
+    load(tmp_path, TEXT, "cluster.collectives={transport: gloo, library: pytorch1}")
     assert not caplog.records
-    load(tmp_path, "cluster.collectives={transport: nccl, library: pytorch1}")
+    load(tmp_path, TEXT, "cluster.collectives={transport: nccl, library: pytorch1}")
     (record,) = caplog.records
     assert "cluster.collectives.library = 'pytorch1' has no effect" in record.getMessage()
 

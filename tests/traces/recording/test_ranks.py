@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.storage.store import Trace
-from tests.traces.recorded_ranks import KINDS, RANKS, STEPS, batch, network
+from tests.traces.recording.recorded_ranks import KINDS, RANKS, STEPS, batch, network
 
 SCRIPT = Path(__file__).with_name("recorded_ranks.py")
 ROOT = SCRIPT.parent.parent.parent

@@ -1,4 +1,4 @@
-"""What a rank of a small DistributedDataParallel job does; run by `test_recording_ranks.py`.
+"""What a rank of a small DistributedDataParallel job does; run by `test_ranks.py`.
 
     python recorded_ranks.py RANK FOLDER
 

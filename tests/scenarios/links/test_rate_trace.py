@@ -17,7 +17,7 @@ from gcsim.scenarios.sections.link import (
     read_traces,
 )
 from gcsim.simulator.network.links import RateTrace
-from tests.scenarios.link_files import TRACED, File, built, csv, link, problem
+from tests.scenarios.links.files import TRACED, File, built, csv, link, problem
 
 MS = Fraction(1, 1000)
 US = Fraction(1, 10**6)

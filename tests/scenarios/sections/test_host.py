@@ -10,12 +10,11 @@ import pytest
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
-from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.host import Host
+from tests.scenarios.files import load, reread
 
 TEXT = """\
 model: lenet
@@ -28,12 +27,6 @@ cluster:
   host: {cores: 2, per_message: 250 us, per_byte: 0.4 ns}
 compressors: [none]
 """
-
-
-def load(tmp_path: Path, text: str, *overrides: str) -> Scenario:
-    path = tmp_path / "a.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_scenario(path, overrides)
 
 
 def test_it_becomes_the_engines_own_value_and_reads_back(
@@ -51,8 +44,7 @@ def test_it_becomes_the_engines_own_value_and_reads_back(
     )
     for one in (scenario, full):
         assert one.cluster.host is not None
-        (tmp_path / "b.yaml").write_text(write(one.resolved), encoding="utf-8")
-        assert load_scenario(tmp_path / "b.yaml").cluster == one.cluster
+        assert reread(tmp_path, one).cluster == one.cluster
     assert not caplog.records
 
 

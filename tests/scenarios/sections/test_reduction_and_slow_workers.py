@@ -19,11 +19,11 @@ from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.run import run
 from gcsim.scenarios.running.faults import survivors
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.transports import defaults
 from gcsim.scenarios.sweeps.grid import read_grid
 from gcsim.scenarios.sweeps.points import points
 from gcsim.simulator.cluster import Collectives
+from tests.scenarios.files import load, reread, warnings
 
 TEXT = """\
 name: small
@@ -49,20 +49,10 @@ compressors: [none, {kind: topk, ratio: 0.01}]
 GLOO = Collectives(transport="gloo")
 
 
-def load(tmp_path: Path, *overrides: str, text: str = TEXT) -> Scenario:
-    path = tmp_path / "a.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_scenario(path, overrides)
-
-
-def told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records]
-
-
 def test_they_become_the_engines_own_values_and_read_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scenario = load(tmp_path)
+    scenario = load(tmp_path, TEXT)
     assert scenario.cluster.sums.float32 == 40 * 10**9
     assert scenario.cluster.sums.float32_range is None
     # what is not stated is the transport's
@@ -72,10 +62,9 @@ def test_they_become_the_engines_own_values_and_read_back(
     assert scenario.training.on_host == frozenset({"encode", "optimizer"})
     slow = {3: Fraction(3, 2), 7: Fraction(7, 3), 9: Fraction(2)}
     assert scenario.training.slow_workers == slow
-    bits = load(tmp_path, "cluster.sums.float32=320 Gbit/s")
+    bits = load(tmp_path, TEXT, "cluster.sums.float32=320 Gbit/s")
     assert bits.cluster == scenario.cluster
-    (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
-    again = load_scenario(tmp_path / "b.yaml")
+    again = reread(tmp_path, scenario)
     assert (again.cluster, again.training) == (scenario.cluster, scenario.training)
     resolved: Any = again.resolved
     assert resolved["cluster"]["sums"]["float32"] == "40 GB/s"
@@ -92,7 +81,7 @@ def test_without_them_nothing_is_said_of_them_and_recorded_traffic_is_shared(
         for line in TEXT.splitlines()
         if not any(key in line for key in ("sums", "on_host", "slow_workers"))
     )
-    scenario, full = load(tmp_path, text=plain), load(tmp_path)
+    scenario, full = load(tmp_path, plain), load(tmp_path, TEXT)
     assert scenario.cluster.sums == defaults(GLOO)[0]
     written = write(scenario.resolved)
     assert not any(key in written for key in ("on_host", "slow_workers"))
@@ -101,14 +90,14 @@ def test_without_them_nothing_is_said_of_them_and_recorded_traffic_is_shared(
 
 
 def test_a_point_of_the_sweep_has_only_its_own_workers(tmp_path: Path) -> None:
-    scenario = load(tmp_path)
+    scenario = load(tmp_path, TEXT)
     two, four = scenario.training_at(2), scenario.training_at(4)
     assert two.slow_workers == {3: Fraction(3, 2), 7: Fraction(7, 3)}
     assert four == scenario.training
 
 
 def test_workers_of_the_nodes_that_are_left_keep_their_slowness(tmp_path: Path) -> None:
-    scenario = load(tmp_path, "training.slow_workers={3: 1.5, 5: 3, 9: 2, 15: 4}")
+    scenario = load(tmp_path, TEXT, "training.slow_workers={3: 1.5, 5: 3, 9: 2, 15: 4}")
     _, training = survivors(scenario, 4, frozenset({1}))
     # node 1 with ranks 4 to 7 is gone, and those behind it move up by four
     assert training.slow_workers == {3: Fraction(3, 2), 5: Fraction(2), 11: Fraction(4)}
@@ -162,7 +151,7 @@ def test_mistakes_are_told_with_their_places(
 ) -> None:
     assert TEXT.count(old) == 1
     with pytest.raises(InputError) as caught:
-        load(tmp_path, text=TEXT.replace(old, new))
+        load(tmp_path, TEXT.replace(old, new))
     (problem,) = caught.value.problems
     assert str(problem).replace(f"{tmp_path}/", "").startswith(message)
 
@@ -170,15 +159,15 @@ def test_mistakes_are_told_with_their_places(
 def test_many_workers_that_differ_on_shared_cores_would_run_for_ever(tmp_path: Path) -> None:
     many = ["cluster.nodes=257", "training.noise={variation: 0.1}"]
     with pytest.raises(InputError) as caught:
-        load(tmp_path, *many)
+        load(tmp_path, TEXT, *many)
     (problem,) = caught.value.problems
     assert str(problem).replace(f"{tmp_path}/", "") == (
         "a.yaml:14:12: error: training.on_host with 1,028 workers whose times are random "
         "(training.noise): cores that are shared are simulated event by event, which would take "
         "hours; at most 1,024 workers, or nothing random"
     )
-    load(tmp_path, many[0])  # alike, they are few classes
-    load(tmp_path, *many, "cluster.host.cores=4", "training.on_host=[]")
+    load(tmp_path, TEXT, many[0])  # alike, they are few classes
+    load(tmp_path, TEXT, *many, "cluster.host.cores=4", "training.on_host=[]")
 
 
 @pytest.mark.parametrize(
@@ -225,8 +214,8 @@ def test_many_workers_that_differ_on_shared_cores_would_run_for_ever(tmp_path: P
 def test_what_changes_nothing_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: list[str], warning: str
 ) -> None:
-    load(tmp_path, *settings)
-    assert told(tmp_path, caplog) == [warning]
+    load(tmp_path, TEXT, *settings)
+    assert warnings(tmp_path, caplog) == [warning]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +231,7 @@ def test_what_changes_nothing_is_a_warning(
 def test_what_has_an_effect_is_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: list[str]
 ) -> None:
-    load(tmp_path, *settings)
+    load(tmp_path, TEXT, *settings)
     assert not caplog.records
 
 
@@ -322,6 +311,6 @@ def test_check_describes_them(columns: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_replaced_training_section_leaves_nothing_behind(tmp_path: Path) -> None:
-    scenario = load(tmp_path, "training={}")
+    scenario = load(tmp_path, TEXT, "training={}")
     assert replace(scenario.training, optimizer=Fraction(0)) == scenario.training
     assert not scenario.training.slow_workers

@@ -21,7 +21,7 @@ from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link import LinkSection, link_facts, plain_link
 from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
-from tests.scenarios.link_files import built, csv, link, load
+from tests.scenarios.links.files import built, csv, link, load
 
 MS = Fraction(1, 1000)
 US = Fraction(1, 10**6)
