@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.coding.packing import damaged, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel

@@ -40,10 +40,10 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, expected_bits
-from gcsim.compressors.coding.levels import Norm
+from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import count_kept, take_largest
+from gcsim.compressors.coding.rounding.levels import Norm
+from gcsim.compressors.coding.selecting.selection import count_kept, take_largest
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch

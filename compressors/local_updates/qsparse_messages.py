@@ -16,17 +16,22 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.coding.levels import (
+from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.integers.packing import (
+    damaged,
+    pack_signs,
+    packed_bytes,
+    unpack_signs,
+)
+from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.rounding.levels import (
     Norm,
     add_levels,
     bucket_count,
     bucket_norms,
     encode_levels,
 )
-from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.packing import damaged, pack_signs, packed_bytes, unpack_signs
-from gcsim.compressors.coding.selection import scatter_add
+from gcsim.compressors.coding.selecting.selection import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import kernel

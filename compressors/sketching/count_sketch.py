@@ -47,7 +47,7 @@ from gcsim.compressors.coding.frame import (
     pack_frame,
     read_frames,
 )
-from gcsim.compressors.coding.selection import count_kept, largest
+from gcsim.compressors.coding.selecting.selection import count_kept, largest
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import written_back
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
