@@ -51,8 +51,6 @@ from gcsim.errors import InternalError
 
 
 class PowerSgdParameters(CompressorParameters):
-    """Hyper-parameters of `PowerSgd`."""
-
     rank: int = Field(4, ge=1, description="r, columns of P and Q")
     min_compression_rate: float = Field(
         2.0, ge=1, description="compress a matrix only when it shrinks by more than this"
@@ -94,7 +92,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         family="low rank",
         collective="all-reduce twice (P with everything uncompressed, then Q)",
         bits="32 rank (a + b) / (a b) for an a x b matrix; alternate: half",
-        unbiased=False,
         state="error (n), Q (rank b for each matrix)",
         paper="Vogels et al., NeurIPS 2019, arXiv:1905.13727",
     )

@@ -27,8 +27,6 @@ class TorchFp16(HalfPrecision):
         family="reference",
         collective="all-reduce",
         bits="16",
-        unbiased=False,
-        state="none",
         paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     )
 
@@ -45,8 +43,6 @@ class TorchBf16(BrainFloat):
         family="reference",
         collective="all-reduce",
         bits="16",
-        unbiased=False,
-        state="none",
         paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     )
 

@@ -33,8 +33,6 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class TorchPostLocalSgdParameters(CompressorParameters):
-    """Hyper-parameters of `TorchPostLocalSgd`."""
-
     start: int = Field(
         100, ge=0, description="start_localSGD_iter, steps of dense all-reduce before"
     )
@@ -50,7 +48,6 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
         family="reference",
         collective="all-reduce every interval steps, nothing between; dense before start",
         bits="32 / interval",
-        unbiased=False,
         state="momentum (n), steps since the last averaging (n)",
         paper="torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
     )

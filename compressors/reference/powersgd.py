@@ -41,8 +41,6 @@ from gcsim.compressors.requests import AllReduce, Exchange, Request
 
 
 class TorchPowerSgdParameters(CompressorParameters):
-    """Hyper-parameters of `TorchPowerSgd`; names and defaults follow PowerSGDState."""
-
     rank: int = Field(1, ge=1, description="matrix_approximation_rank, columns of P and Q")
     start: int = Field(
         1000, ge=0, description="start_powerSGD_iter, steps of dense all-reduce before"
@@ -68,7 +66,6 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         family="reference",
         collective="all-reduce three times (uncompressed, P, Q); dense before start",
         bits="32 rank (a + b) / (a b) for an a x b matrix",
-        unbiased=False,
         state="error (n), P and Q (rank (a + b) for each matrix)",
         paper="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     )

@@ -47,8 +47,6 @@ class TorchQuantizationPerTensor(Compressor):
         family="reference",
         collective="all-gather twice (ranges, codes)",
         bits="8 + 64 / n, n a bucket's elements",
-        unbiased=False,
-        state="none",
         paper="torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks",
     )
 
@@ -90,8 +88,6 @@ class TorchQuantizationPerTensor(Compressor):
 
 
 class PerChannelParameters(CompressorParameters):
-    """Hyper-parameters of `TorchQuantizationPerChannel`."""
-
     bucket_size: int = Field(512, ge=1, description="elements that share a range")
 
 
@@ -104,8 +100,6 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
         family="reference",
         collective="all-gather twice (ranges, codes)",
         bits="8 + 64 / bucket_size",
-        unbiased=False,
-        state="none",
         paper="torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks",
     )
 

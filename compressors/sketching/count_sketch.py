@@ -56,8 +56,6 @@ from gcsim.errors import InputError
 
 
 class CountSketchParameters(CompressorParameters):
-    """Hyper-parameters of `CountSketch`."""
-
     rows: int = Field(5, ge=1, le=15, description="r, independent hashes of each element")
     column_ratio: Ratio = Field(0.075, description="c, columns of the table, as a fraction of n")
     columns: int | None = Field(
@@ -84,7 +82,6 @@ class CountSketch(Compressor[CountSketchParameters]):
         collective="all-reduce of the table (or push-pull: table up, sparse update down)",
         without_server="all_gather",
         bits="32 rows columns / n; push-pull: 64 ratio down",
-        unbiased=False,
         state="momentum and error tables (2 rows columns); push-pull: the server's",
         paper="Rothchild et al., FetchSGD, ICML 2020, arXiv:2007.07682",
     )

@@ -49,8 +49,6 @@ class Dynamic8Bit(Compressor):
         family="quantization",
         collective="all-gather",
         bits="8 + 32 / n",
-        unbiased=False,
-        state="none",
         paper="Dettmers, ICLR 2016, arXiv:1511.04561",
     )
 

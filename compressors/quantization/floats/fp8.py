@@ -66,8 +66,6 @@ _MOST_DOUBLINGS = 126
 
 
 class Fp8Parameters(CompressorParameters):
-    """Hyper-parameters of `Fp8`."""
-
     format: Literal["e4m3", "e5m2"] = Field(
         "e4m3", description="e4m3: more precise; e5m2: more range"
     )
@@ -86,8 +84,6 @@ class Fp8(Compressor[Fp8Parameters]):
         family="quantization",
         collective="all-gather (options: all-to-all and all-gather; tree)",
         bits="8 + 32 / n",
-        unbiased=False,
-        state="none",
         paper="Peng et al., FP8-LM, 2023, arXiv:2310.18313",
     )
 

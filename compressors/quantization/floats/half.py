@@ -37,8 +37,6 @@ class HalfPrecision(Compressor):
         family="quantization",
         collective="all-reduce",
         bits="16",
-        unbiased=False,
-        state="none",
         paper="Micikevicius et al., Mixed Precision Training, ICLR 2018, arXiv:1710.03740",
     )
 
@@ -67,8 +65,6 @@ class BrainFloat(HalfPrecision):
         family="quantization",
         collective="all-reduce",
         bits="16",
-        unbiased=False,
-        state="none",
         paper="Kalamkar et al., A Study of BFLOAT16, 2019, arXiv:1905.12322",
     )
 

@@ -45,8 +45,6 @@ MAX_BOUND = 14
 
 
 class InceptionnParameters(CompressorParameters):
-    """Hyper-parameters of `Inceptionn`."""
-
     bound: int = Field(
         10, ge=1, le=MAX_BOUND, description="b: the error of every value is below 2^-b"
     )
@@ -64,8 +62,6 @@ class Inceptionn(Compressor[InceptionnParameters]):
         family="quantization",
         collective="all-gatherv",
         bits="2 + 8, 16 or 32 for each value, by its size",
-        unbiased=False,
-        state="none",
         paper="Li et al., MICRO 2018, doi 10.1109/MICRO.2018.00023",
     )
 

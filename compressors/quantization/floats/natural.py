@@ -49,8 +49,6 @@ _LEAST, _MOST = 2.0 ** (_LOWEST + 1 - 127), 2.0 ** (_LOWEST + 127 - 127)
 
 
 class NaturalParameters(CompressorParameters):
-    """Hyper-parameters of `Natural`."""
-
     bits: Literal[8, 9] = Field(
         9, description="sign and 8 bits of exponent, or sign and 7 bits (2^-108 … 2^18 and zero)"
     )
@@ -65,7 +63,6 @@ class Natural(Compressor[NaturalParameters]):
         collective="all-gather",
         bits="bits",
         unbiased=True,
-        state="none",
         paper="Horvath et al., MSML 2022, arXiv:1905.10988",
     )
 

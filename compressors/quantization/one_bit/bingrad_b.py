@@ -54,8 +54,6 @@ from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
 
 
 class BinGradBParameters(CompressorParameters):
-    """Hyper-parameters of `BinGradB`."""
-
     bucket: int = Field(
         2048, ge=1, le=65535, description="elements that share two levels (64 bits a bucket)"
     )
@@ -80,8 +78,6 @@ class BinGradB(Compressor[BinGradBParameters]):
         family="quantization",
         collective="all-gather (coherent: small all-reduces before)",
         bits="1 + 64 / bucket",
-        unbiased=False,
-        state="none",
         paper="Xu et al., arXiv:2002.11082",
     )
 

@@ -52,8 +52,6 @@ MAX_HALVINGS = 24
 
 
 class BinGradPbParameters(CompressorParameters):
-    """Hyper-parameters of `BinGradPb`."""
-
     bucket: int = Field(
         2048, ge=1, le=65535, description="elements that share the levels (32 bits a bucket)"
     )
@@ -72,8 +70,6 @@ class BinGradPb(Compressor[BinGradPbParameters]):
         family="quantization",
         collective="all-gather",
         bits="1 + 32 / bucket",
-        unbiased=False,
-        state="none",
         paper="Xu et al., arXiv:2002.11082",
     )
 

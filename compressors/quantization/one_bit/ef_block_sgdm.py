@@ -38,8 +38,6 @@ from gcsim.compressors.requests import Exchange, PushPull
 
 
 class EfBlockSgdmParameters(CompressorParameters):
-    """Hyper-parameters of `EfBlockSgdm`."""
-
     momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
     block_elements: int | None = Field(
         None, ge=1, description="most elements that share a scale; null: one scale a tensor"
@@ -55,7 +53,6 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         collective="push-pull, one bit both ways",
         without_server="alltoall_allgather",
         bits="1 + 32 blocks / n, each way",
-        unbiased=False,
         state="momentum (n), error (n); server: error (n)",
         paper="Zheng et al., NeurIPS 2019, arXiv:1905.10936",
     )

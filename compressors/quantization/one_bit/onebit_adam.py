@@ -63,8 +63,6 @@ from gcsim.errors import InputError
 
 
 class OneBitAdamParameters(CompressorParameters):
-    """Hyper-parameters of `OneBitAdam`."""
-
     freeze_step: int = Field(
         100_000, ge=0, description="steps of uncompressed Adam; the variance is kept from then on"
     )
@@ -92,7 +90,6 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         family="quantization",
         collective="all-to-all of sign chunks, then all-gather (warm-up: all-reduce)",
         bits="1 + 1 / workers (to the owners, and as owner to all); warm-up: 32",
-        unbiased=False,
         state="momentum, variance, error (n each), error of the owned chunk (n / workers)",
         paper="Tang et al., ICML 2021, arXiv:2102.02888",
     )

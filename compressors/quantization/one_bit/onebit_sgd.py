@@ -58,8 +58,6 @@ Threshold = Literal["zero", "mean"]
 
 
 class OneBitSgdParameters(CompressorParameters):
-    """Hyper-parameters of `OneBitSgd`."""
-
     threshold: Threshold = Field(
         "zero", description="what a bit compares with: zero, or the column's mean"
     )
@@ -87,7 +85,6 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         family="quantization",
         collective="all-to-all of stripes, all-gather of the coded sums; or all-gather",
         bits="1 + 64 / rows of the matrix; stripes: its N-th part again as owner",
-        unbiased=False,
         state="error (n); stripes: owner's error (n / workers)",
         paper="Seide et al., Interspeech 2014",
     )

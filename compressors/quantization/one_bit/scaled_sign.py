@@ -50,8 +50,6 @@ from gcsim.errors import InputError
 
 
 class ScaledSignParameters(CompressorParameters):
-    """Hyper-parameters of `ScaledSign` and `EfSignSgd`."""
-
     aggregation: Literal["all_gather", "push_pull"] = Field(
         "all_gather",
         description="all_gather: everybody decodes all; push_pull: a server codes the mean again",
@@ -67,8 +65,6 @@ class ScaledSign(Compressor[ScaledSignParameters]):
         collective="all-gather, or push-pull with one bit both ways",
         without_server="alltoall_allgather",
         bits="1 + 32 / n",
-        unbiased=False,
-        state="none",
         paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
     )
 
@@ -109,7 +105,6 @@ class EfSignSgd(ScaledSign):
         collective="all-gather, or push-pull with one bit both ways",
         without_server="alltoall_allgather",
         bits="1 + 32 / n",
-        unbiased=False,
         state="error (n); server: error (n)",
         paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
     )

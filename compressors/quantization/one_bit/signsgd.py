@@ -49,8 +49,6 @@ from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 
 
 class SignSgdParameters(CompressorParameters):
-    """Hyper-parameters of `SignSgd`."""
-
     aggregation: Literal["push_pull", "all_gather", "counters"] = Field(
         "push_pull",
         description="who counts: a server (1 bit up, 1 down), every worker (1 bit from each), or "
@@ -68,8 +66,6 @@ class SignSgdParameters(CompressorParameters):
 
 
 class SignumParameters(SignSgdParameters):
-    """Hyper-parameters of `Signum`."""
-
     beta: float = Field(0.9, ge=0, lt=1, description="weight of the past in the running average")
 
 
@@ -86,8 +82,6 @@ class SignSgd(Compressor[P]):
         collective="push-pull, all-gather, or all-reduce of vote counters",
         without_server="alltoall_allgather",
         bits="1, each way (push_pull); 1 (all_gather); 8 (counters)",
-        unbiased=False,
-        state="none",
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )
 
@@ -137,7 +131,6 @@ class Signum(SignSgd[SignumParameters]):
         collective="push-pull, all-gather, or all-reduce of vote counters",
         without_server="alltoall_allgather",
         bits="1, each way (push_pull); 1 (all_gather); 8 (counters)",
-        unbiased=False,
         state="momentum (n)",
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )

@@ -40,8 +40,6 @@ from gcsim.compressors.quantization.rounding.adaptive_levels import (
 
 
 class AlqParameters(AdaptiveParameters):
-    """Hyper-parameters of `Alq`."""
-
     symmetric: bool = Field(
         True, description="levels 0 and ±, fitted to |r|; else all but -1 and 1 are free"
     )

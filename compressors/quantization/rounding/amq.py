@@ -39,8 +39,6 @@ _LEAST, _MOST = 0.01, 0.99
 
 
 class AmqParameters(AdaptiveParameters):
-    """Hyper-parameters of `Amq`."""
-
     zero: bool = Field(False, description="zero is a level, in the place of the smallest power")
     epochs: int = Field(50, ge=1, description="steps of gradient descent from each start")
     learning_rate: float = Field(0.1, gt=0, description="length of such a step, times Psi'")

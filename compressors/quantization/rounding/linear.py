@@ -45,7 +45,6 @@ class Linear(BucketTables[LinearParameters]):
         collective="all-gather",
         bits="1.6, 2.33 or 3.2 (levels = 3, 5, 9) + 32 levels / bucket",
         unbiased=True,
-        state="none",
         paper="Xu et al., arXiv:2002.11082 (as its baseline Linear-s)",
     )
 

@@ -37,8 +37,6 @@ from gcsim.compressors.requests import AllGather, Exchange
 
 
 class TableParameters(CompressorParameters):
-    """Hyper-parameters of every method with a table of levels that all workers know."""
-
     bits: int = Field(4, ge=2, le=MAX_BITS, description="of an element's code")
     bucket: int | None = Field(
         1024,
@@ -50,8 +48,6 @@ class TableParameters(CompressorParameters):
 
 
 class NuqsgdParameters(TableParameters):
-    """Hyper-parameters of `Nuqsgd`."""
-
     multiplier: float = Field(
         0.5, gt=0, lt=1, description="p, ratio of neighbouring levels' magnitudes"
     )
@@ -69,7 +65,6 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
         collective="all-gather",
         bits="bits + 32 / bucket",
         unbiased=True,
-        state="none",
         paper="Ramezani-Kebrya et al., JMLR 22(114), 2021",
     )
 

@@ -48,8 +48,6 @@ MAX_SWEEPS = 100
 
 
 class OrqParameters(BucketTableParameters):
-    """Hyper-parameters of `Orq`."""
-
     refine: bool = Field(
         False, description="improve all levels in turn until none moves, not only once each"
     )
@@ -64,7 +62,6 @@ class Orq(BucketTables[OrqParameters]):
         collective="all-gather",
         bits="1.6, 2.33 or 3.2 (levels = 3, 5, 9) + 32 levels / bucket",
         unbiased=True,
-        state="none",
         paper="Xu et al., arXiv:2002.11082",
     )
 

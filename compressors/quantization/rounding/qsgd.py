@@ -77,8 +77,6 @@ MAX_BUCKET = 65535
 
 
 class QsgdParameters(CompressorParameters):
-    """Hyper-parameters of `Qsgd`."""
-
     steps: int = Field(
         7,
         ge=1,
@@ -113,7 +111,6 @@ class Qsgd(Compressor[QsgdParameters]):
         collective="all-gather (Elias coding: of variable length)",
         bits="ceil(log2(2 steps + 1)) + 32 / bucket",
         unbiased=True,
-        state="none",
         paper="Alistarh et al., NIPS 2017, arXiv:1610.02132",
     )
 

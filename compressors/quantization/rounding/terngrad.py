@@ -55,8 +55,6 @@ _MOST_WORKERS = 127
 
 
 class TernGradParameters(CompressorParameters):
-    """Hyper-parameters of `TernGrad`."""
-
     clip: float | None = Field(
         2.5, gt=0, description="c: clip to c standard deviations of the tensor; null: never clip"
     )
@@ -88,8 +86,6 @@ class TernGrad(Compressor[TernGradParameters]):
         family="quantization",
         collective="all-reduce of one maximum a tensor, then all-gather (or all-reduce of int8)",
         bits="1.6 (base3), 2 (two_bit) or 8 (all_reduce), + 64 a tensor",
-        unbiased=False,
-        state="none",
         paper="Wen et al., NIPS 2017, arXiv:1705.07878",
     )
 

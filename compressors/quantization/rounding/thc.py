@@ -65,8 +65,6 @@ _ANSWER = 128  # added to the flags of what the server returns
 
 
 class ThcParameters(CompressorParameters):
-    """Hyper-parameters of `Thc`."""
-
     bits: int = Field(4, ge=2, le=8, description="bits of a code on the way up: 2^bits values")
     granularity: int = Field(
         30, ge=1, le=255, description="g: tables hold integers 0 … g (uniform: 2^bits - 1)"
@@ -115,7 +113,6 @@ class Thc(ErrorFeedback[ThcParameters]):
         collective="all-reduce (norms), push-pull of codes and sums (or all-reduce of integers)",
         without_server="alltoall_allgather",
         bits="bits + 32 / n up; 8 down (16 from 256 / granularity workers on); all_reduce: 8 (16)",
-        unbiased=False,
         state="error (n)",
         paper="Li et al., NSDI 2024, arXiv:2302.08545",
     )

@@ -76,8 +76,6 @@ class RandomSamplingParameters(CompressorParameters):
 
 
 class RandomSamplingBayesParameters(RandomSamplingParameters):
-    """Hyper-parameters of `RandomSamplingBayes`."""
-
     alpha: float = Field(0.9, gt=0.0, le=1.0, description="prior's factor where sampled")
     prior_scope: Scope = Field(
         "last", description="lower the prior of what the last step sampled, or any step"
@@ -85,14 +83,10 @@ class RandomSamplingBayesParameters(RandomSamplingParameters):
 
 
 class GradientSamplingParameters(RandomSamplingParameters):
-    """Hyper-parameters of `GradientSampling`."""
-
     tau: int = Field(100, ge=1, description="steps between dense synchronisations")
 
 
 class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSamplingBayesParameters):
-    """Hyper-parameters of `GradientSamplingBayes`."""
-
     reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
 
 
@@ -187,8 +181,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
     def _travelling(self, values: Tensor) -> Tensor:
         return share_of_mean(values, self.worker.count, self.parameters.values)
 
-    # --- what it promises ---------------------------------------------------------------------
-
     @classmethod
     def laws(cls, parameters: RandomSamplingParameters) -> Laws:
         float32 = parameters.values == "fp32"
@@ -220,7 +212,6 @@ class GradientSampling(RandomSamplingBayes):
         family="sparsification",
         collective="all-reduce (dense every tau steps, short between)",
         bits="16 * (1/tau + (1 - 1/tau) * ratio)",
-        unbiased=False,
         state="probabilities (n)",
         paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-9",
     )

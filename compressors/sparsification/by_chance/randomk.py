@@ -35,8 +35,6 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class RandomKParameters(CompressorParameters):
-    """Hyper-parameters of `RandomK`."""
-
     ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
     scaled: bool = Field(False, description="multiply by n/k: unbiased, but of high variance")
     error_feedback: bool = Field(False, description="add what was not drawn to the next step")
@@ -93,8 +91,6 @@ class RandomK(ErrorFeedback[RandomKParameters]):
             drawn.append(positions.add_(piece.offset))
             factors.append((k, piece.numel / max(1, k)))
         return torch.cat(drawn) if len(drawn) > 1 else drawn[0], factors
-
-    # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
     def memory(cls, parameters: RandomKParameters) -> str:

@@ -55,8 +55,6 @@ class _Stage:
 
 
 class TkCcdParameters(CompressorParameters):
-    """Hyper-parameters of `TkCcd`."""
-
     ratio: Ratio = Field(0.02, description="fraction sent in a trial: the largest and one group")
     groups: int = Field(100, ge=2, le=60_000, description="Q, groups, and trials of a stage")
     values: ValueFormat = Field("fp16", description="format of the values on the wire")
@@ -78,7 +76,6 @@ class TkCcd(Compressor[TkCcdParameters]):
         family="sparsification",
         collective="all-reduce (dense once a stage, short between)",
         bits="16 * (1 + groups * ratio) / (groups + 1)",
-        unbiased=False,
         state="order of the groups (n/2)",
         paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, section 3.4",
     )

@@ -63,8 +63,6 @@ _HEAD = struct.Struct("<fII")
 
 
 class VarianceBoundedParameters(CompressorParameters):
-    """Hyper-parameters of `VarianceBounded`."""
-
     ratio: Ratio = Field(0.02, description="expected fraction sent of each tensor")
     bound: float | None = Field(
         None, gt=0.0, description="eps: E|Q|^2 = (1 + eps)|g|^2; when given, ratio is not used"
@@ -82,7 +80,6 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         collective="all-gather of unequal messages",
         bits="certain * (32 + bits per index) + others * (1 + bits per index) + 96 / n",
         unbiased=True,
-        state="none",
         paper="Wangni et al., Gradient Sparsification, NeurIPS 2018, arXiv:1710.09854",
     )
 

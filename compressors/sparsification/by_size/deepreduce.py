@@ -76,8 +76,6 @@ _CURVE = 1 << 4
 
 
 class DeepReduceParameters(CompressorParameters):
-    """Hyper-parameters of `DeepReduce`."""
-
     ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
     indices: Literal["bloom"] | IndexCoding = Field(
         "bloom", description="how indices travel: a Bloom filter, or exactly"
@@ -104,7 +102,6 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         family="sparsification",
         collective="all-gather",
         bits="ratio * (32 + 1.44 log2(10 / ratio))",
-        unbiased=False,
         state="residual (n)",
         paper="Kostopoulou et al., NeurIPS 2021, arXiv:2102.03112",
     )

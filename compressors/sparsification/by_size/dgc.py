@@ -74,8 +74,6 @@ PAPER_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 
 
 class DgcParameters(CompressorParameters):
-    """Hyper-parameters of `DeepGradientCompression`."""
-
     ratio: Ratio = Field(0.001, description="kept fraction of each tensor, after warm-up")
     momentum: float = Field(0.9, ge=0.0, lt=1.0, description="momentum coefficient")
     nesterov: bool = Field(False, description="Nesterov's form of the momentum")
@@ -106,7 +104,6 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         family="sparsification",
         collective="all-gather of unequal messages; all-reduce for one-dimensional tensors",
         bits="ratio * (32 + bits per index)",
-        unbiased=False,
         state="momentum (n), velocity (n)",
         paper="Lin et al., Deep Gradient Compression, ICLR 2018",
     )
@@ -224,8 +221,6 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             return take_largest(v, k, marks, clear=False)
         indices, values = take(v, marks)
         return indices[:k], values[:k]
-
-    # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
     def laws(cls, parameters: DgcParameters) -> Laws:

@@ -37,8 +37,6 @@ from gcsim.errors import InputError
 
 
 class GlobalTopKParameters(CompressorParameters):
-    """Hyper-parameters of gTop-k."""
-
     ratio: Ratio = Field(0.001, description="kept fraction of each tensor, here and in the end")
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
@@ -51,7 +49,6 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         family="sparsification",
         collective="tree merge (binomial, and back)",
         bits="ratio * (32 + bits per index), 2 log2 N times",
-        unbiased=False,
         state="residual (n)",
         paper="Shi et al., gTop-k, ICDCS 2019, arXiv:1901.04359",
     )

@@ -76,8 +76,6 @@ class _Schedule:
 
 
 class OkTopKParameters(CompressorParameters):
-    """Hyper-parameters of Ok-Topk."""
-
     ratio: Ratio = Field(0.01, description="kept fraction of each bucket")
     threshold_interval: int = Field(32, ge=1, description="steps between exact thresholds")
     region_interval: int = Field(
@@ -102,7 +100,6 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         family="sparsification",
         collective="all-to-all, then all-gather of unequal parts",
         bits="about 2 * 64 * ratio",
-        unbiased=False,
         state="residual (n)",
         paper="Li & Hoefler, Ok-Topk, PPoPP 2022, arXiv:2201.07598",
     )

@@ -51,8 +51,6 @@ from gcsim.errors import InputError
 
 
 class OmniReduceParameters(CompressorParameters):
-    """Hyper-parameters of `OmniReduce`."""
-
     block: int = Field(256, ge=1, le=1 << 20, description="elements of a block")
     keep: Literal["nonzero", "top", "threshold"] = Field(
         "nonzero", description="blocks that are sent: all but zeros, or those of large norm"

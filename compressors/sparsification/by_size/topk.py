@@ -44,8 +44,6 @@ from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 
 
 class TopKParameters(CompressorParameters):
-    """Hyper-parameters of `TopK`."""
-
     ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
     values: ValueFormat = Field("fp32", description="format of the values on the wire")
@@ -60,7 +58,6 @@ class TopK(ErrorFeedback[TopKParameters]):
         family="sparsification",
         collective="all-gather",
         bits="ratio * (32 + bits per index)",
-        unbiased=False,
         state="residual (n)",
         paper="Aji & Heafield, Sparse communication, EMNLP 2017",
     )
@@ -94,8 +91,6 @@ class TopK(ErrorFeedback[TopKParameters]):
                     memory.index_copy_(0, indices, values - sent.float())
             frames.append(pack_sparse(sent, indices, piece.numel, coder))
         return torch.cat(frames), fixed_length
-
-    # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
     def laws(cls, parameters: TopKParameters) -> Laws:

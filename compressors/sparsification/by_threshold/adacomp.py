@@ -51,8 +51,6 @@ _BYTE = 64
 
 
 class AdaCompParameters(CompressorParameters):
-    """Hyper-parameters of `AdaComp`."""
-
     bin_conv: int = Field(
         50, ge=1, le=MOST, description="T, elements in a bin of tensors of three dimensions or more"
     )
@@ -70,7 +68,6 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="8 (sent + empty bins) / n (16 for bins of 64 and more)",
-        unbiased=False,
         state="residual (n)",
         paper="Chen et al., AdaComp, AAAI 2018, arXiv:1712.02679",
     )

@@ -59,8 +59,6 @@ _ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
 
 
 class DrydenParameters(CompressorParameters):
-    """Hyper-parameters of `Dryden`."""
-
     proportion: Ratio = Field(
         0.01, description="pi, the fraction of the positive and of the negative elements sent"
     )
@@ -74,7 +72,6 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="32 proportion + 64 a tensor",
-        unbiased=False,
         state="residual (n)",
         paper="Dryden et al., Communication quantization, MLHPC 2016",
     )

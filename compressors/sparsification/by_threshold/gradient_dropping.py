@@ -48,8 +48,6 @@ from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 
 class GradientDroppingParameters(CompressorParameters):
-    """Hyper-parameters of `GradientDropping`."""
-
     drop_rate: float = Field(0.99, ge=0, lt=1, description="R, the fraction that is not sent")
     samples: int | None = Field(
         100_000, ge=1, description="most elements that the threshold is taken from; null: all"
@@ -71,7 +69,6 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="(1 - drop_rate) * (32 + bits per index)",
-        unbiased=False,
         state="residual (n); with a momentum (n) more",
         paper="Aji & Heafield, Sparse communication, EMNLP 2017",
     )

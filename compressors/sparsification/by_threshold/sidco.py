@@ -71,8 +71,6 @@ _TOLERANCE = 0.2
 
 
 class SidcoParameters(CompressorParameters):
-    """Hyper-parameters of `Sidco`."""
-
     ratio: Ratio = Field(0.01, description="d, the fraction of each tensor to aim at")
     distribution: Distribution = Field(
         "exponential", description="what is fitted; gamma: in the first stage, then Pareto"
@@ -112,7 +110,6 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="about ratio * (32 + bits per index)",
-        unbiased=False,
         state="residual (n)",
         paper="Abdelmoniem et al., MLSys 2021, arXiv:2101.10761",
     )

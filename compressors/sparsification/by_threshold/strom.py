@@ -42,8 +42,6 @@ _BLOCK = 4096
 
 
 class StromParameters(CompressorParameters):
-    """Hyper-parameters of `Strom`."""
-
     threshold: float | None = Field(
         None, gt=0, le=1e38, description="tau, in units of the gradient; null: 0.1 (mxnet: 0.5)"
     )
@@ -66,7 +64,6 @@ class Strom(ErrorFeedback[StromParameters]):
         family="sparsification",
         collective="all-gather of unequal messages (mxnet: equal)",
         bits="32 sent / n (mxnet: 2)",
-        unbiased=False,
         state="residual (n)",
         paper="Strom, Interspeech 2015",
     )

@@ -42,8 +42,6 @@ from gcsim.compressors.requests import Exchange, gather_variable
 
 
 class ThresholdParameters(CompressorParameters):
-    """Hyper-parameters of `Threshold`."""
-
     threshold: float = Field(
         0.01, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
     )
@@ -60,7 +58,6 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="sent / n * (32 + bits per index)",
-        unbiased=False,
         state="residual (n)",
         paper="Dutta et al., AAAI 2020; Sahu et al., NeurIPS 2021, arXiv:2108.00951",
     )

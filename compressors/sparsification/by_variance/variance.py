@@ -67,8 +67,6 @@ from gcsim.errors import InputError, Problem
 
 
 class VarianceParameters(CompressorParameters):
-    """Hyper-parameters of `VarianceBased`."""
-
     alpha: float = Field(1.0, gt=0, description="send when r^2 > alpha v; the paper uses 1 to 2")
     zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step without sending")
     out_of_range: Literal["keep", "drop"] = Field(
@@ -87,7 +85,6 @@ class VarianceBased(Compressor[VarianceParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="32 sent / n + 8 a tensor",
-        unbiased=False,
         state="delayed gradient (n), delayed second moment (n)",
         paper="Tsuzuku et al., ICLR 2018 workshop, arXiv:1802.06058",
     )

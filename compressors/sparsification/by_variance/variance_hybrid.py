@@ -46,8 +46,6 @@ _SIGN = np.int32(-(1 << 31))
 
 
 class VarianceHybridParameters(CompressorParameters):
-    """Hyper-parameters of `VarianceHybrid`."""
-
     tau: float = Field(0.01, gt=0, description="value that is sent, and least |r| to send it")
     alpha: float = Field(2.0, gt=0, description="send when also r^2 > alpha v")
     zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step")
@@ -64,7 +62,6 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         family="sparsification",
         collective="all-gather of unequal messages",
         bits="32 sent / n",
-        unbiased=False,
         state="residual (n), second moment (n)",
         paper="Tsuzuku et al., ICLR 2018 workshop, arXiv:1802.06058",
     )

@@ -81,8 +81,6 @@ from gcsim.errors import InputError
 
 
 class CeSgdParameters(CompressorParameters):
-    """Hyper-parameters of `CeSgd`."""
-
     start_density: Ratio = Field(0.5, description="chance of each element to be in the first V")
     speculative: float = Field(
         0.01, ge=0, le=1, description="fraction of the elements outside of V that travels as well"
@@ -110,7 +108,6 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         collective="push-pull",
         without_server="alltoall_allgather",
         bits="8 a tensor + (new V: 1) + 32 |V| / n + 64 speculative; down 1 + 32 |union| / n",
-        unbiased=False,
         state="V (n bits), M (n), age (n bytes), last update (n); server: V of each worker",
         paper="Tao et al., CE-SGD",
     )
