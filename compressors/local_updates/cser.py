@@ -123,12 +123,8 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
         error = bucket_state(self._error, bucket)
         before = [error[part].clone() for part in gradients]
-        update = local_step(
-            bucket.gradient,
-            bucket_state(self._momentum, bucket),
-            error,
-            self.parameters.momentum,
-        )
+        momentum = bucket_state(self._momentum, bucket)
+        update = local_step(bucket.gradient, momentum, error, self.parameters.momentum)
         for part, values in zip(gradients, before, strict=True):
             error[part] = values  # r = 0 where the gradients are averaged
         if not (gradients or errors):

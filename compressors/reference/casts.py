@@ -12,9 +12,9 @@ bf16_compress_hook, PyTorch 2.13.
 
 from __future__ import annotations
 
-from gcsim.compressors.base import About, Compressor
+from gcsim.compressors.base import About
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.quantization.floats.half import BrainFloat, HalfPrecision
 from gcsim.compressors.requests import AllReduce, Exchange
 
@@ -31,8 +31,10 @@ class TorchFp16(HalfPrecision):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        mean: Tensor = yield from cast_exchange(self, bucket, self.dtype())
-        return mean
+        """One exchange in 16 bits, as the hooks do it; the mean, float32 `[n]`."""
+        cast = bucket.gradient.to(self.dtype()).div_(self.worker.count)
+        mean: Tensor = yield AllReduce(tensor=cast)
+        return mean.float()
 
 
 class TorchBf16(BrainFloat):
@@ -46,13 +48,4 @@ class TorchBf16(BrainFloat):
         paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     )
 
-    def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        mean: Tensor = yield from cast_exchange(self, bucket, self.dtype())
-        return mean
-
-
-def cast_exchange(member: Compressor, bucket: Bucket, dtype: torch.dtype) -> Exchange:
-    """One exchange in `dtype`, as the hooks do it; the mean, float32 `[n]`."""
-    cast = bucket.gradient.to(dtype).div_(member.worker.count)
-    mean: Tensor = yield AllReduce(tensor=cast)
-    return mean.float()
+    exchange = TorchFp16.exchange

@@ -35,7 +35,7 @@ from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.low_rank.powersgd import gaussian, part
+from gcsim.compressors.low_rank.powersgd import gaussian
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, Request
 
@@ -153,7 +153,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         by_shape: dict[tuple[int, int], list[Tensor]] = {}
         others = []
         for piece in bucket.layout.slices:
-            tensor = part(buffer, piece)
+            tensor = piece.of(buffer)
             a, b = matrix_shape(piece)
             r = min(a, b, self.parameters.rank)
             if (a + b) * r * self.parameters.min_compression_rate < a * b:

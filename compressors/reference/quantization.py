@@ -27,7 +27,8 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, read_frames
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import AllGather, Exchange
@@ -71,14 +72,11 @@ class TorchQuantizationPerTensor(Compressor):
         rows = self.rows(bucket.gradient, self.parameters)
         scale, zero = ranges(rows)
         own = as_bytes(torch.cat((scale, zero)))
-        known = yield AllGather(
-            payload=pack_frame(Codec.AFFINE, own, numel=n, nonzero=n, flags=_RANGES)
-        )
+        known = yield AllGather(payload=pack_frame(Codec.AFFINE, own, numel=n, flags=_RANGES))
         known = [read_ranges(message, n, rows.shape[0]) for message in known]
         codes = rows.div(scale[:, None]).round_().add_(zero[:, None]).clamp_(0, LEVELS)
-        payload = pack_frame(
-            Codec.AFFINE, codes.to(torch.uint8).view(-1), numel=rows.numel(), nonzero=rows.numel()
-        )
+        body = codes.to(torch.uint8).view(-1)
+        payload = pack_frame(Codec.AFFINE, body, numel=rows.numel())
         payloads = yield AllGather(payload=payload)
         total = torch.zeros_like(rows)
         for number, message in enumerate(payloads):
@@ -147,7 +145,7 @@ def read_codes(message: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _body(message: Tensor, n: int, flags: int) -> Tensor:
-    frames = list(read_frames(message, expected=Codec.AFFINE))
-    if len(frames) != 1 or frames[0].numel != n or frames[0].flags != flags:
-        raise InputError(f"damaged payload: not one frame of kind {flags} for {n} elements")
-    return frames[0].body
+    frame = only_frame(message, Codec.AFFINE, n)
+    if frame.flags != flags:
+        raise InputError(f"damaged payload: a frame of kind {frame.flags}, not {flags}")
+    return frame.body

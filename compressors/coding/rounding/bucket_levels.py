@@ -20,15 +20,16 @@ brings the search for the levels, which sees each bucket sorted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain, bucket_parts
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
@@ -49,6 +50,14 @@ LEVEL_COUNTS = (3, 5, 9)
 MAX_BUCKET = 65535
 
 _PIECE = 1024
+
+Clip = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
+    ),
+]
 
 Search = Callable[[Any, Any], None]
 """Fills levels (float32 `[buckets, s]`) from rows (float32 `[buckets, length]`, each sorted)."""
@@ -94,15 +103,9 @@ def search_levels(
 
 
 def _search(
-    start: int,
-    stop: int,
-    values: NDArray[np.float32],
-    size: int,
-    most: int,
-    factor: float,
-    search: Search,
-    tables: NDArray[np.float32],
-) -> None:
+    start: int, stop: int, values: NDArray[np.float32], size: int, most: int, factor: float,
+    search: Search, tables: NDArray[np.float32],
+) -> None:  # fmt: skip
     """Interpreted, but on many buckets at a time; numpy sorts without the interpreter's lock."""
     for first in range(start, stop, most):
         part = values[first : min(first + most, stop)]
@@ -203,45 +206,29 @@ def pack_levels(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) ->
     """One tensor's frame: tables and codes of the rounded `values`; see `round_between`."""
     count = tables.shape[1]
     codes = round_between(values, tables, size=size, key=key)
-    return pack_frame(
-        Codec.LEVELS,
-        torch.cat((as_bytes(tables.reshape(-1)), pack_digits(codes, count))),
-        numel=values.numel(),
-        nonzero=values.numel(),
-        flags=count,
-        params=size,
-    )
+    body = torch.cat((as_bytes(tables.reshape(-1)), pack_digits(codes, count)))
+    return pack_frame(Codec.LEVELS, body, numel=values.numel(), flags=count, params=size)
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.LEVELS):
-        count, size, n = frame.flags, frame.params, piece.numel
-        if count not in LEVEL_COUNTS or size < 1:
-            raise InputError(f"damaged payload: {count} levels, buckets of {size} elements")
-        cells = count * bucket_count(n, size)
-        head, tail = split_body(frame, 4 * cells, digit_bytes(n, count))
-        tables = from_bytes(head, torch.float32, cells).view(-1, count)
-        codes = unpack_digits(tail, n, count)
-        _add_from_tables(out[piece.offset : piece.offset + n], codes, tables, size, weight)
+@decoder(Codec.LEVELS)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the levels that a frame's codes stand for."""
+    count, size, n = frame.flags, frame.params, frame.numel
+    if count not in LEVEL_COUNTS or size < 1:
+        raise InputError(f"damaged payload: {count} levels, buckets of {size} elements")
+    cells = count * bucket_count(n, size)
+    head, tail = split_body(frame, 4 * cells, digit_bytes(n, count))
+    tables = from_bytes(head, torch.float32, cells).view(-1, count)  # [buckets, count]
+    _add_from_tables(part, unpack_digits(tail, n, count), tables, size, weight)
 
 
 @kernel("streaming", updates=("out",))
 def _add_from_tables(out: Tensor, codes: Tensor, tables: Tensor, size: int, weight: float) -> None:
     with written_back(out) as sums:
         in_parallel(
-            _look_up,
-            sums.size,
-            array(codes),
-            array(tables),
-            sums,
-            size,
-            np.float32(weight),
+            _look_up, sums.size, array(codes), array(tables), sums, size, np.float32(weight),
             grain=bucket_grain(size),
-        )
+        )  # fmt: skip
 
 
 @loop

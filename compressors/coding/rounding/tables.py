@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.base import CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.levels import (
     CHUNK,
     Norm,
@@ -60,69 +61,52 @@ def exponential_levels(bits: int, multiplier: float, *, zero: bool) -> Levels:
     return np.concatenate((-magnitudes, [0.0] * zero, magnitudes[::-1])).astype(np.float32)
 
 
-def encode_message(
-    bucket: Bucket,
-    levels: Levels,
-    *,
-    bits: int,
-    size: int | None,
-    norm: Norm,
-    worker: Worker,
-    step: int,
-    purpose: str,
-) -> Tensor:
-    """The message of a bucket's gradient: uint8, one frame a tensor.
+class TableParameters(CompressorParameters):
+    """What every method with a table of levels that all workers know lets choose."""
 
-    `size` is the length of buckets that share a norm, None: one norm a tensor; `purpose` names the
-    random numbers.
-    """
+    bits: int = Field(4, ge=2, le=MAX_BITS, description="of an element's code")
+    bucket: int | None = Field(
+        1024,
+        ge=1,
+        le=65535,
+        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
+    )
+    norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
+
+
+def encode_message(
+    bucket: Bucket, levels: Levels, chosen: TableParameters, worker: Worker, step: int, purpose: str
+) -> Tensor:
+    """The message of a bucket's gradient: uint8, one frame a tensor; `purpose`: of the key."""
     frames = []
     for piece, values in batched(bucket.layout.views(bucket.gradient)):
-        length = size or max(1, piece.numel)
-        norms = bucket_norms(values, length, norm)
+        length = chosen.bucket or max(1, piece.numel)
+        norms = bucket_norms(values, length, chosen.norm)  # [buckets]
         key = random_key(worker.seed, step, piece.index, purpose, worker.rank)
-        packed = encode_table(values, norms, levels, key, size=length, bits=bits)
+        packed = encode_table(values, norms, levels, key, size=length, bits=chosen.bits)
+        body, params = torch.cat((as_bytes(norms), packed)), chosen.bucket or 0
         frames.append(
-            pack_frame(
-                Codec.TABLE,
-                torch.cat((as_bytes(norms), packed)),
-                numel=piece.numel,
-                nonzero=piece.numel,
-                flags=bits,
-                params=size or 0,
-            )
+            pack_frame(Codec.TABLE, body, numel=piece.numel, flags=chosen.bits, params=params)
         )
     return torch.cat(frames)
 
 
+@decoder(Codec.TABLE)
 def add_decoded(
-    message: Tensor,
-    layout: BucketLayout,
-    out: Tensor,
-    weight: float,
-    levels: Levels,
-    *,
-    bits: int,
-    size: int | None,
+    frame: Frame, part: Tensor, weight: float, levels: Levels, chosen: TableParameters
 ) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged, of another layout, or was coded with another
-    width or bucket length.
-    """
-    for piece, frame in frames_of(message, layout, Codec.TABLE):
-        n = piece.numel
-        if (frame.flags, frame.params) != (bits, size or 0):
-            raise InputError(
-                f"damaged payload: codes of {frame.flags} bits, {frame.params} elements a norm; "
-                f"expected {bits} bits and {size or 0}"
-            )
-        length = size or max(1, n)
-        buckets = bucket_count(n, length)
-        head, tail = split_body(frame, 4 * buckets, packed_bytes(n, bits))
-        norms = from_bytes(head, torch.float32, buckets)
-        part = out[piece.offset : piece.offset + n]
-        add_table(part, tail, norms, levels, size=length, bits=bits, weight=weight)
+    """Add a frame of `encode_message`; `InputError` for another width or bucket length, too."""
+    n, bits, size = frame.numel, chosen.bits, chosen.bucket or 0
+    if (frame.flags, frame.params) != (bits, size):
+        raise InputError(
+            f"damaged payload: codes of {frame.flags} bits, {frame.params} elements a norm; "
+            f"expected {bits} bits and {size}"
+        )
+    length = size or max(1, n)
+    buckets = bucket_count(n, length)
+    head, tail = split_body(frame, 4 * buckets, packed_bytes(n, bits))
+    norms = from_bytes(head, torch.float32, buckets)
+    add_table(part, tail, norms, levels, size=length, bits=bits, weight=weight)
 
 
 @kernel("streaming")

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import add_looked_up, largest_magnitude
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
@@ -78,32 +78,22 @@ def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     for piece, values in batched(layout.views(vector)):
         largest = largest_magnitude(values)
         head = as_bytes(torch.tensor([largest], dtype=torch.float32, device=values.device))
-        frames.append(
-            pack_frame(
-                Codec.CAST,
-                torch.cat((head, nearest_codes(values, largest))),
-                numel=piece.numel,
-                nonzero=piece.numel,
-                flags=_TREE,
-            )
-        )
+        body = torch.cat((head, nearest_codes(values, largest)))
+        frames.append(pack_frame(Codec.CAST, body, numel=piece.numel, flags=_TREE))
     return torch.cat(frames)
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.CAST):
-        head, codes = split_body(frame, 4, piece.numel)
-        largest = float(from_bytes(head, torch.float32, 1))
-        if frame.flags != _TREE or largest < 0:
-            raise InputError(f"damaged payload: format {frame.flags}, largest element {largest}")
-        with np.errstate(invalid="ignore", over="ignore"):  # infinity stays what it is
-            magnitudes = tree() * (weight * largest)
-            table = np.concatenate((magnitudes, -magnitudes)).astype(np.float32)
-        add_looked_up(out[piece.offset : piece.offset + piece.numel], codes, table)
+@decoder(Codec.CAST)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the values of a frame's codes."""
+    head, codes = split_body(frame, 4, frame.numel)
+    largest = float(from_bytes(head, torch.float32, 1))
+    if frame.flags != _TREE or largest < 0:
+        raise InputError(f"damaged payload: format {frame.flags}, largest element {largest}")
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity stays what it is
+        magnitudes = tree() * (weight * largest)
+        table = np.concatenate((magnitudes, -magnitudes)).astype(np.float32)
+    add_looked_up(part, codes, table)
 
 
 @cache

@@ -45,8 +45,14 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     largest_magnitude,
     narrow,
 )
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, read_frames
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.frame import (
+    Codec,
+    Frame,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+)
+from gcsim.compressors.coding.messages import decoder, only_frame, split_body
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
@@ -111,18 +117,10 @@ class Fp8(Compressor[Fp8Parameters]):
     def encode(self, vector: Tensor, layout: BucketLayout) -> Tensor:
         """Scale and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
         frames = []
-        for piece, values in batched(layout.views(vector)):
+        for _, values in batched(layout.views(vector)):
             scale = power_of_two_scale(largest_magnitude(values), self.form)
             head = as_bytes(torch.tensor([scale], dtype=torch.float32, device=values.device))
-            frames.append(
-                pack_frame(
-                    Codec.CAST,
-                    torch.cat((head, narrow(values, self.form, scale))),
-                    numel=piece.numel,
-                    nonzero=piece.numel,
-                    flags=_ORDER.index(self.parameters.format),
-                )
-            )
+            frames.append(self._framed(torch.cat((head, narrow(values, self.form, scale))), 4))
         return torch.cat(frames)
 
     def _with_shared_scale(self, bucket: Bucket) -> Exchange:
@@ -145,8 +143,8 @@ class Fp8(Compressor[Fp8Parameters]):
             codes = yield from self._by_parts(codes)
         update = torch.zeros_like(bucket.gradient)
         for (piece, _), scale in zip(views, scales, strict=True):
-            place = slice(piece.offset, piece.offset + piece.numel)
-            add_looked_up(update[place], codes[place], decoding_table(form, 1.0 / scale))
+            table = decoding_table(form, 1.0 / scale)
+            add_looked_up(piece.of(update), piece.of(codes), table)
         return update
 
     def _by_parts(self, codes: Tensor) -> Exchange:
@@ -175,33 +173,28 @@ class Fp8(Compressor[Fp8Parameters]):
         add_looked_up(total, second, table)
         return self._framed(narrow(total, self.form, 1.0))
 
-    def _framed(self, codes: Tensor) -> Tensor:
+    def _framed(self, codes: Tensor, head: int = 0) -> Tensor:
+        """One frame of codes, which `head` bytes of a scale precede."""
         flags = _ORDER.index(self.parameters.format)
-        n = codes.numel()
-        return pack_frame(Codec.CAST, codes, numel=n, nonzero=n, flags=flags)
+        return pack_frame(Codec.CAST, codes, numel=codes.numel() - head, flags=flags)
 
     def _codes(self, message: Tensor, count: int | None = None) -> Tensor:
         """The codes of a message without a scale; `InputError` when it is not that long."""
-        frames = list(read_frames(message, expected=Codec.CAST))
-        if len(frames) != 1 or frames[0].body.numel() != frames[0].numel:
+        frame = only_frame(message, Codec.CAST, count)
+        if frame.body.numel() != frame.numel:
             raise InputError("damaged payload: not one frame of one byte an element")
-        if count is not None and frames[0].numel != count:
-            raise InputError(f"damaged payload: {frames[0].numel} codes where {count} must be")
-        return frames[0].body
+        return frame.body
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.CAST):
-        head, codes = split_body(frame, 4, piece.numel)
-        scale = float(from_bytes(head, torch.float32, 1))
-        if frame.flags >= len(_ORDER) or math.frexp(scale)[0] != 0.5:
-            raise InputError(f"damaged payload: format {frame.flags}, scale {scale}")
-        table = decoding_table(FORMATS[_ORDER[frame.flags]], weight / scale)
-        add_looked_up(out[piece.offset : piece.offset + piece.numel], codes, table)
+@decoder(Codec.CAST)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the values of a frame's codes over its scale."""
+    head, codes = split_body(frame, 4, frame.numel)
+    scale = float(from_bytes(head, torch.float32, 1))
+    if frame.flags >= len(_ORDER) or math.frexp(scale)[0] != 0.5:
+        raise InputError(f"damaged payload: format {frame.flags}, scale {scale}")
+    table = decoding_table(FORMATS[_ORDER[frame.flags]], weight / scale)
+    add_looked_up(part, codes, table)
 
 
 def power_of_two_scale(largest: float, form: Narrow) -> float:

@@ -70,5 +70,4 @@ class BrainFloat(HalfPrecision):
 
     @classmethod
     def dtype(cls) -> torch.dtype:
-        """See `HalfPrecision.dtype`."""
         return torch.bfloat16

@@ -31,8 +31,8 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
 from gcsim.compressors.coding.floats.truncated import add_cut, cut
-from gcsim.compressors.coding.frame import Codec, pack_frame
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
+from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
@@ -92,16 +92,11 @@ class Inceptionn(Compressor[InceptionnParameters]):
             if self.parameters.relative:
                 exponent = exponent_above(largest_magnitude(values))
             body, sent = cut(values, b, math.ldexp(1.0, -exponent))
-            frames.append(
-                pack_frame(
-                    Codec.INCEPTIONN,
-                    body,
-                    numel=piece.numel,
-                    nonzero=sent,
-                    flags=b,
-                    params=exponent + _EXPONENT_OFFSET if self.parameters.relative else 0,
-                )
+            params = exponent + _EXPONENT_OFFSET if self.parameters.relative else 0
+            frame = pack_frame(
+                Codec.INCEPTIONN, body, numel=piece.numel, nonzero=sent, flags=b, params=params
             )
+            frames.append(frame)
         return torch.cat(frames)
 
 
@@ -110,19 +105,11 @@ def exponent_above(largest: float) -> int:
     return max(math.frexp(largest)[1], -126) if math.isfinite(largest) else 0
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.INCEPTIONN):
-        exponent = frame.params - _EXPONENT_OFFSET if frame.params else 0
-        if not 1 <= frame.flags <= MAX_BOUND or not -126 <= exponent <= 128:
-            raise InputError(f"damaged payload: bound 2^-{frame.flags}, exponent {exponent}")
-        add_cut(
-            out[piece.offset : piece.offset + piece.numel],
-            frame.body,
-            bound=frame.flags,
-            sent=frame.nonzero,
-            weight=math.ldexp(weight, exponent),
-        )
+@decoder(Codec.INCEPTIONN)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add a frame's values, scaled back by its exponent."""
+    exponent = frame.params - _EXPONENT_OFFSET if frame.params else 0
+    if not 1 <= frame.flags <= MAX_BOUND or not -126 <= exponent <= 128:
+        raise InputError(f"damaged payload: bound 2^-{frame.flags}, exponent {exponent}")
+    weight = math.ldexp(weight, exponent)
+    add_cut(part, frame.body, bound=frame.flags, sent=frame.nonzero, weight=weight)

@@ -30,10 +30,10 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, pack_frame
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.rounding.levels import CHUNK, get_codes, put_codes, random_fractions
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -82,21 +82,11 @@ class Natural(Compressor[NaturalParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        bits = self.parameters.bits
-        frames = []
+        me, bits, frames = self.worker, self.parameters.bits, []
         for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            key = random_key(
-                self.worker.seed, step, piece.index, "natural rounding", self.worker.rank
-            )
-            frames.append(
-                pack_frame(
-                    Codec.NATURAL,
-                    to_powers(values, key, bits=bits),
-                    numel=piece.numel,
-                    nonzero=piece.numel,
-                    flags=bits,
-                )
-            )
+            key = random_key(me.seed, step, piece.index, "natural rounding", me.rank)
+            body = to_powers(values, key, bits=bits)
+            frames.append(pack_frame(Codec.NATURAL, body, numel=piece.numel, flags=bits))
         return torch.cat(frames)
 
 
@@ -115,16 +105,12 @@ def rounding_error(values: Tensor, bits: int = 9) -> float:
     return float((up * (high - magnitudes) ** 2 + (1 - up) * (magnitudes - low) ** 2).sum())
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.NATURAL):
-        if frame.flags not in (8, 9):
-            raise damaged(f"powers of two in {frame.flags} bits")
-        part = out[piece.offset : piece.offset + piece.numel]
-        add_powers(part, frame.body, bits=frame.flags, weight=weight)
+@decoder(Codec.NATURAL)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the powers of two of a frame."""
+    if frame.flags not in (8, 9):
+        raise damaged(f"powers of two in {frame.flags} bits")
+    add_powers(part, frame.body, bits=frame.flags, weight=weight)
 
 
 @kernel("streaming")

@@ -44,7 +44,7 @@ from gcsim.compressors.coding.one_bit.binary import (
     pack_binary,
     read_binary,
 )
-from gcsim.compressors.coding.rounding.bucket_levels import clip_to_spread, clipped
+from gcsim.compressors.coding.rounding.bucket_levels import Clip, clip_to_spread, clipped
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -63,11 +63,7 @@ class BinGradBParameters(CompressorParameters):
     levels: Literal["own", "coherent"] = Field(
         "own", description="each worker's own levels, or the same on all (two small all-reduces)"
     )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
-    )
+    clip: Clip = None
 
 
 class BinGradB(Compressor[BinGradBParameters]):
@@ -115,9 +111,8 @@ class BinGradB(Compressor[BinGradBParameters]):
         for piece, values in batched(bucket.layout.views(bucket.gradient)):
             thresholds, *levels = class_means(values, size, self.parameters.lloyd_iterations)
             bits = bits_above(values, thresholds, size)
-            frames.append(
-                pack_binary(bits, torch.cat(levels), numel=piece.numel, flags=TWO_LEVELS, size=size)
-            )
+            both = torch.cat(levels)
+            frames.append(pack_binary(bits, both, numel=piece.numel, flags=TWO_LEVELS, size=size))
         return torch.cat(frames)
 
     def _encode_bits(self, bucket: Bucket, thresholds: Tensor) -> Tensor:
@@ -159,12 +154,9 @@ class BinGradB(Compressor[BinGradBParameters]):
 
 
 def add_decoded(
-    message: Tensor,
-    layout: BucketLayout,
-    out: Tensor,
-    weight: float,
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
     known: tuple[Tensor, Tensor, int] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
 
     `known` are coherent levels (lower, upper, float32 `[buckets of all tensors]`) and the bucket
@@ -179,8 +171,7 @@ def add_decoded(
             levels = known[0][at:end], known[1][at:end], known[2]
             at = end
         bits, lows, highs, size = read_binary(frame, levels)
-        part = out[piece.offset : piece.offset + piece.numel]
-        add_chosen(part, bits, lows, highs, size=size, weight=weight)
+        add_chosen(piece.of(out), bits, lows, highs, size=size, weight=weight)
 
 
 def bucket_lengths(layout: BucketLayout, size: int) -> Tensor:

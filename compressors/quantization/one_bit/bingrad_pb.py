@@ -29,9 +29,9 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame
+from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.one_bit.binary import (
     SYMMETRIC,
     add_chosen,
@@ -39,7 +39,7 @@ from gcsim.compressors.coding.one_bit.binary import (
     random_bits,
     read_binary,
 )
-from gcsim.compressors.coding.rounding.bucket_levels import clip_to_spread, clipped
+from gcsim.compressors.coding.rounding.bucket_levels import Clip, clip_to_spread, clipped
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -55,11 +55,7 @@ class BinGradPbParameters(CompressorParameters):
     bucket: int = Field(
         2048, ge=1, le=65535, description="elements that share the levels (32 bits a bucket)"
     )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
-    )
+    clip: Clip = None
 
 
 class BinGradPb(Compressor[BinGradPbParameters]):
@@ -106,15 +102,11 @@ class BinGradPb(Compressor[BinGradPbParameters]):
         return torch.cat(frames)
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.BINARY):
-        bits, lows, highs, size = read_binary(frame)
-        part = out[piece.offset : piece.offset + piece.numel]
-        add_chosen(part, bits, lows, highs, size=size, weight=weight)
+@decoder(Codec.BINARY)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add -b or b of each element's bucket."""
+    bits, lows, highs, size = read_binary(frame)
+    add_chosen(part, bits, lows, highs, size=size, weight=weight)
 
 
 @kernel("reduction")

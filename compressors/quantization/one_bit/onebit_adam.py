@@ -46,9 +46,9 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, read_frames
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import bucket_state, split_body
+from gcsim.compressors.coding.messages import bucket_state, only_frame, split_body
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_signs,
@@ -172,13 +172,10 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         """What this worker tells the owner of each chunk: its signs there, and its scale."""
         chunk, index = self._chunk(bucket), bucket.layout.index
         coded = bucket_state(self._coded, bucket)
+        before = self._scale.get(index, coded.new_zeros(min(1, coded.numel())))
+        average, p = bucket_state(self._momentum, bucket), self.parameters
         bits, self._scale[index] = fold_average(
-            bucket.gradient,
-            bucket_state(self._momentum, bucket),
-            coded,
-            self._scale.get(index, coded.new_zeros(min(1, coded.numel()))),
-            decay=self.parameters.beta1,
-            norm=self.parameters.scale,
+            bucket.gradient, average, coded, before, decay=p.beta1, norm=p.scale
         )
         size = chunk // 8
         return [
@@ -192,12 +189,10 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         mean = torch.empty_like(bucket.gradient[self.worker.rank * chunk :][:chunk])
         for number, payload in enumerate(received):
             put_chunk(payload, mean, chunk, 1.0 / self.worker.count, overwrite=number == 0)
+        coded = self._server_coded.setdefault(index, torch.zeros_like(mean))
+        before = self._server_scale.get(index, mean.new_zeros(min(1, mean.numel())))
         bits, self._server_scale[index] = fold(
-            mean,
-            self._server_coded.setdefault(index, torch.zeros_like(mean)),
-            self._server_scale.get(index, mean.new_zeros(min(1, mean.numel()))),
-            mean.numel(),
-            self.parameters.scale,
+            mean, coded, before, mean.numel(), self.parameters.scale
         )
         return chunk_frame(bits, self._server_scale[index], chunk)
 
@@ -210,7 +205,7 @@ def chunk_frame(bits: Tensor, scale: Tensor, chunk: int) -> Tensor:
     body = bits.new_zeros(4 + packed_bytes(chunk, 1))
     body[: scale.nbytes] = as_bytes(scale)
     body[4 : 4 + bits.numel()] = bits
-    return pack_frame(Codec.SIGN_BLOCK, body, numel=chunk, nonzero=chunk)
+    return pack_frame(Codec.SIGN_BLOCK, body, numel=chunk)
 
 
 def put_chunk(
@@ -221,10 +216,8 @@ def put_chunk(
     With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not one
     chunk of `chunk` elements, or is damaged.
     """
-    frames = list(read_frames(message, expected=Codec.SIGN_BLOCK))
-    if len(frames) != 1 or frames[0].numel != chunk:
-        raise InputError(f"damaged payload: not one frame of {chunk} elements")
-    head, bits = split_body(frames[0], 4, packed_bytes(chunk, 1))
+    frame = only_frame(message, Codec.SIGN_BLOCK, chunk)
+    head, bits = split_body(frame, 4, packed_bytes(chunk, 1))
     n = out.numel()
     used = packed_bytes(n, 1)
     if bool(bits[used:].any()):

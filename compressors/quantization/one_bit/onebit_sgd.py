@@ -123,20 +123,17 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         if self.parameters.aggregation == "all_gather":
             (message,) = self._encode(values, matrices, 1, added)
             payloads = yield AllGather(payload=message)
-            update = torch.zeros_like(bucket.gradient)
-            for payload in payloads:
-                add_stripe(payload, layout, matrices, update, (0, 1), weight=1.0 / count)
-            return update
+            return self.mean_of(payloads, bucket, add_stripe, matrices=matrices, stripe=(0, 1))
         received = yield AllToAll(payloads=self._encode(values, matrices, count, added))
         own = stripes_of(matrices, count)
         total = self._owned(layout, own, bucket.gradient)
         for payload in received:
-            add_stripe(payload, layout, own, total, (0, 1), weight=1.0 / count)
+            add_stripe(payload, layout, total, 1.0 / count, matrices=own, stripe=(0, 1))
         (message,) = self._encode(total, own, 1)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
         for owner, answer in enumerate(answers):
-            add_stripe(answer, layout, matrices, update, (owner, count), weight=1.0)
+            add_stripe(answer, layout, update, 1.0, matrices=matrices, stripe=(owner, count))
         return update
 
     def owed(self, bucket: Bucket) -> Tensor | None:
@@ -184,7 +181,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         """
         frames: list[list[Tensor]] = [[] for _ in range(count)]
         for matrix in matrices:
-            part, width = matrix.part(values).view(-1), matrix.cut(count)
+            part, width = matrix.part(values).view(-1), matrix.cut(count)  # [rows * columns]
             lines = values.new_zeros(3, width * count)  # thresholds, lower, upper levels
             if part.numel():
                 more = None if added is None else matrix.part(added).view(-1)
@@ -195,22 +192,11 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
                 own = lines[:, stripe[0] : stripe[0] + width].contiguous()
                 body = values.new_zeros(0, dtype=torch.uint8)
                 if part.numel():
-                    bits = column_bits(
-                        part,
-                        matrix.columns,
-                        stripe,
-                        (own[0], own[1], own[2]),
-                        keep_error=self.parameters.error_feedback,
-                    )
+                    levels, keeps = (own[0], own[1], own[2]), self.parameters.error_feedback
+                    bits = column_bits(part, matrix.columns, stripe, levels, keep_error=keeps)
                     body = torch.cat((as_bytes(own[1:].view(-1)), bits))
-                frames[owner].append(
-                    pack_frame(
-                        Codec.BINARY,
-                        body,
-                        numel=matrix.tensor_numel,
-                        nonzero=matrix.rows * width,
-                    )
-                )
+                n, sent = matrix.tensor_numel, matrix.rows * width
+                frames[owner].append(pack_frame(Codec.BINARY, body, numel=n, nonzero=sent))
         return [torch.cat(some) for some in frames]
 
 
@@ -269,14 +255,9 @@ def column_levels(
 
 
 def add_stripe(
-    message: Tensor,
-    layout: BucketLayout,
-    matrices: list[Matrix],
-    out: Tensor,
-    stripe: tuple[int, int],
-    *,
-    weight: float,
-) -> None:
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *,
+    matrices: list[Matrix], stripe: tuple[int, int],
+) -> None:  # fmt: skip
     """out += weight * decoded message, in place.
 
     Parameters
@@ -301,8 +282,6 @@ def add_stripe(
         head, bits = split_body(frame, 8 * width if elements else 0, packed_bytes(elements, 1))
         if elements:
             check_packed(array(bits), elements, 1)
-            levels = from_bytes(head, torch.float32, 2 * width)
+            low, high = from_bytes(head, torch.float32, 2 * width).view(2, width)
             part, at = matrix.part(out).view(-1), (number * width, width)
-            add_columns(
-                part, matrix.columns, at, bits, (levels[:width], levels[width:]), weight=weight
-            )
+            add_columns(part, matrix.columns, at, bits, (low, high), weight=weight)

@@ -177,7 +177,7 @@ class SignMemory:
             bucket.layout.views(self._coded.get(bucket.layout.index, lost)), scales, strict=False
         ):
             length = block_length(piece.numel, self._most)
-            lost[piece.offset : piece.offset + piece.numel] = error_of(coded, each, length)
+            piece.of(lost).copy_(error_of(coded, each, length))
         return lost
 
 
@@ -204,7 +204,7 @@ def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Ten
 
 def sign_frame(bits: Tensor, scales: Tensor, n: int) -> Tensor:
     """The frame of one tensor of n elements."""
-    return pack_frame(Codec.SIGN_BLOCK, torch.cat((as_bytes(scales), bits)), numel=n, nonzero=n)
+    return pack_frame(Codec.SIGN_BLOCK, torch.cat((as_bytes(scales), bits)), numel=n)
 
 
 def mean_of(payloads: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
@@ -233,7 +233,7 @@ def add_decoded(
         head, bits = split_body(frame, 4 * blocks, sign_bytes)
         length = -(-n // blocks) if n else 0
         scales = from_bytes(head, torch.float32, blocks)
-        put(out[piece.offset : piece.offset + n], bits, scales, length, weight)
+        put(piece.of(out), bits, scales, length, weight)
 
 
 def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:

@@ -35,7 +35,7 @@ from pydantic import Field, model_validator
 from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, pack_signs
 from gcsim.compressors.coding.messages import bucket_state, frames_of
@@ -144,9 +144,8 @@ class Signum(SignSgd[SignumParameters]):
         return parameters.beta, False
 
     def _voted(self, bucket: Bucket) -> Tensor:
-        return bucket_state(self._average, bucket).lerp_(
-            bucket.gradient, 1.0 - self.parameters.beta
-        )
+        average = bucket_state(self._average, bucket)
+        return average.lerp_(bucket.gradient, 1.0 - self.parameters.beta)
 
 
 # --- counting --------------------------------------------------------------------------------
@@ -168,12 +167,8 @@ class Votes:
 
     def message(self) -> Tensor:
         """What the majority says, a tie being positive; as `encode`."""
-        return torch.cat(
-            [
-                _frame(more_than(counts, self._half), piece.numel)
-                for counts, piece in zip(self._counts, self._layout.slices, strict=True)
-            ]
-        )
+        pairs = zip(self._counts, self._layout.slices, strict=True)
+        return torch.cat([_frame(more_than(counts, self._half), p.numel) for counts, p in pairs])
 
     def write(self, out: Tensor, ties: bool) -> None:
         """The update into `out`, float32 `[n]`; with `ties`, a tie is 0 instead of +1."""
@@ -215,9 +210,8 @@ def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: A
 
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
-    return torch.cat(
-        [_frame(pack_signs(values), piece.numel) for piece, values in batched(layout.views(vector))]
-    )
+    views = batched(layout.views(vector))
+    return torch.cat([_frame(pack_signs(values), piece.numel) for piece, values in views])
 
 
 def write_decoded(message: Tensor, layout: BucketLayout, out: Tensor) -> None:
@@ -225,17 +219,17 @@ def write_decoded(message: Tensor, layout: BucketLayout, out: Tensor) -> None:
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    for part, bits in bits_of(message, layout):
-        n = out[part].numel()
-        write_signs(out[part], bits, out.new_ones(min(n, 1)), n, 1.0)
+    for piece, bits in bits_of(message, layout):
+        n = piece.numel
+        write_signs(piece.of(out), bits, out.new_ones(min(n, 1)), n, 1.0)
 
 
-def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[slice, Tensor]]:
-    """Where each tensor lies in the bucket, and its packed bits; raises `InputError`."""
+def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
+    """Each tensor and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
         check_packed(array(frame.body), piece.numel, 1)
-        yield slice(piece.offset, piece.offset + piece.numel), frame.body
+        yield piece, frame.body
 
 
 def _frame(bits: Tensor, n: int) -> Tensor:
-    return pack_frame(Codec.SIGN, bits, numel=n, nonzero=n)
+    return pack_frame(Codec.SIGN, bits, numel=n)

@@ -32,6 +32,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain, bucket_norms
 from gcsim.compressors.coding.rounding.tables import (
     Levels,
+    TableParameters,
     add_decoded,
     encode_message,
     table_error,
@@ -41,7 +42,6 @@ from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.quantization.rounding.nuqsgd import TableParameters
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 
 
@@ -94,14 +94,13 @@ class AdaptiveLevels(Compressor[P]):
         Although it is an equality it is not called one: a great part of it may be due to jumps to
         the highest level that are too rare to be seen in hundreds of trials.
         """
-        chosen = parameters
 
         def error(values: Tensor) -> float:
-            components = in_common(statistics([values], chosen))
-            levels = cls.initial(chosen)
+            components = in_common(statistics([values], parameters))
+            levels = cls.initial(parameters)
             if components.size:
-                levels = cls.fitted(chosen, components, levels)
-            return table_error(values, levels, size=chosen.bucket, norm=chosen.norm)
+                levels = cls.fitted(parameters, components, levels)
+            return table_error(values, levels, size=parameters.bucket, norm=parameters.norm)
 
         return Laws(unbiased=True, error_bound=error)
 
@@ -119,19 +118,10 @@ class AdaptiveLevels(Compressor[P]):
                 before = self.levels_of(bucket)
                 self._levels[bucket.layout.index] = self.fitted(chosen, components, before)
         levels = self.levels_of(bucket)
-        message = encode_message(
-            bucket,
-            levels,
-            bits=chosen.bits,
-            size=chosen.bucket,
-            norm=chosen.norm,
-            worker=self.worker,
-            step=step,
-            purpose="adaptive levels rounding",
-        )
+        purpose = "adaptive levels rounding"
+        message = encode_message(bucket, levels, chosen, self.worker, step, purpose)
         payloads = yield AllGather(payload=message)
-        coding = {"levels": levels, "bits": chosen.bits, "size": chosen.bucket}
-        return self.mean_of(payloads, bucket, add_decoded, **coding)
+        return self.mean_of(payloads, bucket, add_decoded, levels=levels, chosen=chosen)
 
 
 # --- statistics ---------------------------------------------------------------------------------

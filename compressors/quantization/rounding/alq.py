@@ -61,7 +61,6 @@ class Alq(AdaptiveLevels[AlqParameters]):
 
     @classmethod
     def initial(cls, parameters: AlqParameters) -> Levels:
-        """See `AdaptiveLevels.initial`."""
         return exponential_levels(parameters.bits, 0.5, zero=parameters.symmetric)
 
     @classmethod

@@ -59,12 +59,10 @@ class Amq(AdaptiveLevels[AmqParameters]):
 
     @classmethod
     def initial(cls, parameters: AmqParameters) -> Levels:
-        """See `AdaptiveLevels.initial`."""
         return exponential_levels(parameters.bits, 0.5, zero=parameters.zero)
 
     @classmethod
     def fitted(cls, parameters: AmqParameters, components: Numbers, before: Levels) -> Levels:
-        """See `AdaptiveLevels.fitted`."""
         chosen = parameters
         powers = powers_of(chosen)
         if powers == 0:  # 2 bits with zero: -1, 0, 1, whatever p is

@@ -12,9 +12,12 @@ from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.bucket_levels import (
     MAX_BUCKET,
+    Clip,
+    Search,
     add_decoded,
     pack_levels,
     rounding_error,
+    search_levels,
 )
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -30,11 +33,7 @@ class BucketTableParameters(CompressorParameters):
     bucket: int = Field(
         2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits a bucket)"
     )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
-    )
+    clip: Clip = None
 
 
 P = TypeVar("P", bound=BucketTableParameters)
@@ -52,6 +51,12 @@ class BucketTables(Compressor[P]):
         """The levels of each bucket: float32 `[ceil(n / bucket), levels]`, ascending."""
 
     @classmethod
+    def searched(cls, values: Tensor, parameters: P, search: Search) -> Tensor:
+        """Tables that `search` fills from sorted, clipped buckets."""
+        p = parameters
+        return search_levels(values, size=p.bucket, count=p.levels, clip=p.clip, search=search)
+
+    @classmethod
     def laws(cls, parameters: P) -> Laws:
         def error(values: Tensor) -> float:
             return rounding_error(values, cls.tables(values, parameters), parameters.bucket)
@@ -64,15 +69,9 @@ class BucketTables(Compressor[P]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, chosen = self.worker, self.parameters
-        return torch.cat(
-            [
-                pack_levels(
-                    values,
-                    self.tables(values, chosen),
-                    size=chosen.bucket,
-                    key=random_key(me.seed, step, piece.index, self.purpose, me.rank),
-                )
-                for piece, values in batched(bucket.layout.views(bucket.gradient))
-            ]
-        )
+        me, chosen, frames = self.worker, self.parameters, []
+        for piece, values in batched(bucket.layout.views(bucket.gradient)):
+            tables = self.tables(values, chosen)
+            key = random_key(me.seed, step, piece.index, self.purpose, me.rank)
+            frames.append(pack_levels(values, tables, size=chosen.bucket, key=key))
+        return torch.cat(frames)

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.base import About
-from gcsim.compressors.coding.rounding.bucket_levels import search_levels
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import loop
 from gcsim.compressors.quantization.rounding.bucket_tables import (
@@ -52,14 +51,7 @@ class Linear(BucketTables[LinearParameters]):
 
     @classmethod
     def tables(cls, values: Tensor, parameters: LinearParameters) -> Tensor:
-        """See `BucketTables.tables`."""
-        return search_levels(
-            values,
-            size=parameters.bucket,
-            count=parameters.levels,
-            clip=parameters.clip,
-            search=_quantiles,
-        )
+        return cls.searched(values, parameters, _quantiles)
 
 
 @loop

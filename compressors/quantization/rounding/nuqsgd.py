@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.rounding.levels import Norm
 from gcsim.compressors.coding.rounding.tables import (
-    MAX_BITS,
+    TableParameters,
     add_decoded,
     encode_message,
     exponential_levels,
@@ -34,17 +33,6 @@ from gcsim.compressors.coding.rounding.tables import (
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.requests import AllGather, Exchange
-
-
-class TableParameters(CompressorParameters):
-    bits: int = Field(4, ge=2, le=MAX_BITS, description="of an element's code")
-    bucket: int | None = Field(
-        1024,
-        ge=1,
-        le=65535,
-        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
-    )
-    norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
 
 
 class NuqsgdParameters(TableParameters):
@@ -87,16 +75,7 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters
-        message = encode_message(
-            bucket,
-            self.levels,
-            bits=chosen.bits,
-            size=chosen.bucket,
-            norm=chosen.norm,
-            worker=self.worker,
-            step=step,
-            purpose="nuqsgd rounding",
-        )
+        purpose = "nuqsgd rounding"
+        message = encode_message(bucket, self.levels, chosen, self.worker, step, purpose)
         payloads = yield AllGather(payload=message)
-        coding = {"levels": self.levels, "bits": chosen.bits, "size": chosen.bucket}
-        return self.mean_of(payloads, bucket, add_decoded, **coding)
+        return self.mean_of(payloads, bucket, add_decoded, levels=self.levels, chosen=chosen)

@@ -36,7 +36,6 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About
-from gcsim.compressors.coding.rounding.bucket_levels import search_levels
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import loop, summing_loop
 from gcsim.compressors.quantization.rounding.bucket_tables import (
@@ -69,19 +68,12 @@ class Orq(BucketTables[OrqParameters]):
 
     @classmethod
     def tables(cls, values: Tensor, parameters: OrqParameters) -> Tensor:
-        """See `BucketTables.tables`."""
         sweeps = MAX_SWEEPS if parameters.refine else 0
 
         def search(rows: Any, levels: Any) -> None:
             _optimal_levels(rows, levels, sweeps)
 
-        return search_levels(
-            values,
-            size=parameters.bucket,
-            count=parameters.levels,
-            clip=parameters.clip,
-            search=search,
-        )
+        return cls.searched(values, parameters, search)
 
 
 @loop

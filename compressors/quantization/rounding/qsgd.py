@@ -36,11 +36,11 @@ from typing import Literal
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.level_words import (
     decode_dense,
     decode_sparse,
@@ -134,30 +134,19 @@ class Qsgd(Compressor[QsgdParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        chosen = self.parameters
-        frames = []
+        me, chosen, frames = self.worker, self.parameters, []
+        bits = code_bits(chosen.steps) if chosen.coding == "fixed" else 8
         for piece, values in batched(bucket.layout.views(bucket.gradient)):
             size = chosen.bucket or max(1, piece.numel)
-            norms = bucket_norms(values, size, chosen.norm)
-            codes = encode_levels(
-                values,
-                norms,
-                random_key(self.worker.seed, step, piece.index, "qsgd rounding", self.worker.rank),
-                size=size,
-                steps=chosen.steps,
-                bits=code_bits(chosen.steps) if chosen.coding == "fixed" else 8,
-            )
+            norms = bucket_norms(values, size, chosen.norm)  # [buckets]
+            key = random_key(me.seed, step, piece.index, "qsgd rounding", me.rank)
+            codes = encode_levels(values, norms, key, size=size, steps=chosen.steps, bits=bits)
             coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
-            frames.append(
-                pack_frame(
-                    _CODECS[chosen.coding],
-                    torch.cat((as_bytes(norms), coded)),
-                    numel=piece.numel,
-                    nonzero=nonzero,
-                    flags=chosen.steps,
-                    params=chosen.bucket or 0,
-                )
-            )
+            frame = pack_frame(
+                _CODECS[chosen.coding], torch.cat((as_bytes(norms), coded)),
+                numel=piece.numel, nonzero=nonzero, flags=chosen.steps, params=chosen.bucket or 0,
+            )  # fmt: skip
+            frames.append(frame)
         return torch.cat(frames)
 
 
@@ -175,33 +164,27 @@ def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> flo
     return total
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, _CODINGS):
-        n, steps = piece.numel, frame.flags
-        size = frame.params or max(1, n)
-        coding = _CODINGS[frame.codec]
-        if not 1 <= steps <= MAX_STEPS:
-            raise InputError(f"damaged payload: {steps} steps")
-        head_bytes = 4 * bucket_count(n, size)
-        bits = code_bits(steps)
-        if coding == "fixed":
-            tail_bytes = packed_bytes(n, bits)
-        elif coding == "digits":
-            tail_bytes = digit_bytes(n, 2 * steps + 1)
-        else:
-            tail_bytes = max(0, frame.body.numel() - head_bytes)
-        head, tail = split_body(frame, head_bytes, tail_bytes)
-        norms = from_bytes(head, torch.float32, bucket_count(n, size))
-        part = out[piece.offset : piece.offset + n]
-        if coding == "fixed":
-            add_packed_levels(part, tail, norms, size=size, steps=steps, bits=bits, weight=weight)
-        else:
-            codes = _decoded(tail, frame, steps, coding)
-            add_levels(part, codes, norms, size=size, steps=steps, weight=weight)
+@decoder(_CODINGS)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the levels of a frame times its buckets' norms."""
+    n, steps, coding = frame.numel, frame.flags, _CODINGS[frame.codec]
+    size = frame.params or max(1, n)
+    if not 1 <= steps <= MAX_STEPS:
+        raise InputError(f"damaged payload: {steps} steps")
+    head_bytes, bits = 4 * bucket_count(n, size), code_bits(steps)
+    if coding == "fixed":
+        tail_bytes = packed_bytes(n, bits)
+    elif coding == "digits":
+        tail_bytes = digit_bytes(n, 2 * steps + 1)
+    else:
+        tail_bytes = max(0, frame.body.numel() - head_bytes)
+    head, tail = split_body(frame, head_bytes, tail_bytes)
+    norms = from_bytes(head, torch.float32, bucket_count(n, size))
+    if coding == "fixed":
+        add_packed_levels(part, tail, norms, size=size, steps=steps, bits=bits, weight=weight)
+    else:
+        codes = _decoded(tail, frame, steps, coding)
+        add_levels(part, codes, norms, size=size, steps=steps, weight=weight)
 
 
 def _coded(codes: Tensor, n: int, steps: int, coding: Coding) -> tuple[Tensor, int]:

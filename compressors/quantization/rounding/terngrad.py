@@ -29,13 +29,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.levels import (
-    add_levels,
     add_packed_levels,
     encode_levels,
     greatest_magnitude,
@@ -129,9 +128,8 @@ class TernGrad(Compressor[TernGradParameters]):
             for (_, part), codes in zip(bucket.layout.views(digits), parts, strict=True):
                 torch.sub(codes.view(torch.int8), 1, out=part)
             sums = yield AllReduce(tensor=digits)
-            for position, (piece, part) in enumerate(bucket.layout.views(update)):
-                end = piece.offset + piece.numel
-                torch.mul(sums[piece.offset : end], scalars[position] * weight, out=part)
+            for scalar, (piece, part) in zip(scalars, bucket.layout.views(update), strict=True):
+                torch.mul(piece.of(sums), scalar * weight, out=part)
             return update
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
         for payload in payloads:
@@ -149,33 +147,21 @@ class TernGrad(Compressor[TernGradParameters]):
         parts = self._digits(bucket, step, bounds, scalars, 2 if two_bit else 8)
         for position, (piece, codes) in enumerate(zip(bucket.layout.slices, parts, strict=True)):
             packed = codes if two_bit else pack_digits(codes, 3)
-            frames.append(
-                pack_frame(
-                    Codec.TERNGRAD,
-                    torch.cat((as_bytes(scalars[position : position + 1]), packed)),
-                    numel=piece.numel,
-                    nonzero=piece.numel,
-                    flags=_TWO_BIT if two_bit else _BASE3,
-                )
-            )
+            body = torch.cat((as_bytes(scalars[position : position + 1]), packed))
+            flags = _TWO_BIT if two_bit else _BASE3
+            frames.append(pack_frame(Codec.TERNGRAD, body, numel=piece.numel, flags=flags))
         return torch.cat(frames)
 
     def _digits(
         self, bucket: Bucket, step: int, bounds: list[float], scalars: Tensor, bits: int
     ) -> Iterable[Tensor]:
         """Each tensor's digits plus one, packed in `bits` bits."""
+        me = self.worker
         for position, (piece, values) in enumerate(bucket.layout.views(bucket.gradient)):
-            key = random_key(
-                self.worker.seed, step, piece.index, "terngrad rounding", self.worker.rank
-            )
+            key = random_key(me.seed, step, piece.index, "terngrad rounding", me.rank)
+            scalar, size = scalars[position : position + 1], max(1, piece.numel)
             yield encode_levels(
-                values,
-                scalars[position : position + 1],
-                key,
-                size=max(1, piece.numel),
-                steps=1,
-                bits=bits,
-                bound=bounds[position],
+                values, scalar, key, size=size, steps=1, bits=bits, bound=bounds[position]
             )
 
 
@@ -214,25 +200,17 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     return float(largest.max().view(np.float32)), math.sqrt(max(variance, 0.0))
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * scalar * digits, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.TERNGRAD):
-        n = piece.numel
-        part = out[piece.offset : piece.offset + n]
-        if frame.flags == _BASE3:
-            head, tail = split_body(frame, 4, digit_bytes(n, 3))
-            scalar = from_bytes(head, torch.float32, 1)
-            digits = unpack_digits(tail, n, 3)
-            add_levels(part, digits, scalar, size=max(1, n), steps=1, weight=weight)
-        elif frame.flags == _TWO_BIT:
-            head, tail = split_body(frame, 4, packed_bytes(n, 2))
-            scalar = from_bytes(head, torch.float32, 1)
-            add_packed_levels(part, tail, scalar, size=max(1, n), steps=1, bits=2, weight=weight)
-        else:
-            raise InputError(f"damaged payload: unknown packing {frame.flags} of ternary digits")
+@decoder(Codec.TERNGRAD)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add a frame's scalar times its digits."""
+    n = frame.numel
+    if frame.flags not in (_BASE3, _TWO_BIT):
+        raise InputError(f"damaged payload: unknown packing {frame.flags} of ternary digits")
+    two_bit = frame.flags == _TWO_BIT
+    head, tail = split_body(frame, 4, packed_bytes(n, 2) if two_bit else digit_bytes(n, 3))
+    codes, bits = (tail, 2) if two_bit else (unpack_digits(tail, n, 3), 8)
+    scalar = from_bytes(head, torch.float32, 1)
+    add_packed_levels(part, codes, scalar, size=max(1, n), steps=1, bits=bits, weight=weight)
 
 
 @loop

@@ -131,10 +131,8 @@ class Thc(ErrorFeedback[ThcParameters]):
             held = bucket_state(self.residual, bucket)
         else:
             held = torch.zeros_like(bucket.gradient)
-        norms = torch.tensor([
-            add_and_measure(part, bucket.gradient[piece.offset : piece.offset + piece.numel])
-            for piece, part in batched(layout.views(held))
-        ])  # fmt: skip
+        views = batched(layout.views(held))
+        norms = torch.tensor([add_and_measure(p, piece.of(bucket.gradient)) for piece, p in views])
         norms = yield AllReduce(tensor=norms, op="max")
         ranges = [
             self.parameters.half_range * norm / math.sqrt(max(piece.numel, 1))
@@ -152,55 +150,35 @@ class Thc(ErrorFeedback[ThcParameters]):
             def serve(payloads: Iterable[Tensor]) -> Tensor:
                 return self._serve(layout, payloads)
 
-            answer = yield PushPull(
-                payload=self._message(codes, layout),
-                server=serve,
-                without_server="alltoall_allgather",
-            )
+            own = self._message(codes, layout)
+            answer = yield PushPull(payload=own, server=serve, without_server="alltoall_allgather")
             sums = self._read_answer(answer, layout)
         update = torch.empty_like(bucket.gradient)
+        stages, levels = self.parameters.stages, self.parameters.grid * self.worker.count
         for (piece, part), own, most in zip(layout.views(update), sums, ranges, strict=True):
-            rotate_back(
-                part,
-                own,
-                step=2 * most / (self.parameters.grid * self.worker.count),
-                most=most,
-                stages=self.parameters.stages,
-                signs=self._signs(step, piece.index),
-            )
+            signs = self._signs(step, piece.index)
+            rotate_back(part, own, step=2 * most / levels, most=most, stages=stages, signs=signs)
         return update
 
     def _codes(
         self, held: Tensor, layout: BucketLayout, ranges: list[float], step: int
     ) -> Iterator[Tensor]:
         """Each tensor's codes, uint8; `held` keeps what they lose."""
+        me, grid, stages = self.worker, self.parameters.grid, self.parameters.stages
         for (piece, part), most in zip(layout.views(held), ranges, strict=True):
             yield round_rotated(
-                part,
-                most=most,
-                table=self.table,
-                grid=self.parameters.grid,
-                stages=self.parameters.stages,
+                part, most=most, table=self.table, grid=grid, stages=stages,
                 signs=self._signs(step, piece.index),
-                rounding=random_key(
-                    self.worker.seed, step, piece.index, "thc rounding", self.worker.rank
-                ),
-            )
+                rounding=random_key(me.seed, step, piece.index, "thc rounding", me.rank),
+            )  # fmt: skip
 
     def _message(self, codes: Iterable[Tensor], layout: BucketLayout) -> Tensor:
         """What the server gets: packed codes, uint8, one frame a tensor."""
-        bits, grid = self.parameters.bits, self.parameters.grid
-        return torch.cat([
-            pack_frame(
-                Codec.THC,
-                pack_bits(own, bits) if piece.numel else own,
-                numel=piece.numel,
-                nonzero=piece.numel,
-                flags=bits,
-                params=grid,
-            )
-            for piece, own in zip(layout.slices, codes, strict=True)
-        ])  # fmt: skip
+        bits, grid, frames = self.parameters.bits, self.parameters.grid, []
+        for piece, own in zip(layout.slices, codes, strict=True):
+            body = pack_bits(own, bits) if piece.numel else own
+            frames.append(pack_frame(Codec.THC, body, numel=piece.numel, flags=bits, params=grid))
+        return torch.cat(frames)
 
     def _serve(self, layout: BucketLayout, payloads: Iterable[Tensor]) -> Tensor:
         """The server's step: sums of the table's integers."""
@@ -219,17 +197,11 @@ class Thc(ErrorFeedback[ThcParameters]):
                     add_integers(total, codes, self.table)
                 elif frame.body.numel():
                     raise InputError("damaged payload: codes of no element")
-        return torch.cat([
-            pack_frame(
-                Codec.THC,
-                total.view(torch.uint8),
-                numel=total.numel(),
-                nonzero=total.numel(),
-                flags=_ANSWER + dtype.itemsize,
-                params=chosen.grid,
-            )
-            for total in sums
-        ])  # fmt: skip
+        answers, flags = [], _ANSWER + dtype.itemsize
+        for total in sums:
+            n, body = total.numel(), total.view(torch.uint8)
+            answers.append(pack_frame(Codec.THC, body, numel=n, flags=flags, params=chosen.grid))
+        return torch.cat(answers)
 
     def _read_answer(self, answer: Tensor, layout: BucketLayout) -> list[Tensor]:
         """The sums of each tensor's integers; raises `InputError` when they cannot be such."""

@@ -42,14 +42,9 @@ class Distribution:
         scale = 1.0  # without a prior the weights are the probabilities already
         if alpha < 1.0:
             scale = scale_for_count(self.weights, k, rounds)
+        factor = alpha if self.ever is None else 1.0
         positions, probabilities = draw(
-            self.weights,
-            scale,
-            key,
-            expected=k,
-            factor=alpha if self.ever is None else 1.0,
-            prior=self.prior,
-            chances=chances,
+            self.weights, scale, key, expected=k, factor=factor, prior=self.prior, chances=chances
         )
         if self.ever is not None:
             self._lower_all_seen(self.ever, positions, alpha)

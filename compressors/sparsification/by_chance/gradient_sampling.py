@@ -41,7 +41,6 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.sampling import Weights
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
@@ -112,23 +111,18 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         self.distributions: dict[int, Distribution] = {}
         """By tensor."""
 
-    @property
-    def remembers(self) -> bool:
-        return self.parameters.residual
-
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the sampled coordinates, float32 `[n]`."""
         for piece in batched(bucket.layout.slices):
             if piece.index not in self.distributions and piece.numel:
                 chance = self._count(piece) / piece.numel
                 weights = Weights(torch.full((piece.numel,), chance))
-                self.distributions[piece.index] = Distribution(
-                    weights, None, ever=self.remembers_all
-                )
+                state = Distribution(weights, None, ever=self.remembers_all)
+                self.distributions[piece.index] = state
         return (yield from self._sampled(bucket, step))
 
     def _sampled(self, bucket: Bucket, step: int) -> Exchange:
-        source = self._owing(bucket)
+        source = self.corrected(bucket)
         positions, chances = self._draw(bucket, step)
         own = source[positions]
         sent = self._travelling(own)
@@ -161,22 +155,12 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
                 f"step {step} samples tensor {piece.name!r} before any synchronisation step"
             )
         key = random_key(self.worker.seed, step, piece.index, "gradient sampling")
-        return distribution.sample(
-            key,
-            self._count(piece),
-            alpha=self.alpha,
-            rounds=self.parameters.rounds,
-            chances=self.parameters.unbiased,
-        )
+        rounds, chances = self.parameters.rounds, self.parameters.unbiased
+        count = self._count(piece)
+        return distribution.sample(key, count, alpha=self.alpha, rounds=rounds, chances=chances)
 
     def _count(self, piece: TensorSlice) -> int:
         return count_kept(piece.numel, self.parameters.ratio)
-
-    def _owing(self, bucket: Bucket) -> Tensor:
-        """The gradient, plus the residual (in whose memory it then is)."""
-        if not self.parameters.residual:
-            return bucket.gradient
-        return bucket_state(self.residual, bucket).add_(bucket.gradient)
 
     def _travelling(self, values: Tensor) -> Tensor:
         return share_of_mean(values, self.worker.count, self.parameters.values)
@@ -237,7 +221,7 @@ class GradientSampling(RandomSamplingBayes):
         """
         if self.phase(self.parameters, step) == "sampled":
             return (yield from self._sampled(bucket, step))
-        source = self._owing(bucket)
+        source = self.corrected(bucket)
         sent = self._travelling(source)
         if self.parameters.residual:
             source.sub_(sent.float(), alpha=self.worker.count)
@@ -271,9 +255,8 @@ class GradientSampling(RandomSamplingBayes):
             before.renew(values)
             return
         prior = torch.ones_like(mean) if keeps or self.remembers_all else None
-        self.distributions[piece.index] = Distribution(
-            Weights(values), prior, ever=self.remembers_all
-        )
+        state = Distribution(Weights(values), prior, ever=self.remembers_all)
+        self.distributions[piece.index] = state
 
 
 class GradientSamplingBayes(GradientSampling):

@@ -22,7 +22,6 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import distinct_positions
 from gcsim.compressors.coding.sparse import energy
@@ -62,12 +61,10 @@ class RandomK(ErrorFeedback[RandomKParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the drawn positions (times n/k when scaled), else zero."""
         positions, factors = self._draw(bucket, step)
+        source = self.corrected(bucket)
+        own = source[positions]
         if self.parameters.error_feedback:
-            residual = bucket_state(self.residual, bucket).add_(bucket.gradient)
-            own = residual[positions]
-            residual.index_fill_(0, positions, 0.0)
-        else:
-            own = bucket.gradient[positions]
+            source.index_fill_(0, positions, 0.0)
         total: Tensor = yield AllReduce(tensor=own)
 
         if self.parameters.scaled:

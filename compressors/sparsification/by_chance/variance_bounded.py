@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.index_coding import (
     IndexCoding,
@@ -44,7 +44,7 @@ from gcsim.compressors.coding.integers.packing import (
     packed_bytes,
     unpack_signs,
 )
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.selecting.sampling import Weights, draw
 from gcsim.compressors.coding.selecting.selection import scatter_add
 from gcsim.compressors.laws import Laws
@@ -91,9 +91,8 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         """The message of a bucket's gradient: uint8, one frame a tensor."""
         frames = []
         for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            key = random_key(
-                self.worker.seed, step, piece.index, "variance-bounded", self.worker.rank
-            )
+            me = self.worker
+            key = random_key(me.seed, step, piece.index, "variance-bounded", me.rank)
             frames.append(self._encode_tensor(values, key))
         return torch.cat(frames)
 
@@ -108,21 +107,11 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
             encode_indices(part, n, coder) for part, coder in zip((a, b), coders, strict=True)
         )
         head = _HEAD.pack(magnitude, a.numel(), index_a.numel())
-        body = torch.cat(
-            (
-                torch.frombuffer(bytearray(head), dtype=torch.uint8),
-                as_bytes(certain),
-                pack_signs(others),
-                index_a,
-                index_b,
-            )
-        )
+        first = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        body = torch.cat((first, as_bytes(certain), pack_signs(others), index_a, index_b))
+        sent, flags = positions.numel(), coders[0] | coders[1] << 4
         return pack_frame(
-            Codec.VARIANCE_BOUNDED,
-            body.to(values.device),
-            numel=n,
-            nonzero=positions.numel(),
-            flags=coders[0] | coders[1] << 4,
+            Codec.VARIANCE_BOUNDED, body.to(values.device), numel=n, nonzero=sent, flags=flags
         )
 
     @classmethod
@@ -177,15 +166,11 @@ def _split(values: Any, positions: Any, scale: float, order: Any, picked: Any) -
     return front
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.VARIANCE_BOUNDED):
-        part = out[piece.offset : piece.offset + piece.numel]
-        for positions, values in _read(frame):
-            scatter_add(part, positions, values * weight)
+@decoder(Codec.VARIANCE_BOUNDED)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the elements of A and of B."""
+    for positions, values in _read(frame):
+        scatter_add(part, positions, values * weight)
 
 
 def _read(frame: Frame) -> Iterator[tuple[Tensor, Tensor]]:

@@ -127,8 +127,7 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         for payload in payloads:
             for piece, frame in frames_of(payload, bucket.layout, Codec.BLOOM):
                 indices, values = self._decode(piece, frame, step)
-                part = update[piece.offset : piece.offset + piece.numel]
-                scatter_add(part, indices, values / self.worker.count)
+                scatter_add(piece.of(update), indices, values / self.worker.count)
         return update
 
     def encode(self, bucket: Bucket, step: int) -> tuple[Tensor, bool]:
@@ -140,8 +139,7 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         for piece, part in batched(bucket.layout.views(sums)):
             k = count_kept(piece.numel, self.parameters.ratio)
             if feedback:
-                own = bucket.gradient[piece.offset : piece.offset + piece.numel]
-                indices, values = add_and_take_largest(part, own, k)
+                indices, values = add_and_take_largest(part, piece.of(bucket.gradient), k)
                 part[indices] = values  # others may be sent in their place
             else:
                 indices, values = take_largest(part, k, clear=False)
@@ -156,14 +154,9 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
                 coded_values, values = as_bytes(values), torch.zeros_like(values)
             if feedback:
                 part[chosen] = values
+            body, sent = torch.cat((coded_values, coded)), chosen.numel()
             frames.append(
-                pack_frame(
-                    Codec.BLOOM,
-                    torch.cat((coded_values, coded)),
-                    numel=piece.numel,
-                    nonzero=chosen.numel(),
-                    flags=way.flags,
-                )
+                pack_frame(Codec.BLOOM, body, numel=piece.numel, nonzero=sent, flags=way.flags)
             )
             fixed_length = fixed_length and way.fixed_length
         return torch.cat(frames), fixed_length

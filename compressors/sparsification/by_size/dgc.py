@@ -42,7 +42,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import (
     BLOCK,
     Marks,
@@ -147,8 +147,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             total: Tensor = yield AllReduce(tensor=small)
             means = torch.split(total.mul_(scale), [piece.numel for piece, _ in dense])
             for (piece, _), mean in batched(zip(dense, means, strict=True)):
-                part = update[piece.offset : piece.offset + piece.numel]
-                part.copy_(self._momentum(piece, mean))
+                piece.of(update).copy_(self._momentum(piece, mean))
         if sparse:
             # Samples and candidates are short: one selection for all tensors.
             frames = [self._encode(p, part, step) for p, part in batched(sparse, "selection")]
@@ -181,8 +180,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             v.index_copy_(0, indices, values - sent.float())
         if self.parameters.factor_masking:
             u.index_fill_(0, indices, 0.0)
-        coder = choose_coder(self.parameters.indices, piece.numel, indices.numel())
-        return pack_sparse(sent, indices, piece.numel, coder)
+        return pack_sparse(sent, indices, piece.numel, self.parameters.indices)
 
     def _clipped(self, gradient: Tensor) -> Tensor:
         if self.parameters.clip_norm is None:

@@ -24,11 +24,16 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.coding.messages import bucket_state, frames_of
-from gcsim.compressors.coding.selecting.selection import count_kept, largest, share_kept
-from gcsim.compressors.coding.sparse import add_message, energy, pack_sparse, unpack_sparse
+from gcsim.compressors.coding.selecting.selection import count_kept, largest
+from gcsim.compressors.coding.sparse import (
+    add_message,
+    lost_by_selection,
+    pack_sparse,
+    unpack_sparse,
+)
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
@@ -59,12 +64,7 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
 
     @classmethod
     def laws(cls, parameters: GlobalTopKParameters) -> Laws:
-        ratio = parameters.ratio
-
-        def bound(v: Tensor) -> float:
-            return (1 - share_kept(v.numel(), ratio)) * energy(v)
-
-        return Laws(error_bound=bound)
+        return Laws(error_bound=lambda v: lost_by_selection(v, parameters.ratio))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout = bucket.layout
@@ -72,7 +72,7 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         frames, sent = [], []
         for piece, part in batched(layout.views(residual)):
             indices = largest(part, count_kept(piece.numel, self.parameters.ratio))
-            frames.append(self._frame(part[indices], indices, piece.numel))
+            frames.append(pack_sparse(part[indices], indices, piece.numel, self.parameters.indices))
             sent.append(indices)
 
         def merge(own: Tensor, received: Tensor) -> Tensor:
@@ -84,8 +84,7 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         add_message(result, layout, update, 1.0 / self.worker.count)
         for (piece, frame), mine in zip(frames_of(result, layout, Codec.SPARSE), sent, strict=True):
             kept = unpack_sparse(frame)[0]
-            part = residual[piece.offset : piece.offset + piece.numel]
-            part[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
+            piece.of(residual)[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
         return update
 
     def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout) -> Tensor:
@@ -98,14 +97,11 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
             k = count_kept(piece.numel, self.parameters.ratio)
             indices, values = merged_pairs(*self._pairs(mine, k), *self._pairs(other, k))
             chosen = largest(values, k)
-            frames.append(self._frame(values[chosen], indices[chosen], piece.numel))
+            values, indices = values[chosen], indices[chosen]
+            frames.append(pack_sparse(values, indices, piece.numel, self.parameters.indices))
         return torch.cat(frames)
 
     def _pairs(self, frame: Frame, k: int) -> tuple[Tensor, Tensor]:
         if frame.nonzero != k:
             raise InputError(f"damaged payload: {frame.nonzero} elements, not {k}")
         return unpack_sparse(frame)
-
-    def _frame(self, values: Tensor, indices: Tensor, numel: int) -> Tensor:
-        coder = choose_coder(self.parameters.indices, numel, indices.numel())
-        return pack_sparse(values, indices, numel, coder)

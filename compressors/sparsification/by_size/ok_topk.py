@@ -40,10 +40,10 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.indices.pairs import merged_pairs
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.marks import at_least
-from gcsim.compressors.coding.selecting.selection import count_kept, largest, share_kept
-from gcsim.compressors.coding.sparse import energy, pack_sparse, unpack_sparse
+from gcsim.compressors.coding.selecting.selection import count_kept, largest
+from gcsim.compressors.coding.sparse import lost_by_selection, pack_sparse, unpack_sparse
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -110,12 +110,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
 
     @classmethod
     def laws(cls, parameters: OkTopKParameters) -> Laws:
-        ratio = parameters.ratio
-
-        def bound(v: Tensor) -> float:
-            return (1 - share_kept(v.numel(), ratio)) * energy(v)
-
-        return Laws(conserves=True, error_bound=bound)
+        return Laws(conserves=True, error_bound=lambda v: lost_by_selection(v, parameters.ratio))
 
     @classmethod
     def period(cls, parameters: OkTopKParameters) -> int:
@@ -133,7 +128,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         if n == 0:
             return torch.zeros_like(bucket.gradient)
         k = count_kept(n, self.parameters.ratio)
-        residual = bucket_state(self.residual, bucket).add_(bucket.gradient)
+        residual = self.corrected(bucket)
         phase = self.phase(self.parameters, step)
         schedule = self._schedules.get(bucket.layout.index)
         if schedule is None:  # a run that begins in the middle of a period sets up what it needs
@@ -206,20 +201,13 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         return indices, sums
 
     def _survivors(
-        self,
-        indices: Tensor,
-        sums: Tensor,
-        k: int,
-        schedule: _Schedule,
-        layout: BucketLayout,
-        *,
-        exact: bool,
-    ) -> Generator[Request, Any, list[tuple[Tensor, Tensor]]]:
+        self, indices: Tensor, sums: Tensor, k: int, schedule: _Schedule, layout: BucketLayout,
+        *, exact: bool,
+    ) -> Generator[Request, Any, list[tuple[Tensor, Tensor]]]:  # fmt: skip
         """(indices, sums) of each region that pass the global threshold."""
         if exact:
-            message = pack_frame(
-                Codec.PAIRS, as_bytes(sums), numel=layout.numel, nonzero=sums.numel()
-            )
+            own = as_bytes(sums)
+            message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=sums.numel())
             gathered = yield from gather_variable(message, part=True)
             frames = [frame for g in gathered for _, frame in frames_of(g, layout, Codec.PAIRS)]
             everything = torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])

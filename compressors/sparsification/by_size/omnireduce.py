@@ -38,7 +38,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.selecting.selection import count_kept, largest, share_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -104,11 +104,9 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             return self.aggregate(payloads, layout, torch.zeros_like(bucket.gradient))
 
+        own = self.encode(bucket)
         answer = yield PushPull(
-            payload=self.encode(bucket),
-            server=serve,
-            without_server="alltoall_allgather",
-            variable=True,
+            payload=own, server=serve, without_server="alltoall_allgather", variable=True
         )
         update = torch.zeros_like(bucket.gradient)
         for part, blocks, values in self._decode(answer, layout, update):
@@ -117,11 +115,8 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """This worker's message; the residual is brought on."""
-        source = bucket.gradient
-        if self.remembers:
-            source = bucket_state(self.residual, bucket).add_(bucket.gradient)
         frames = []
-        for piece, part in batched(bucket.layout.views(source)):
+        for piece, part in batched(bucket.layout.views(self.corrected(bucket))):
             blocks = self._chosen(part)
             values = take_blocks(part, blocks, self.parameters.block, clear=self.remembers)
             frames.append(_frame(piece.numel, blocks, values))
@@ -161,8 +156,7 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each tensor: its part of `out`, numbers int64 `[b]` and values of the blocks."""
         for piece, frame in frames_of(payload, layout, Codec.BLOCKS):
-            part = out[piece.offset : piece.offset + piece.numel]
-            yield part, *_read(frame, self.parameters.block)
+            yield piece.of(out), *_read(frame, self.parameters.block)
 
 
 def block_count(n: int, size: int) -> int:

@@ -25,16 +25,15 @@ from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.selection import (
     add_and_take_largest,
     count_kept,
-    share_kept,
     take_largest,
 )
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,
-    energy,
+    lost_by_selection,
     lost_in_transit,
     pack_sparse,
-    travelling,
+    sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
@@ -63,7 +62,6 @@ class TopK(ErrorFeedback[TopKParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         message, fixed_length = self._encode(bucket)
         if fixed_length:
             payloads = yield AllGather(payload=message)
@@ -80,22 +78,19 @@ class TopK(ErrorFeedback[TopKParameters]):
             k = count_kept(piece.numel, chosen.ratio)
             coder = choose_coder(chosen.indices, piece.numel, k)
             fixed_length = fixed_length and coder.fixed_length
-            if residual is None:
-                indices, values = take_largest(gradient, k, clear=False)
-                sent = travelling(values, chosen.values)
+            memory = None if residual is None else piece.of(residual)  # [piece.numel]
+            if memory is None:
+                indices, values = take_largest(gradient, k, clear=False)  # [k] each
             else:
-                memory = residual[piece.offset : piece.offset + piece.numel]
                 indices, values = add_and_take_largest(memory, gradient, k)
-                sent = travelling(values, chosen.values)
-                if sent.dtype != values.dtype:
-                    memory.index_copy_(0, indices, values - sent.float())
+            sent = sent_of(memory, indices, values, chosen.values)
             frames.append(pack_sparse(sent, indices, piece.numel, coder))
         return torch.cat(frames), fixed_length
 
     @classmethod
     def laws(cls, parameters: TopKParameters) -> Laws:
         def bound(vector: Tensor) -> float:
-            kept = share_kept(vector.numel(), parameters.ratio)
-            return (1 - kept) * energy(vector) + lost_in_transit(vector, parameters.values)
+            lost = lost_by_selection(vector, parameters.ratio)
+            return lost + lost_in_transit(vector, parameters.values)
 
         return Laws(error_bound=bound, conserves=parameters.error_feedback)

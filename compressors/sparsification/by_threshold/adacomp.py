@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import bucket_state, decoder
 from gcsim.compressors.coding.selecting.marks import note_places
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
@@ -73,7 +73,6 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_decoded)
 
@@ -82,14 +81,11 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         residual = bucket_state(self.residual, bucket)
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = residual[piece.offset : piece.offset + piece.numel]
-            size = self.bin_size(piece)
+            size, n = self.bin_size(piece), piece.numel
             factor = self.parameters.scale_factor - 1
-            level, sent, words = add_and_select(memory, gradient, size, factor)
+            level, sent, words = add_and_select(piece.of(residual), gradient, size, factor)
             body = torch.cat((as_bytes(level), as_bytes(words)))
-            frames.append(
-                pack_frame(Codec.ADACOMP, body, numel=piece.numel, nonzero=sent, params=size)
-            )
+            frames.append(pack_frame(Codec.ADACOMP, body, numel=n, nonzero=sent, params=size))
         return torch.cat(frames)
 
     def bin_size(self, piece: TensorSlice) -> int:
@@ -118,20 +114,15 @@ def add_and_select(
     return torch.tensor([level], device=memory.device), int(counts.sum()), words
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.ADACOMP):
-        level, words = _read(frame)
-        part = out[piece.offset : piece.offset + piece.numel]
-        with written_back(part) as target:
-            intact = _add_words(
-                target, words, frame, np.float32(weight * level), part[: words.numel()]
-            )
-        if not intact:
-            raise InputError(f"damaged payload: the words of {piece.name} do not fill its bins")
+@decoder(Codec.ADACOMP)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the signs of a frame's words, times its level."""
+    level, words = _read(frame)
+    with written_back(part) as target:
+        weighted, touched = np.float32(weight * level), part[: words.numel()]
+        intact = _add_words(target, words, frame, weighted, touched)
+    if not intact:
+        raise InputError(f"damaged payload: words do not fill the bins of {frame.numel} elements")
 
 
 def _read(frame: Frame) -> tuple[float, Tensor]:
@@ -167,14 +158,9 @@ def _add(
 
 @kernel("streaming", updates=("memory",))
 def _take(
-    memory: Tensor,
-    gradient: Tensor,
-    size: int,
-    factor: float,
-    maxima: NDArray[np.float32],
-    counts: NDArray[np.int64],
-    level: np.float32,
-) -> Tensor:
+    memory: Tensor, gradient: Tensor, size: int, factor: float,
+    maxima: NDArray[np.float32], counts: NDArray[np.int64], level: np.float32,
+) -> Tensor:  # fmt: skip
     ends = np.cumsum(np.maximum(counts, 1))
     starts = np.append(0, ends)
     words = np.empty(starts[-1], dtype=np.uint8 if size < _BYTE else np.uint16)

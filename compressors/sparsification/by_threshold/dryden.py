@@ -77,7 +77,6 @@ class Dryden(ErrorFeedback[DrydenParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_signed)
 
@@ -86,7 +85,7 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         residual = bucket_state(self.residual, bucket)
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = residual[piece.offset : piece.offset + piece.numel]
+            memory = piece.of(residual)
             indices, values = add_and_select(memory, gradient, self.parameters.proportion)
             positive, negative = _means(values)
             words = signed_words(memory, indices, values, positive, negative)

@@ -28,7 +28,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.marks import Marks, add_and_mark, mark, take
 from gcsim.compressors.coding.selecting.selection import kth_magnitude, strided_sample
@@ -37,7 +37,7 @@ from gcsim.compressors.coding.sparse import (
     add_message,
     energy,
     pack_sparse,
-    travelling,
+    sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
@@ -82,7 +82,6 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         return parameters.momentum, parameters.momentum > 0
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_message)
 
@@ -102,7 +101,7 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
             indices, sent = self._send(
                 memory, added[part], None if velocity is None else velocity[part]
             )
-            frames.append(self._frame(indices, sent, piece.numel))
+            frames.append(pack_sparse(sent, indices, piece.numel, self.parameters.indices))
         return torch.cat(frames)
 
     def _send_bucket(
@@ -113,14 +112,11 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         pieces = bucket.layout.slices
         edges = torch.tensor([[p.offset, p.offset + p.numel] for p in pieces])
         cuts = torch.searchsorted(indices, edges.to(indices.device)).tolist()
-        return [
-            self._frame(indices[first:last] - piece.offset, sent[first:last], piece.numel)
-            for piece, (first, last) in zip(pieces, cuts, strict=True)
-        ]
-
-    def _frame(self, indices: Tensor, sent: Tensor, numel: int) -> Tensor:
-        coder = choose_coder(self.parameters.indices, numel, indices.numel())
-        return pack_sparse(sent, indices, numel, coder)
+        frames = []
+        for piece, (first, last) in zip(pieces, cuts, strict=True):
+            own, values = indices[first:last] - piece.offset, sent[first:last]
+            frames.append(pack_sparse(values, own, piece.numel, self.parameters.indices))
+        return frames
 
     def _send(
         self, memory: Tensor, added: Tensor, velocity: Tensor | None
@@ -128,9 +124,7 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         """memory += added, without what is large: (its indices, its values as they travel)."""
         marks = self._add(memory, added)
         indices, values = take(memory, marks, clear=True)
-        sent = travelling(values, self.parameters.values)
-        if sent.dtype != values.dtype:
-            memory.index_copy_(0, indices, values - sent.float())
+        sent = sent_of(memory, indices, values, self.parameters.values)
         if velocity is not None and self.parameters.factor_masking:
             velocity.index_fill_(0, indices, 0.0)
         return indices, sent

@@ -41,7 +41,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.marks import mark, take
 from gcsim.compressors.coding.selecting.selection import take_largest
@@ -50,7 +50,7 @@ from gcsim.compressors.coding.sparse import (
     add_message,
     energy,
     pack_sparse,
-    travelling,
+    sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
@@ -120,7 +120,6 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         """By tensor."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_message)
 
@@ -130,16 +129,13 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory, added = gradient, None
-            if residual is not None:
-                memory = residual[piece.offset : piece.offset + piece.numel]
-                added = gradient
-            indices, values = self._select(piece, memory, added)
-            sent = travelling(values, chosen.values)
-            if residual is not None and sent.dtype != values.dtype:
-                memory.index_copy_(0, indices, values - sent.float())
-            coder = choose_coder(chosen.indices, piece.numel, indices.numel())
-            frames.append(pack_sparse(sent, indices, piece.numel, coder))
+            memory = None if residual is None else piece.of(residual)
+            if memory is None:
+                indices, values = self._select(piece, gradient, None)
+            else:
+                indices, values = self._select(piece, memory, gradient)
+            sent = sent_of(memory, indices, values, chosen.values)
+            frames.append(pack_sparse(sent, indices, piece.numel, chosen.indices))
         return torch.cat(frames)
 
     def _select(

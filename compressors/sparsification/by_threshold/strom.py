@@ -23,9 +23,9 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, pack_frame
-from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
+from gcsim.compressors.coding.messages import bucket_state, decoder, split_body
 from gcsim.compressors.coding.selecting.marks import add_and_mark, take
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -69,7 +69,6 @@ class Strom(ErrorFeedback[StromParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         tau, message = self.parameters.tau, self.encode(bucket)
         if self.parameters.variant == "mxnet":
             payloads = yield AllGather(payload=message)
@@ -83,12 +82,10 @@ class Strom(ErrorFeedback[StromParameters]):
         residual = bucket_state(self.residual, bucket)
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = residual[piece.offset : piece.offset + piece.numel]
+            memory = piece.of(residual)
             if self.parameters.variant == "mxnet":
-                n = piece.numel
-                frames.append(
-                    pack_frame(Codec.TABLE, two_bits(memory, gradient, tau), numel=n, nonzero=n)
-                )
+                body = two_bits(memory, gradient, tau)
+                frames.append(pack_frame(Codec.TABLE, body, numel=piece.numel))
                 continue
             indices, values = take(memory, add_and_mark(memory, gradient, just_above(tau)))
             words = signed_words(memory, indices, values, tau, -tau)
@@ -123,21 +120,15 @@ def two_bits(memory: Tensor, gradient: Tensor, tau: float) -> Tensor:
     return tensor(packed, memory)
 
 
-def add_codes(
-    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, tau: float
-) -> None:
-    """out += weight * tau * {0, -1, 1}, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.TABLE):
-        n = piece.numel
-        _, packed = split_body(frame, 0, -(-n // 4))
-        if n % 4 and int(packed[-1]) >> 2 * (n % 4):
-            raise InputError("damaged payload: padding after the last code is not zero")
-        bad = _add(out[piece.offset : piece.offset + n], packed, weight * tau)
-        if int(bad):
-            raise InputError("damaged payload: code 1 stands for nothing")
+@decoder(Codec.TABLE)
+def add_codes(frame: Frame, part: Tensor, weight: float, tau: float) -> None:
+    """Add tau * {0, -1, 1}."""
+    n = frame.numel
+    _, packed = split_body(frame, 0, -(-n // 4))
+    if n % 4 and int(packed[-1]) >> 2 * (n % 4):
+        raise InputError("damaged payload: padding after the last code is not zero")
+    if int(_add(part, packed, weight * tau)):
+        raise InputError("damaged payload: code 1 stands for nothing")
 
 
 @kernel("streaming", updates=("out",))

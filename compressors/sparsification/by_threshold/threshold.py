@@ -32,7 +32,7 @@ from gcsim.compressors.coding.sparse import (
     energy,
     lost_in_transit,
     pack_coded,
-    travelling,
+    sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
@@ -63,7 +63,6 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean over workers of what each sent, float32 `[n]`."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_message)
 
@@ -74,8 +73,8 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
             residual = bucket_state(self.residual, bucket)
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            part = slice(piece.offset, piece.offset + piece.numel)
-            frames.append(self._frame(gradient, None if residual is None else residual[part]))
+            memory = None if residual is None else piece.of(residual)
+            frames.append(self._frame(gradient, memory))
         return torch.cat(frames)
 
     def _frame(self, gradient: Tensor, memory: Tensor | None) -> Tensor:
@@ -85,9 +84,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
             indices, values = take(gradient, mark(gradient, up))
         else:
             indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
-        sent = travelling(values, chosen.values)
-        if memory is not None and sent.dtype != values.dtype:
-            memory.index_copy_(0, indices, values - sent.float())
+        sent = sent_of(memory, indices, values, chosen.values)
         coder = choose_coder(chosen.indices, n, indices.numel())
         coded = encode_indices(indices, n, coder)
         del indices  # with a low threshold the largest thing in memory

@@ -114,15 +114,10 @@ class VarianceBased(Compressor[VarianceParameters]):
         for piece in batched(bucket.layout.slices):
             place = slice(piece.offset, piece.offset + piece.numel)
             body = self._send_clear(
-                piece,
-                delayed[place],
-                moment[place],
-                bucket.gradient[place],
-                second_moment[place],
+                piece, delayed[place], moment[place], bucket.gradient[place], second_moment[place]
             )
-            frames.append(
-                pack_frame(Codec.VARIANCE, body, numel=piece.numel, nonzero=body.numel() // 4)
-            )
+            sent = body.numel() // 4
+            frames.append(pack_frame(Codec.VARIANCE, body, numel=piece.numel, nonzero=sent))
         return torch.cat(frames)
 
     def _send_clear(
@@ -133,13 +128,9 @@ class VarianceBased(Compressor[VarianceParameters]):
             raise InputError(
                 f"{piece.name} has {piece.numel} elements: 28-bit indices reach {INDEX_LIMIT}"
             )
+        alpha, zeta = self.parameters.alpha, self.parameters.zeta
         found, counts, largest = _add_and_find(
-            r,
-            v,
-            gradient,
-            second_moment,
-            alpha=self.parameters.alpha,
-            zeta=self.parameters.zeta,
+            r, v, gradient, second_moment, alpha=alpha, zeta=zeta
         )
         if self.parameters.exponent_over == "tensor" and r.numel():
             low, high = r.aminmax()

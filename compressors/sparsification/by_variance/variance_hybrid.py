@@ -91,13 +91,10 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
             if piece.numel > int(_INDEX):
                 raise InputError(f"{piece.name} has {piece.numel} elements: an index has 31 bits")
             place = slice(piece.offset, piece.offset + piece.numel)
-            words = _add_and_send(
-                residual[place],
-                moment[place],
-                bucket.gradient[place],
-                second_moment[place],
-                self.parameters,
+            r, v, g, m = (
+                each[place] for each in (residual, moment, bucket.gradient, second_moment)
             )
+            words = _add_and_send(r, v, g, m, self.parameters)
             frames.append(pack_signed(words, piece.numel))
         return torch.cat(frames)
 

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import Codec, from_bytes
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.frame import Codec, Frame, from_bytes
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, written_back
 from gcsim.compressors.meter import kernel, unpriced
@@ -120,32 +119,27 @@ def _join(start: int, stop: int, words: Any, counts: Any, starts: Any, out: Any)
 # --- receiver ---------------------------------------------------------------------------------
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.VARIANCE):
-        head, tail = split_body(frame, 1, 4 * frame.nonzero)
-        exponent = int(from_bytes(head, torch.int8, 1))
-        words = from_bytes(tail, torch.int32, frame.nonzero)
-        _check_words(words, exponent, piece)
-        with written_back(out[piece.offset : piece.offset + piece.numel]) as part:
-            _add_words(words, exponent, part, weight)
+@decoder(Codec.VARIANCE)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the powers of two of a frame's words."""
+    head, tail = split_body(frame, 1, 4 * frame.nonzero)
+    exponent = int(from_bytes(head, torch.int8, 1))
+    words = from_bytes(tail, torch.int32, frame.nonzero)
+    _check_words(words, exponent, frame.numel)
+    with written_back(part) as target:
+        _add_words(words, exponent, target, weight)
 
 
 @unpriced
-def _check_words(words: Tensor, exponent: int, piece: TensorSlice) -> None:
+def _check_words(words: Tensor, exponent: int, n: int) -> None:
     data = array(words)
     if not data.size:
         return
-    if not ascending(data, np.int32(_INDEX), piece.numel):
-        raise InputError(f"damaged payload: indices of {piece.name} do not ascend below n")
+    if not ascending(data, np.int32(_INDEX), n):
+        raise InputError(f"damaged payload: indices do not ascend below {n}")
     deepest = int((data >> _DEPTH_BITS & _DEEPEST).max())
     if exponent - deepest + BIAS < 1:
-        raise InputError(
-            f"damaged payload: 2^({exponent} - {deepest}) in {piece.name} is no normal float32"
-        )
+        raise InputError(f"damaged payload: 2^({exponent} - {deepest}) is no normal float32")
 
 
 def ascending(words: NDArray[np.int32], mask: np.int32, n: int) -> bool:

@@ -124,10 +124,6 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         self._known: dict[tuple[int, int], Tensor] = {}
         """The server's: V by (tensor, rank)."""
 
-    @property
-    def remembers(self) -> bool:
-        return self.parameters.residual
-
     @classmethod
     def laws(cls, parameters: CeSgdParameters) -> Laws:
         p = parameters
@@ -155,7 +151,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
             payload=message, server=serve, without_server="alltoall_allgather", variable=True
         )
         update = torch.zeros_like(bucket.gradient)
-        add_answer(answer, bucket.layout, update)
+        add_answer(answer, bucket.layout, update, 1.0)
         self._remember(bucket, update)
         if self.parameters.mask_received:
             for piece, part in batched(bucket.layout.views(update)):
@@ -191,11 +187,8 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """Select and pack a step's elements: uint8, one frame a tensor."""
         improved = self._improved(bucket)
-        source = bucket.gradient
-        if self.parameters.residual:
-            source = bucket_state(self.residual, bucket).add_(source)
         frames = []
-        for piece, values in batched(bucket.layout.views(source)):
+        for piece, values in batched(bucket.layout.views(self.corrected(bucket))):
             frame = self._encode(piece, values, improved, step)
             frames.append(frame)
             if self.parameters.residual:
@@ -245,15 +238,10 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         for rank, payload in enumerate(payloads):
             for piece, frame in frames_of(payload, bucket.layout, Codec.CE_SGD):
                 parts = self._received(piece, frame, rank)
-                part = total[piece.offset : piece.offset + piece.numel]
-                add_parts(parts, part, 1.0 / self.worker.count)
+                add_parts(parts, piece.of(total), 1.0 / self.worker.count)
                 unite(unions[piece.index], parts.chosen, parts.indices)
-        return torch.cat(
-            [
-                pack_answer(part, unions[piece.index])
-                for piece, part in batched(bucket.layout.views(total))
-            ]
-        )
+        views = batched(bucket.layout.views(total))
+        return torch.cat([pack_answer(part, unions[piece.index]) for piece, part in views])
 
     def _received(self, piece: TensorSlice, frame: Frame, rank: int) -> Parts:
         """A worker's frame, read with the V that it brings or that is known."""

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.bitmap import add_at_bits, at_bits, bit_starts
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.rounding.levels import add_packed_levels, bucket_norms, encode_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
@@ -150,14 +149,14 @@ def pack_answer(mean: Tensor, union: Tensor) -> Tensor:
     return pack_frame(Codec.CE_SGD, body, numel=n, nonzero=values.numel())
 
 
-def add_answer(message: Tensor, layout: BucketLayout, out: Tensor) -> None:
-    """Add the server's answer to `out`, float32 `[layout.numel]`; `InputError` when damaged."""
-    for piece, frame in frames_of(message, layout, Codec.CE_SGD):
-        cut = packed_bytes(piece.numel, 1)
-        union = frame.body[:cut]
-        check_packed(array(union), piece.numel, 1)
-        starts = bit_starts(array(union), piece.numel)
-        if int(starts[-1]) != frame.nonzero:
-            raise InputError(f"damaged payload: {starts[-1]} bits for {frame.nonzero} values")
-        values = from_bytes(frame.body[cut:], torch.float32, frame.nonzero)
-        add_at_bits(out[piece.offset : piece.offset + piece.numel], union, starts, values, 1.0)
+@decoder(Codec.CE_SGD)
+def add_answer(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add a frame of `pack_answer`."""
+    cut = packed_bytes(frame.numel, 1)
+    union = frame.body[:cut]
+    check_packed(array(union), frame.numel, 1)
+    starts = bit_starts(array(union), frame.numel)
+    if int(starts[-1]) != frame.nonzero:
+        raise InputError(f"damaged payload: {starts[-1]} bits for {frame.nonzero} values")
+    values = from_bytes(frame.body[cut:], torch.float32, frame.nonzero)
+    add_at_bits(part, union, starts, values, weight)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.bitmap import BLOCK
-from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import count_random, kernel
@@ -89,14 +89,8 @@ class Selection:
 
     def _select(self, mode: int, key: np.uint64) -> _Found:
         threshold = self._highest if mode == _DRAW else math.ceil(self.start_density * 65536)
-        counts = _choose(
-            self.chosen,
-            self.rewards,
-            self.age,
-            self._near,
-            (mode, threshold, self.unsent_limit),
-            key,
-        )
+        settings = mode, threshold, self.unsent_limit
+        counts = _choose(self.chosen, self.rewards, self.age, self._near, settings, key)
         self._highest = int(counts[4].max(initial=self._highest))
         return _Found(chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3])
 
@@ -172,7 +166,7 @@ def _choose_blocks(
             for j in range((m.size + 3) // 4):
                 words[j] = bits64(key, first // 4 + j)
             _draw(words.view(np.uint16), m, mode == _DRAW, threshold, chosen)
-            _pack(chosen.view(np.uint64), bits)
+            fold_bits(chosen.view(np.uint64), bits)
         else:
             for b in range(bits.size):
                 for j in range(8):
@@ -184,14 +178,7 @@ def _choose_blocks(
                 top = max(top, m[i])
             counts[4, block] = top
         _look_outside(chosen, m, age, limit, counts[:, block])
-        _pack(chosen.view(np.uint64), nears[first // 8 : (last + 7) // 8])
-
-
-@loop
-def _pack(flags: Any, bits: Any) -> None:
-    """Eight bytes of 0 or 1 (in a word) become a byte: byte j is moved to bit 56 + j."""
-    for b in range(bits.size):
-        bits[b] = (flags[b] * np.uint64(0x0102040810204080)) >> np.uint64(56)
+        fold_bits(chosen.view(np.uint64), nears[first // 8 : (last + 7) // 8])
 
 
 @loop

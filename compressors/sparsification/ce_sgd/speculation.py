@@ -104,17 +104,8 @@ def _find_blocks(
                 found = _level(age[i], m[i], limit)
                 marks[i] = (found < level) | (most & (found == level))
         changes = ties[block] - drawn[block] if most else drawn[block]
-        _change_marks(
-            marks,
-            most,
-            changes,
-            m,
-            age,
-            nears[first // 8 :],
-            (marked, level, limit),
-            key,
-            block << 40,
-        )
+        tie, near = (marked, level, limit), nears[first // 8 :]
+        _change_marks(marks, most, changes, m, age, near, tie, key, block << 40)
         at = starts[block]
         for j in range((m.size + 7) // 8):
             if eights[j]:

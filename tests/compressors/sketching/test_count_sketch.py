@@ -13,11 +13,11 @@ from torch import Tensor
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.sketching.count_sketch import (
     CountSketch,
     CountSketchParameters,
-    only_frame,
     unpack_answer,
 )
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch
@@ -246,8 +246,8 @@ def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw)
     request = next(exchange)
     with pytest.raises(InputError):
         request.server([request.payload[:-1]])  # type: ignore[union-attr]  # it is a PushPull
-    with pytest.raises(InputError, match="expected"):
-        only_frame(request.payload, 99)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="damaged payload: frames of"):
+        only_frame(request.payload, Codec.SKETCH, 99)  # type: ignore[union-attr]
 
     def answer(indices: list[int]) -> Tensor:
         body = torch.cat(

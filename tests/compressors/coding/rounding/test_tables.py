@@ -16,6 +16,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.coding.rounding.levels import CHUNK, bucket_norms
 from gcsim.compressors.coding.rounding.tables import (
+    TableParameters,
     add_decoded,
     add_table,
     encode_message,
@@ -179,10 +180,8 @@ def test_codes_and_lengths_that_cannot_have_been_sent_are_refused(normal: Draw) 
 
 
 def message(bucket: Bucket, levels: Levels, size: int | None = 100) -> torch.Tensor:
-    worker = Worker(rank=1, count=2, seed=3)
-    return encode_message(
-        bucket, levels, bits=4, size=size, norm="l2", worker=worker, step=5, purpose="test"
-    )
+    worker, chosen = Worker(rank=1, count=2, seed=3), TableParameters(bucket=size)
+    return encode_message(bucket, levels, chosen, worker, 5, "test")
 
 
 @pytest.mark.parametrize("size", [100, None])
@@ -194,7 +193,8 @@ def test_a_message_has_a_frame_a_tensor_of_known_length(
     norms = (3 + 1 + 0) if size else (1 + 1 + 0)
     assert sent.numel() == 3 * HEADER_BYTES + 4 * norms + 125 + 1
     out = torch.zeros(251)
-    add_decoded(sent, bucket.layout, out, 1.0, levels, bits=4, size=size)
+    chosen = TableParameters(bucket=size)
+    add_decoded(sent, bucket.layout, out, 1.0, levels=levels, chosen=chosen)
     largest = float(bucket.gradient.norm())
     assert float((out - bucket.gradient).abs().max()) <= largest
 
@@ -208,7 +208,8 @@ def test_a_message_of_other_parameters_or_damage_is_refused(
     cut = pack_frame(Codec.TABLE, frame.body[:-1], numel=250, nonzero=250, flags=4, params=100)
 
     def decode(damaged: torch.Tensor, bits: int = 4, size: int | None = 100) -> None:
-        add_decoded(damaged, bucket.layout, torch.zeros(250), 1.0, levels, bits=bits, size=size)
+        chosen = TableParameters(bits=bits, bucket=size)
+        add_decoded(damaged, bucket.layout, torch.zeros(250), 1.0, levels=levels, chosen=chosen)
 
     decode(sent)
     wrong: list[Any] = [(sent, 3), (sent, 4, 99), (sent, 4, None), (cut,), (sent[:-1],)]

@@ -234,7 +234,7 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
     matrices = [Matrix(rows=5, columns=4, offset=0, tensor_numel=20)]
 
     def decode(message: Tensor, stripe: tuple[int, int] = (0, 1)) -> None:
-        add_stripe(message, crew.layout, matrices, torch.zeros(20), stripe, weight=1.0)
+        add_stripe(message, crew.layout, torch.zeros(20), 1.0, matrices=matrices, stripe=stripe)
 
     decode(payload)
     for damaged in (payload[:-1], torch.cat((payload, payload)), payload[:HEADER_BYTES]):
