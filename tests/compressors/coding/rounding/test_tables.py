@@ -180,7 +180,10 @@ def test_codes_and_lengths_that_cannot_have_been_sent_are_refused(normal: Draw) 
 
 
 def message(bucket: Bucket, levels: Levels, size: int | None = 100) -> torch.Tensor:
-    worker, chosen = Worker(rank=1, count=2, seed=3), TableParameters(bucket=size)
+    worker, chosen = (
+        Worker(rank=1, count=2, seed=3),
+        TableParameters.model_validate({"bucket": size}),
+    )
     return encode_message(bucket, levels, chosen, worker, 5, "test")
 
 
@@ -193,7 +196,7 @@ def test_a_message_has_a_frame_a_tensor_of_known_length(
     norms = (3 + 1 + 0) if size else (1 + 1 + 0)
     assert sent.numel() == 3 * HEADER_BYTES + 4 * norms + 125 + 1
     out = torch.zeros(251)
-    chosen = TableParameters(bucket=size)
+    chosen = TableParameters.model_validate({"bucket": size})
     add_decoded(sent, bucket.layout, out, 1.0, levels=levels, chosen=chosen)
     largest = float(bucket.gradient.norm())
     assert float((out - bucket.gradient).abs().max()) <= largest
@@ -208,7 +211,7 @@ def test_a_message_of_other_parameters_or_damage_is_refused(
     cut = pack_frame(Codec.TABLE, frame.body[:-1], numel=250, nonzero=250, flags=4, params=100)
 
     def decode(damaged: torch.Tensor, bits: int = 4, size: int | None = 100) -> None:
-        chosen = TableParameters(bits=bits, bucket=size)
+        chosen = TableParameters.model_validate({"bits": bits, "bucket": size})
         add_decoded(damaged, bucket.layout, torch.zeros(250), 1.0, levels=levels, chosen=chosen)
 
     decode(sent)

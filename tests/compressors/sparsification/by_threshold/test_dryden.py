@@ -125,4 +125,4 @@ def test_a_damaged_payload_is_refused(team: Any, normal: Callable[..., Tensor]) 
         with pytest.raises(InputError):
             add_signed(damaged, crew.layout, torch.zeros(100), 1.0)
     with pytest.raises(InputError, match="flags"):
-        add_signed(message, crew.layout, torch.zeros(100), 1.0, (1.0, -1.0))
+        add_signed(message, crew.layout, torch.zeros(100), 1.0, levels=(1.0, -1.0))

@@ -105,13 +105,13 @@ def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
     for words in ([3, 3], [4, 2], [5, 10], [9, 1 - 2**31]):
         message = pack_signed(torch.tensor(words, dtype=torch.int32), 10)
         with pytest.raises(InputError, match="do not ascend"):
-            add_signed(message, layout, torch.zeros(10), 1.0, (1.0, -1.0))
+            add_signed(message, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
     message = pack_signed(torch.tensor([1], dtype=torch.int32), 10, (1.0, -1.0))
     with pytest.raises(InputError, match="flags"):
-        add_signed(message, layout, torch.zeros(10), 1.0, (1.0, -1.0))
+        add_signed(message, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
     short = pack_frame(Codec.SIGNED_INDEX, torch.zeros(4, dtype=torch.uint8), numel=10, nonzero=2)
     with pytest.raises(InputError, match="asks for"):
-        add_signed(short, layout, torch.zeros(10), 1.0, (1.0, -1.0))
+        add_signed(short, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_damaged_codes_are_refused(
 ) -> None:
     message = pack_frame(Codec.TABLE, torch.tensor(body, dtype=torch.uint8), numel=5, nonzero=5)
     with pytest.raises(InputError, match=fault):
-        add_codes(message, layout_of(5), torch.zeros(5), 1.0, 1.0)
+        add_codes(message, layout_of(5), torch.zeros(5), 1.0, tau=1.0)
