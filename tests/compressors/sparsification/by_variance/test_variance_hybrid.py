@@ -42,7 +42,7 @@ def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) 
 
 def decode(message: Tensor, layout: BucketLayout, worth: float) -> Tensor:
     out = torch.zeros(layout.numel)
-    add_signed(message, layout, out, 1.0, (worth, -worth))
+    add_signed(message, layout, out, 1.0, levels=(worth, -worth))
     return out
 
 
