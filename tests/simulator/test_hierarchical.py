@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -191,7 +191,6 @@ def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
 
 
 @given(case=cases())
-@settings(max_examples=100, deadline=None)
 def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
     exits = hierarchical_allreduce(
         times(case.entry),
@@ -210,7 +209,6 @@ LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),
 
 
 @given(case=cases(local=LATE))
-@settings(max_examples=60, deadline=None)
 def test_vectors_that_overtake_each_other_are_added_as_they_arrive(case: Case) -> None:
     exits = hierarchical_allreduce(
         times(case.entry),
