@@ -279,7 +279,7 @@ def small(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Case:
 
 @every
 @given(case=small(pool=[*POOL, *RANDOM, *TIMED, CAPPED, CALIBRATED]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_messages_that_share_nothing_take_what_they_take_when_counted(
     name: str, case: Case
 ) -> None:
@@ -295,7 +295,7 @@ def test_messages_that_share_nothing_take_what_they_take_when_counted(
 
 @every
 @given(case=small())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
     name: str, case: Case
 ) -> None:
@@ -367,7 +367,7 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
     devices=st.sampled_from([2, 3, 4, 6]),
     racks=st.sampled_from([None, Racks(nodes=1, uplink=POOL[2]), Racks(nodes=2, uplink=POOL[1])]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     entry: list[int], sizes: list[int], links: list[Link], devices: int, racks: Racks | None
 ) -> None:
