@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -71,7 +71,6 @@ def test_all_workers_of_a_node_are_the_node() -> None:
     nodes=st.dictionaries(st.integers(0, 2), st.fractions(Fraction(1, 9), 9), max_size=3),
     workers=st.dictionaries(st.integers(0, 5), st.fractions(Fraction(1, 9), 9), max_size=6),
 )
-@settings(max_examples=60, deadline=None)
 def test_every_rank_has_its_pace(nodes: dict[int, Fraction], workers: dict[int, Fraction]) -> None:
     paces = slow_ranks(WHERE, Training(slow_nodes=nodes, slow_workers=workers))
     expected = [float(nodes.get(rank // 2, 1) * workers.get(rank, 1)) for rank in range(6)]

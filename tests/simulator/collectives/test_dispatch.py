@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -203,7 +203,6 @@ def test_every_algorithm_carries_any_number_of_workers(
     entry=st.lists(st.integers(0, 10**6), min_size=4, max_size=4),
     shift=st.integers(0, 10**12),
 )
-@settings(max_examples=60, deadline=None)
 def test_what_is_remembered_is_what_is_calculated(
     kind: CollectiveRecord, transport: Transport, wide: bool, entry: list[int], shift: int
 ) -> None:

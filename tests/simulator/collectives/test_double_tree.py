@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -285,14 +285,12 @@ def kernel(shape: Shape) -> Times:
 
 
 @given(shape=shapes())
-@settings(max_examples=80, deadline=None)
 def test_any_small_pair_of_trees_is_the_simulation(shape: Shape) -> None:
     assert kernel(shape).tolist() == Oracle(shape).exits
 
 
 @pytest.mark.parametrize("pool", [*KINDS.values(), MANY])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_any_links_are_the_simulation(pool: list[Link], data: st.DataObject) -> None:
     shape = data.draw(shapes(pool))
     assert kernel(shape).tolist() == Oracle(shape).exits
@@ -321,7 +319,6 @@ def test_many_ranks_are_the_simulation(skew: str, nodes: int) -> None:
 
 
 @given(shape=shapes(), late=st.integers(0, 10**9), which=st.integers(0, 16))
-@settings(max_examples=60, deadline=None)
 def test_times_shift_with_the_entries_and_never_gain_from_delay(
     shape: Shape, late: int, which: int
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -181,7 +181,6 @@ def exits(case: Case) -> list[int]:
 
 
 @given(case=cases())
-@settings(max_examples=100, deadline=None)
 def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
     assert exits(case) == Oracle(case).exits
 
@@ -209,7 +208,6 @@ LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),
 
 
 @given(case=cases(local=LATE))
-@settings(max_examples=60, deadline=None)
 def test_vectors_that_overtake_each_other_are_added_as_they_arrive(case: Case) -> None:
     case = replace(case, elements=400, element=1, gamma=3, staging=0)
     assert exits(case) == Oracle(case).exits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelCost
@@ -58,7 +58,6 @@ def ranged(draw: st.DrawFn) -> Device:
 
 
 @given(device=ranged(), fixed_=COSTS, payload=COSTS, part=COSTS, workers=st.integers(1, 64))
-@settings(max_examples=50, deadline=None)
 def test_every_price_lies_between_those_at_the_ends(
     device: Device,
     fixed_: tuple[KernelCost, ...],
@@ -117,7 +116,6 @@ def iteration(plan: StepPlan, carry_out: CarryOut = fixed) -> Fraction:
 
 
 @given(both=pairs(decoding=False), carry_out=CARRIED)
-@settings(max_examples=100, deadline=None)
 def test_nothing_is_slower_for_less_work_where_nothing_is_decoded(
     both: tuple[StepPlan, StepPlan], carry_out: CarryOut
 ) -> None:
@@ -136,7 +134,6 @@ def five_buckets(second: int) -> StepPlan:
 
 @given(both=pairs(decoding=True), carry_out=CARRIED)
 @example(both=(five_buckets(11), five_buckets(9)), carry_out=fixed)
-@settings(max_examples=150, deadline=None)
 def test_an_order_costs_no_more_than_all_decoding(
     both: tuple[StepPlan, StepPlan], carry_out: CarryOut
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -145,7 +145,6 @@ def test_what_reduces_nothing_or_is_priced_elsewhere_costs_nothing_more(
     rates=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
     shaky=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_slower_additions_never_let_anybody_leave_earlier_and_cost_no_more_than_all_in_turn(
     name: Any,
     nodes: int,

@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -157,7 +157,6 @@ def test_devices_on_one_bus_take_as_many_times_as_long() -> None:
     shape=st.sampled_from([(5, 2), (10, 1)]),
     stations=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
 def test_nobody_gains_from_a_slower_link(
     slower: str, what: str, entry: list[int], shape: tuple[int, int], stations: bool
 ) -> None:

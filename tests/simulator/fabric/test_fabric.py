@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -79,7 +79,6 @@ def links(draw: st.DrawFn) -> Link:
     sizes=st.lists(st.integers(0, 10**12), min_size=1, max_size=6),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_table_says_what_its_links_say(
     some: list[Link], copies: int, sizes: list[int], data: st.DataObject
 ) -> None:
@@ -208,7 +207,6 @@ def fabrics(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(kinds=fabrics(), nbytes=st.integers(0, 10**9), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_the_slowest_link_on_the_way_is_the_path(
     kinds: dict[str, Any], nbytes: int, data: st.DataObject
 ) -> None:

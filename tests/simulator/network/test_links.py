@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
@@ -228,7 +228,6 @@ FINE = Fraction(1, 10**11)
 """Traces that change within few picoseconds: rounding and breakpoints matter."""
 
 
-@settings(deadline=None)
 @given(
     trace=st.one_of(traces(), traces(unit=FINE)),
     start=st.one_of(st.integers(0, 5000), st.integers(0, 100 * PS)),
@@ -240,7 +239,6 @@ def test_bytes_are_through_when_a_walk_along_the_trace_says(
     assert trace.through(start, nbytes) == naive(trace, Fraction(start, PS), Fraction(nbytes))
 
 
-@settings(deadline=None)
 @given(
     trace=st.one_of(traces(), traces(unit=FINE)),
     start=st.integers(0, 5000),
@@ -260,7 +258,6 @@ def test_left_is_monotone_and_parts_add_up(
     assert whole <= parts <= trace.through(start, first + second + lost)
 
 
-@settings(deadline=None)
 @given(
     trace=traces(unit=FINE),
     grant=st.builds(Fraction, st.integers(1, 400), st.sampled_from([PS, 3 * PS])),
@@ -330,7 +327,6 @@ def rate_at(rate: RateTrace | Fraction, time: Fraction) -> Fraction:
 halves = st.builds(Fraction, st.integers(1, 9), st.sampled_from([1, 2]))
 
 
-@settings(deadline=None)
 @given(
     one=st.one_of(traces(lengths=halves), fractions),
     other=traces(lengths=halves),

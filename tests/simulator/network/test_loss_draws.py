@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
@@ -340,7 +340,6 @@ def test_rack_is_never_later_than_fast_retransmission(tcp: Tcp) -> None:
     packets=st.integers(1, 4),
     tcp=st.sampled_from([FAST, SLOW, FAR]),
 )
-@settings(max_examples=30, deadline=None)
 def test_delays_grow_with_the_rate_of_losses(
     rates: tuple[int, int], packets: int, tcp: Tcp
 ) -> None:

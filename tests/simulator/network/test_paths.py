@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
@@ -228,7 +228,6 @@ def test_a_connection_that_losses_hold_back_loses_nothing_by_sharing() -> None:
     assert slowed(lossy, 10**6).rate == FAST.rate / 10**6
 
 
-@settings(deadline=None)
 @given(
     out=st.sampled_from([FAST, SLOW, CELL, replace(FAST, trace=DOWN)]),
     into=st.sampled_from([FAST, SLOW, CELL, replace(SLOW, trace=UP)]),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
@@ -110,7 +110,6 @@ def networks(
 
 
 @given(network=networks())
-@settings(max_examples=100, deadline=None)
 def test_flows_over_several_links_are_the_simulation(
     network: tuple[list[int], list[FlowClass], dict[str, Capacity]],
 ) -> None:
@@ -118,7 +117,6 @@ def test_flows_over_several_links_are_the_simulation(
 
 
 @given(network=networks(most=1))
-@settings(max_examples=60, deadline=None)
 def test_flows_over_one_link_each_are_the_simulation(
     network: tuple[list[int], list[FlowClass], dict[str, Capacity]],
 ) -> None:
@@ -126,7 +124,6 @@ def test_flows_over_one_link_each_are_the_simulation(
 
 
 @given(network=networks(), bits=st.sampled_from([1, 8]), patience=st.sampled_from([0, 1]))
-@settings(max_examples=50, deadline=None)
 def test_how_fractions_are_kept_makes_no_difference(
     network: tuple[list[int], list[FlowClass], dict[str, Capacity]], bits: int, patience: int
 ) -> None:
@@ -152,7 +149,6 @@ def loaded(count: int) -> st.SearchStrategy[list[FlowClass]]:
     ),
     only=st.sampled_from(["loop", "plain loop", "exact"]),
 )
-@settings(max_examples=100, deadline=None)
 def test_levels_are_max_min_fair_also_with_shares_that_are_almost_equal(
     flows: list[FlowClass], capacities: list[int], only: str
 ) -> None:

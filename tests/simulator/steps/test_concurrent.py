@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -347,7 +347,6 @@ def programs(draw: st.DrawFn, links: list[Link]) -> RingProgram | None:
 
 
 @given(data=st.data(), ranks=st.integers(2, 5), count=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
 def test_any_collectives_are_the_message_by_message_simulation(
     data: st.DataObject, ranks: int, count: int
 ) -> None:
@@ -406,7 +405,6 @@ GLOO = Collectives(transport="gloo")
     host=st.sampled_from([None, CALLS]),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
 def test_a_collective_on_its_own_is_what_its_kernel_says(
     sizes: list[int],
     kind: str,
@@ -479,7 +477,6 @@ def test_ranks_that_leave_one_after_the_other_are_told_apart_at_once(
 
 @pytest.mark.parametrize("collectives", [Collectives(), GLOO])
 @given(nbytes=st.integers(1, 5000), nodes=st.integers(3, 7), gap=st.integers(0, 3000))
-@settings(max_examples=40, deadline=None)
 def test_two_at_a_time_end_between_one_alone_and_both_in_turn(
     collectives: Collectives, nbytes: int, nodes: int, gap: int
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
@@ -114,7 +114,6 @@ class SharedTick(Tick):
     ),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_small_run_is_the_tick_by_tick_simulation(
     plan: StepPlan,
     ranks: int,
@@ -147,7 +146,6 @@ def test_any_small_run_is_the_tick_by_tick_simulation(
     how=st.sampled_from([fixed, skewed, contrary]),
     slots=st.sampled_from([1, 2]),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_core_for_every_stream_is_none_shared(
     plan: StepPlan, ranks: int, how: CarryOut, slots: Any
 ) -> None:
@@ -162,7 +160,6 @@ def test_a_core_for_every_stream_is_none_shared(
 
 
 @given(plan=plans(), ranks=st.integers(2, 4))
-@settings(max_examples=60, deadline=None)
 def test_ranks_that_do_the_same_take_as_many_times_as_long_as_there_are_ranks_a_core(
     plan: StepPlan, ranks: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
@@ -83,7 +83,6 @@ def test_slowness_comes_on_top_and_is_independent_of_the_noise() -> None:
     iteration=st.integers(0, 10**6),
     distribution=st.sampled_from(DISTRIBUTIONS),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_rank_s_factor_depends_on_nobody_else(
     ranks: int,
     more: int,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.simulator.steps.breakdown import Ledger
@@ -25,7 +25,6 @@ def of(run: Run, rank: int, resource: str) -> list[Span]:
 
 
 @given(plan=plans(), ranks=st.integers(1, 4), iterations=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_a_wait_ends_when_the_last_rank_enters(plan: StepPlan, ranks: int, iterations: int) -> None:
     paces = [1.0 + 0.5 * (rank % 2) for rank in range(ranks)]
     run = simulate(plan, ranks=ranks, carry_out=skewed, iterations=iterations,
@@ -79,7 +78,6 @@ def naive_loads(batch: int, prefetch: int, taken: list[int], count: int) -> list
     accumulation=st.integers(1, 3),
     iterations=st.integers(1, 4),
 )
-@settings(max_examples=80, deadline=None)
 def test_the_loader_makes_batches_as_the_recurrence_says(
     forward: int, batch: int, prefetch: int, accumulation: int, iterations: int
 ) -> None:

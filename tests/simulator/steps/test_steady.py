@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,7 +45,6 @@ def paces(ranks: int) -> st.SearchStrategy[NDArray[np.float64]]:
     how=st.sampled_from([fixed, skewed, in_pairs, contrary]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_the_extended_run_is_the_simulated_one(
     work: list[StepPlan], ranks: int, how: CarryOut, data: st.DataObject
 ) -> None:
@@ -65,7 +64,6 @@ def test_the_extended_run_is_the_simulated_one(
 
 
 @given(data=st.data(), work=rounds(), ranks=st.integers(2, 4))
-@settings(max_examples=60, deadline=None)
 def test_with_two_collectives_at_a_time_too(
     data: st.DataObject, work: list[StepPlan], ranks: int
 ) -> None:
@@ -144,7 +142,6 @@ def test_of_ranks_that_are_alike_each_plan_is_simulated_once(engine: Any) -> Non
 
 
 @given(work=rounds(), ranks=st.integers(1, 4), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_an_iteration_by_itself_shows_what_it_does_among_others(
     work: list[StepPlan], ranks: int, data: st.DataObject
 ) -> None:
@@ -172,7 +169,6 @@ def test_an_iteration_by_itself_shows_what_it_does_among_others(
     work=rounds(), ranks=st.integers(2, 4), how=st.sampled_from([fixed, skewed, contrary]),
     cores=st.integers(1, 2), data=st.data(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_of_ranks_that_share_cores_only_a_state_in_which_they_are_together_repeats(
     work: list[StepPlan], ranks: int, how: CarryOut, cores: int, data: st.DataObject
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -164,7 +164,6 @@ def test_work_after_the_last_bucket_counts_as_backward() -> None:
     how=st.sampled_from([fixed, skewed, in_pairs, keyed, contrary]),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_small_run_is_the_tick_by_tick_simulation(
     work: list[StepPlan], ranks: int, iterations: int, how: CarryOut, data: st.DataObject
 ) -> None:
@@ -189,7 +188,6 @@ def test_any_small_run_is_the_tick_by_tick_simulation(
 
 
 @given(plan=plans(), ranks=st.integers(1, 4), iterations=st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
 def test_spans_never_overlap_on_a_resource_and_add_up(
     plan: StepPlan, ranks: int, iterations: int
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -61,7 +61,6 @@ def whole(run: Run) -> None:
 
 
 @given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, seed=st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
 def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
     data: st.DataObject, ranks: int, how: CarryOut, seed: int
 ) -> None:
@@ -77,7 +76,6 @@ def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
 
 
 @given(data=st.data(), ranks=st.integers(1, 9), how=CARRIED, seed=st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
 def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, seed: int) -> None:
     work, pace = data.draw(rounds()), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
@@ -92,7 +90,6 @@ def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, s
 
 
 @given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, most=st.integers(1, 20))
-@settings(max_examples=80, deadline=None)
 def test_it_goes_on_for_ever_as_the_simpy_model(
     data: st.DataObject, ranks: int, how: CarryOut, most: int
 ) -> None:
@@ -249,7 +246,6 @@ def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
 
 
 @given(data=st.data(), ranks=st.integers(1, 6), how=CARRIED)
-@settings(max_examples=50, deadline=None)
 def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut) -> None:
     plan = data.draw(plans())
     arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 3}
@@ -260,7 +256,6 @@ def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut
 
 
 @given(data=st.data(), ranks=st.integers(2, 6), how=st.sampled_from([fixed, lagging]))
-@settings(max_examples=50, deadline=None)
 def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut) -> None:
     plan, pace = data.draw(plans()), data.draw(pacings(ranks))
     order = np.array(data.draw(st.permutations(range(ranks))))
@@ -282,7 +277,6 @@ def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut)
 
 
 @given(data=st.data(), ranks=st.integers(2, 6), late=st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
 def test_one_slow_rank_delays_nobody_before_the_first_collective(
     data: st.DataObject, ranks: int, late: int
 ) -> None:
@@ -307,7 +301,6 @@ def test_one_slow_rank_delays_nobody_before_the_first_collective(
 
 
 @given(data=st.data(), ranks=st.integers(1, 6), factor=st.integers(2, 1000))
-@settings(max_examples=50, deadline=None)
 def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
     """The unit of time is nobody's business: all durations times a number, all times so."""
     plan = data.draw(plans())
@@ -352,7 +345,6 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
 
 
 @given(data=st.data(), ranks=st.integers(1, 4), how=CARRIED)
-@settings(max_examples=30, deadline=None)
 def test_the_loops_do_the_same_when_they_are_not_compiled(
     data: st.DataObject, ranks: int, how: CarryOut
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import seconds
@@ -175,7 +175,6 @@ def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
 
 
 @given(gather=any_gather())
-@settings(max_examples=100, deadline=None)
 def test_any_gather_of_whole_blocks_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int],
 ) -> None:
@@ -185,7 +184,6 @@ def test_any_gather_of_whole_blocks_is_the_simulation(
 
 
 @given(gather=any_gather(), piece=st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
 def test_any_gather_in_pieces_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int], piece: int
 ) -> None:
@@ -226,7 +224,6 @@ POOL = [
 
 
 @given(p=st.integers(2, 6), piece=st.integers(1, 9), data=st.data())
-@settings(max_examples=80, deadline=None)
 def test_any_small_gather_is_the_simulation(p: int, piece: int, data: st.DataObject) -> None:
     def ranks(values: st.SearchStrategy[Any]) -> list[Any]:
         return data.draw(st.lists(values, min_size=p, max_size=p))
@@ -281,7 +278,6 @@ def test_forwarding_on_arrival_gives_the_worked_example() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), piece=st.integers(1, 120))
-@settings(max_examples=80, deadline=None)
 def test_pipelined_ring_keeps_the_bound_of_traeff_et_al(sizes: list[int], piece: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)

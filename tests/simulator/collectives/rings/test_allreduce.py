@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -148,7 +148,6 @@ def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
     rest=st.sampled_from([0, 1]),
     gamma=st.sampled_from([0, 2]),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_ring_over_any_links_is_the_simulation(
     ring: tuple[list[int], list[Link], int], elements: int, element: int, rest: int, gamma: int
 ) -> None:
@@ -175,7 +174,6 @@ POOL = [
 
 
 @given(ring=rings, element=st.sampled_from([1, 2, 4]), gamma=st.sampled_from([0, 2]))
-@settings(max_examples=60, deadline=None)
 def test_any_small_ring_is_the_simulation(
     ring: tuple[list[int], list[int], int], element: int, gamma: int
 ) -> None:
@@ -197,7 +195,6 @@ def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> No
 
 
 @given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
 def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
     ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
 ) -> None:
@@ -213,7 +210,6 @@ def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
 
 
 @given(ring=rings, late=st.integers(0, 10**9), which=st.integers(0, 5), grow=st.integers(0, 20))
-@settings(max_examples=50, deadline=None)
 def test_ring_shifts_with_its_entries_and_never_gains_from_delay_or_bytes(
     ring: tuple[list[int], list[int], int], late: int, which: int, grow: int
 ) -> None:

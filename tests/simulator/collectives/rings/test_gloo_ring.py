@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -293,7 +293,6 @@ def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
     gamma=st.sampled_from([0, 2]),
     largest=st.sampled_from([1, 5, 8, 1 << 20]),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_allreduce_over_any_links_is_the_simulation(
     ring: tuple[list[int], list[Link], int], elements: int, element: int, gamma: int, largest: int
 ) -> None:
@@ -306,7 +305,6 @@ def test_any_allreduce_over_any_links_is_the_simulation(
 
 
 @given(ring=any_ring(), data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_allgather_over_any_links_is_the_simulation(
     ring: tuple[list[int], list[Link], int], data: st.DataObject
 ) -> None:
@@ -358,7 +356,6 @@ def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.Mo
 
 
 @given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
 def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
     ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
 ) -> None:
@@ -389,7 +386,6 @@ rings = st.integers(2, 6).flatmap(
     gamma=st.sampled_from([0, 2]),
     largest=st.sampled_from([1, 5, 8, 1 << 20]),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_small_allreduce_is_the_simulation(
     ring: tuple[list[int], list[Link]], elements: int, element: int, gamma: int, largest: int
 ) -> None:
@@ -405,7 +401,6 @@ def test_any_small_allreduce_is_the_simulation(
 
 
 @given(ring=rings, data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_any_small_allgather_is_the_simulation(
     ring: tuple[list[int], list[Link]], data: st.DataObject
 ) -> None:
@@ -421,7 +416,6 @@ def test_any_small_allgather_is_the_simulation(
 
 
 @given(ring=rings, late=st.integers(0, 10**9), which=st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
 def test_allreduce_shifts_with_its_entries_and_never_gains_from_delay(
     ring: tuple[list[int], list[Link]], late: int, which: int
 ) -> None:

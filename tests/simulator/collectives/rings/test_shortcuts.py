@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -85,7 +85,6 @@ def ring(entry: Times, blocks: Sequence[int], links: Sequence[Link], **known: An
 
 
 @given(shape=patterned(), more=st.integers(0, 70), gamma=st.integers(0, 3), data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_patterned_ring_is_its_recurrence(
     shape: tuple[list[int], list[int], list[Link]], more: int, gamma: int, data: st.DataObject
 ) -> None:
@@ -100,7 +99,6 @@ def test_any_patterned_ring_is_its_recurrence(
 
 
 @given(p=st.integers(2, 30), data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_two_sizes_on_equal_links_are_the_recurrence(p: int, data: st.DataObject) -> None:
     # The closed form: either size may be the dearer one, wherever its run begins.
     alike = data.draw(st.sampled_from(POOL))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -93,7 +93,6 @@ def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
 
 
 @given(gather=any_gather(), block=st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
 def test_any_gather_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int], block: int
 ) -> None:
@@ -116,7 +115,6 @@ def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
 @given(
     gather=any_gather(), block=st.integers(1, 9), late=st.integers(1, 10**6), which=st.integers(0)
 )
-@settings(max_examples=60, deadline=None)
 def test_times_shift_with_the_entries_and_grow_with_them(
     gather: tuple[list[int], list[int], list[Link], int], block: int, late: int, which: int
 ) -> None:
@@ -184,7 +182,6 @@ def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), block=st.integers(1, 120))
-@settings(max_examples=80, deadline=None)
 def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)

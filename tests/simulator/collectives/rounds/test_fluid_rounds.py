@@ -148,7 +148,7 @@ def small(draw: st.DrawFn) -> Case:
 
 @every
 @given(case=small())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
     name: str, case: Case
 ) -> None:
@@ -217,7 +217,7 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
         [None, Racks(nodes=1, uplink=CONSTANT[2]), Racks(nodes=2, uplink=CONSTANT[1])]
     ),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     entry: list[int], sizes: list[int], links: list[Link], devices: int, racks: Racks | None
 ) -> None:

@@ -471,21 +471,19 @@ def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Case:
 
 @every
 @given(case=cases())
-@settings(max_examples=40, deadline=None)
 def test_any_small_collective_is_the_simulation(name: str, case: Case) -> None:
     check(name, case)
 
 
 @every
 @given(case=cases(pool=[*RANDOM, *SIZED]))
-@settings(max_examples=25, deadline=None)
 def test_any_small_collective_with_delays_is_the_simulation(name: str, case: Case) -> None:
     check(name, case)
 
 
 @every
 @given(case=cases(pool=[*TIMED, ACCESS]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_small_collective_on_changing_links_is_the_simulation(name: str, case: Case) -> None:
     check(name, case)
 
@@ -518,7 +516,6 @@ def test_64_ranks_are_the_simulation(name: str, skew: str, nodes: int) -> None:
 
 @every
 @given(case=cases(), late=st.integers(0, 10**9), which=st.integers(0, 16))
-@settings(max_examples=40, deadline=None)
 def test_times_shift_with_the_entries_and_never_gain_from_delay(
     name: str, case: Case, late: int, which: int
 ) -> None:

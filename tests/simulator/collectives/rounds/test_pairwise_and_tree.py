@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -219,7 +219,6 @@ def clusters(draw: st.DrawFn) -> Cluster:
 seeds = st.integers(0, 2**64 - 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(of=clusters(), key=seeds, data=st.data())
 def test_all_to_all_equals_a_simulation_of_every_message(
     of: Cluster, key: int, data: st.DataObject
@@ -232,7 +231,6 @@ def test_all_to_all_equals_a_simulation_of_every_message(
     assert got.tolist() == alltoall_oracle(World(of, entry, key), sent)
 
 
-@settings(max_examples=60, deadline=None)
 @given(of=clusters(), key=seeds, data=st.data())
 def test_all_reduce_by_owners_equals_a_simulation_of_every_message(
     of: Cluster, key: int, data: st.DataObject
@@ -329,7 +327,6 @@ def test_equal_parts_take_p_minus_one_messages(p: int) -> None:
     assert got.tolist() == [(p - 1) * (2 * each + 25 * (n // p))] * p
 
 
-@settings(max_examples=60, deadline=None)
 @given(of=clusters(), key=seeds, data=st.data())
 def test_tree_merge_equals_a_simulation_of_every_message(
     of: Cluster, key: int, data: st.DataObject

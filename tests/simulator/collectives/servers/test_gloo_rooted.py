@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
@@ -125,7 +125,6 @@ CASES = st.integers(2, 9).flatmap(
 )
 
 
-@settings(max_examples=60)
 @given(CASES)
 def test_they_agree_with_the_oracle(case: tuple[list[int], list[int], list[int]]) -> None:
     entry, sizes, rates = case

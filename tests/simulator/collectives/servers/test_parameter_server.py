@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
@@ -140,7 +140,6 @@ def clusters(draw: st.DrawFn, links: Sequence[Link] = LINKS) -> Cluster:
     key=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_small_exchange_on_any_topology_is_the_simulation(
     where: Cluster, pulled: int, server_time: int, key: int, data: st.DataObject
 ) -> None:
@@ -166,7 +165,6 @@ def test_any_small_exchange_on_any_topology_is_the_simulation(
     card=st.none() | st.sampled_from(PLAIN),
     absent=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
 def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
     racks: int | None,
     devices: int,
@@ -226,7 +224,6 @@ def test_a_server_on_each_of_seven_nodes_is_the_simulation(network: Link, late: 
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=2, max_size=40))
-@settings(max_examples=50, deadline=None)
 def test_incast_that_starts_together_ends_when_the_card_has_carried_all(sizes: list[int]) -> None:
     # One byte takes 1 ns. Node 0 holds the server and a worker that pushes nothing; nothing is
     # pulled. Shares of the card are whole picoseconds for multiples of 60 bytes up to 6 workers,
@@ -243,7 +240,6 @@ def test_incast_that_starts_together_ends_when_the_card_has_carried_all(sizes: l
     later=st.lists(st.integers(0, 10**6), min_size=5, max_size=5),
     pushed=st.lists(st.integers(0, 10**5), min_size=5, max_size=5),
 )
-@settings(max_examples=60, deadline=None)
 def test_one_servers_exchange_shifts_with_its_entries_and_is_monotone_in_them(
     entry: list[int], later: list[int], pushed: list[int]
 ) -> None:
