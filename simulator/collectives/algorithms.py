@@ -37,7 +37,7 @@ from gcsim.simulator.host import Traffic
 class _Collective(Protocol):
     """A module; it may have `prepared_for` and `ring` as well."""
 
-    def carry_out(self, call: Call) -> Times: ...
+    def execute(self, call: Call) -> Times: ...
     def traffic(self, call: Call) -> Traffic: ...
 
 
@@ -46,11 +46,11 @@ class Algorithm:
     """One line of the table."""
 
     title: str
-    carry_out: Callable[[Call], Times]
+    execute: Callable[[Call], Times]
     traffic: Callable[[Call], Traffic]
     """What the ranks handle in it, of more than one rank: their hosts' work."""
     prepared: Callable[[Call], PreparedRing] | None = None
-    """Of one textbook ring: `carry_out` for any entry times."""
+    """Of one textbook ring: `execute` for any entry times."""
     ring: Callable[[Call], Program | None] | None = None
     """Of one ring, what every rank sends when: such collectives may be under way two at a time.
     (None of a call: nothing is sent.)"""
@@ -62,7 +62,7 @@ class Algorithm:
         """What a file with one collective has in it."""
         return Algorithm(
             title=title,
-            carry_out=module.carry_out,
+            execute=module.execute,
             traffic=module.traffic,
             prepared=getattr(module, "prepared_for", None),
             ring=getattr(module, "ring", None),
@@ -92,14 +92,14 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ),
     ("all_reduce", "parameter_server"): Algorithm(
         title="parameter server all-reduce",
-        carry_out=parameter_server.carry_out_allreduce,
+        execute=parameter_server.carry_out_allreduce,
         traffic=parameter_server.allreduce_traffic,
     ),
     ("all_reduce", "gloo_ring"): Algorithm.of("Gloo ring all-reduce", gloo_ring_allreduce),
     **{
         ("all_reduce", mode.name): Algorithm(
             title=mode.title("all_reduce"),
-            carry_out=partial(nccl_allreduce.nccl_allreduce, mode=mode),
+            execute=partial(nccl_allreduce.nccl_allreduce, mode=mode),
             traffic=partial(nccl_allreduce.allreduce_traffic, mode=mode),
         )
         for mode in nccl_allreduce.MODES
@@ -122,7 +122,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     **{
         ("all_gather", mode.name): Algorithm(
             title=mode.title("all_gather"),
-            carry_out=partial(nccl_allreduce.nccl_allgather, mode=mode),
+            execute=partial(nccl_allreduce.nccl_allgather, mode=mode),
             traffic=nccl_allreduce.allgather_traffic,
         )
         for mode in nccl_allreduce.MODES
@@ -130,7 +130,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     },
     ("all_gather", "parameter_server"): Algorithm(
         title="parameter server all-gather",
-        carry_out=parameter_server.carry_out_allgather,
+        execute=parameter_server.carry_out_allgather,
         traffic=parameter_server.allgather_traffic,
     ),
     ("push_pull", "parameter_server"): Algorithm.of("parameter server", parameter_server),

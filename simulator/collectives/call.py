@@ -16,7 +16,7 @@ from gcsim.simulator.network.links import Link
 class Call:
     """One collective of all p workers of a cluster."""
 
-    entry: Times
+    starts: Times
     """When each rank enters, picoseconds, `[p]`."""
     sent: tuple[int, ...]
     """Bytes that each rank hands over, `[p]`."""
@@ -30,7 +30,7 @@ class Call:
     """All-to-all: lengths are exchanged first."""
     cluster: Cluster
     key: int = 0
-    """Of the random delays of its messages (`delays.py`)."""
+    """Of the random delays of its messages (`draw_jitter.py`)."""
     server_time: Picoseconds = 0
     """Push-pull: what each server computes between the last push and the first pull; tree merge:
     what one merge computes."""
@@ -65,7 +65,7 @@ class Call:
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
         """The hop from each rank to its successor in the flat ring, node by node.
 
-        Between two devices of a node it is the node's own link, else the path between their cards;
+        Between two devices of a node it is the node's own link, else the path between their NICs;
         what several hops pass (a rack's uplink, the air) each has its share of. `backwards`: the
         hop to the predecessor. The same tuple for all calls on one fabric.
         """

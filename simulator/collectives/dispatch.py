@@ -41,15 +41,15 @@ def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     return _algorithm(record, call.sent, cluster).traffic(call)
 
 
-def carry_out(
+def execute(
     record: CollectiveRecord,
-    entry: Times,
+    starts: Times,
     cluster: Cluster,
     server_time: Picoseconds = 0,
     key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, as `CollectiveMemo`, of one collective."""
-    return CollectiveMemo(cluster)(record, entry, server_time, key)
+    return CollectiveMemo(cluster)(record, starts, server_time, key)
 
 
 class CollectiveMemo:
@@ -73,22 +73,22 @@ class CollectiveMemo:
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
     def __call__(
-        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds = 0, key: int = 0
+        self, record: CollectiveRecord, starts: Times, server_time: Picoseconds = 0, key: int = 0
     ) -> Times:
         """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
 
         The workers' payload sizes are those of the record, cycled: worker i sends what the
         recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p
         workers. `server_time` is the computation of parameter servers or of a merge, `key` that of
-        the random delays (`delays.collective_key`). Entry times are absolute where links change
+        the random delays (`draw_jitter.collective_key`). Entry times are absolute where links change
         over time. One worker alone leaves at once. Raises `InternalError` when a rank would leave
         before the last one has entered, which no collective here can do.
         """
         workers = self.cluster.workers
-        if entry.shape != (workers,):
-            raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
+        if starts.shape != (workers,):
+            raise InternalError(f"{starts.shape} entry times for a collective of {workers} workers")
         if workers == 1:
-            return entry.copy()
+            return starts.copy()
         request = self._requests.get(record)
         if request is None:
             request = self._requests[record] = self._prepare(record)
@@ -96,18 +96,18 @@ class CollectiveMemo:
             while self._held > _KEPT_BYTES and len(self._requests) > 1:
                 self._held -= self._requests.popitem(last=False)[1].nbytes
         if request.ring is not None or not self._repeats:
-            return request.carry_out(entry, server_time, key)
-        first = entry[0]
-        name = (record, (entry - first).tobytes(), server_time)
-        exits = self._known.get(name)
-        if exits is None:
-            earliest = entry.min()
-            relative = request.carry_out(entry - earliest, server_time, key)
-            exits = relative + (earliest - first)
-            self._known[name] = exits
-            while len(self._known) * 2 * exits.nbytes > _KEPT_BYTES:
+            return request.execute(starts, server_time, key)
+        first = starts[0]
+        name = (record, (starts - first).tobytes(), server_time)
+        finishes = self._known.get(name)
+        if finishes is None:
+            earliest = starts.min()
+            relative = request.execute(starts - earliest, server_time, key)
+            finishes = relative + (earliest - first)
+            self._known[name] = finishes
+            while len(self._known) * 2 * finishes.nbytes > _KEPT_BYTES:
                 self._known.popitem(last=False)
-        shifted: Times = exits + first
+        shifted: Times = finishes + first
         return shifted
 
     def _prepare(self, record: CollectiveRecord) -> _Request:
@@ -162,34 +162,34 @@ class _Request:
         links = min(ranks, len(self.call.cluster.links()))
         return 4096 + 112 * ranks + 16 * len(set(self.call.sent)) * links
 
-    def carry_out(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
+    def execute(self, starts: Times, server_time: Picoseconds, key: int) -> Times:
         """Exit times, as of `CollectiveMemo`."""
         if self.copies is None:
-            exits = self._on_host(entry, server_time, key)
+            finishes = self._on_host(starts, server_time, key)
         else:
             to_host, back = self.copies
-            exits = self._on_host(entry + to_host, server_time, key) + back
-        if np.minimum.reduce(exits) < np.maximum.reduce(entry):
+            finishes = self._on_host(starts + to_host, server_time, key) + back
+        if np.minimum.reduce(finishes) < np.maximum.reduce(starts):
             raise InternalError(
-                f"{self.algorithm.title}: a rank leaves at {exits.min()} ps, before the last "
-                f"one enters at {entry.max()} ps"
+                f"{self.algorithm.title}: a rank leaves at {finishes.min()} ps, before the last "
+                f"one enters at {starts.max()} ps"
             )
-        return exits
+        return finishes
 
-    def _on_host(self, entry: Times, server_time: Picoseconds, key: int) -> Times:
+    def _on_host(self, starts: Times, server_time: Picoseconds, key: int) -> Times:
         if self.ring is not None:
-            exits = self.ring(entry, key)
+            finishes = self.ring(starts, key)
         else:
-            call = replace(self.call, entry=entry, server_time=server_time, key=key)
-            exits = self.algorithm.carry_out(call)
+            call = replace(self.call, starts=starts, server_time=server_time, key=key)
+            finishes = self.algorithm.execute(call)
         host = self.call.cluster.host
-        return exits if host is None else host.exits(entry, exits, self.host_work)
+        return finishes if host is None else host.finishes(starts, finishes, self.host_work)
 
 
 def call_of(record: CollectiveRecord, cluster: Cluster, fabric: Fabric) -> Call:
     """A request on a cluster and its fabric, which all ranks enter at once."""
     return Call(
-        entry=fabric.everyone,
+        starts=fabric.everyone,
         sent=sizes_sent(record, cluster.workers),
         element=record.element,
         dtype=record.dtype,
@@ -209,7 +209,7 @@ def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster
 
 
 def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
-    """Bytes that each of so many workers hands over; those of the record, cycled (`carry_out`)."""
+    """Bytes that each of so many workers hands over; those of the record, cycled (`execute`)."""
     recorded = len(record.sent)
     sizes = record.sent
     if record.part:

@@ -7,7 +7,7 @@ nodes, W the line rate, with the constants of the tables below:
     tree   base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
 
 and half of the ring's steps for an all-gather, which has no tree. The latency of a Simple ring
-between nodes counts 1.4 times. W is that of the network card, for one node that of the bus.
+between nodes counts 1.4 times. W is that of the network NIC, for one node that of the bus.
 
 What was chosen is then carried out in the tuner's terms: every rank begins `base` later; a hop
 costs the path's latency and the table's, and carries `share` of what the path carries; the ring is
@@ -154,12 +154,12 @@ def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction
 
 def nccl_allreduce(call: Call, mode: Mode) -> Times:
     """Exit times `[p]` of an all-reduce, picoseconds."""
-    entry, fabric = _told(call, mode)
+    starts, fabric = _told(call, mode)
     if mode.shape == "ring":
         links = fabric.ring_links()
-        return ring_allreduce(entry, call.nbytes, links, element=call.element, key=call.key)
+        return ring_allreduce(starts, call.nbytes, links, element=call.element, key=call.key)
     return double_tree_allreduce(
-        entry,
+        starts,
         call.nbytes,
         fabric,
         piece=tree_piece(mode.protocol, call.nbytes, call.cluster),
@@ -170,8 +170,8 @@ def nccl_allreduce(call: Call, mode: Mode) -> Times:
 
 def nccl_allgather(call: Call, mode: Mode) -> Times:
     """Exit times `[p]` of an all-gather, picoseconds; unequal blocks travel whole."""
-    entry, fabric = _told(call, mode)
-    return ring_allgather(entry, call.sent, fabric.ring_links(), key=call.key)
+    starts, fabric = _told(call, mode)
+    return ring_allgather(starts, call.sent, fabric.ring_links(), key=call.key)
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
@@ -222,4 +222,4 @@ def _told(call: Call, mode: Mode) -> tuple[Times, Fabric]:
     mode = _on(mode, call.cluster)
     framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
     fabric = call.fabric.prepared(Fabric.framed, framing)
-    return call.entry + picoseconds(mode.base), fabric
+    return call.starts + picoseconds(mode.base), fabric

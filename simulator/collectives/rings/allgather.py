@@ -27,7 +27,7 @@ _RINGS: Prepared[PreparedRing] = Prepared()
 
 
 def ring_allgather(
-    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
+    starts: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
@@ -35,9 +35,9 @@ def ring_allgather(
     (mod p). p = 1 costs nothing. Message s of a rank is its send of step s; `key` is the
     collective's.
     """
-    if len(entry) == 1:
-        return entry.copy()
-    return prepared(tuple(sizes), links)(entry, key)
+    if len(starts) == 1:
+        return starts.copy()
+    return prepared(tuple(sizes), links)(starts, key)
 
 
 def prepared(sizes: tuple[int, ...], links: Sequence[Link]) -> PreparedRing:
@@ -45,9 +45,9 @@ def prepared(sizes: tuple[int, ...], links: Sequence[Link]) -> PreparedRing:
     return _RINGS(sizes, links, lambda: PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1))
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    return prepared_for(call)(call.entry, call.key)
+    return prepared_for(call)(call.starts, call.key)
 
 
 def prepared_for(call: Call) -> PreparedRing:

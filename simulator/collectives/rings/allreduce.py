@@ -30,7 +30,7 @@ _RINGS: Prepared[PreparedRing] = Prepared()
 
 
 def ring_allreduce(
-    entry: Times,
+    starts: Times,
     nbytes: int,
     links: Sequence[Link],
     *,
@@ -44,9 +44,9 @@ def ring_allreduce(
     rank r + 1 (mod p), and a reduction costs `gamma` seconds a byte. p = 1 costs nothing. Message
     s of a rank is its send of step s; `key` is the collective's.
     """
-    if len(entry) == 1:
-        return entry.copy()
-    return prepared(nbytes, links, element=element, gamma=gamma)(entry, key)
+    if len(starts) == 1:
+        return starts.copy()
+    return prepared(nbytes, links, element=element, gamma=gamma)(starts, key)
 
 
 def prepared(
@@ -75,9 +75,9 @@ def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
     return Blocks.chunks(nbytes, parts, element).tolist()
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """The ring over all devices, node by node."""
-    return prepared_for(call)(call.entry, call.key)
+    return prepared_for(call)(call.starts, call.key)
 
 
 def prepared_for(call: Call) -> PreparedRing:

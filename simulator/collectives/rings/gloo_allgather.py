@@ -39,7 +39,7 @@ _RINGS: Prepared[AnnouncedRing] = Prepared()
 
 
 def gloo_ring_allgather(
-    entry: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
+    starts: Times, sizes: Sequence[int], links: Sequence[Link], *, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
@@ -47,12 +47,12 @@ def gloo_ring_allgather(
     `key` is the collective's. p = 1 costs nothing. Raises `InputError` when the clock cannot hold
     the times.
     """
-    if len(entry) == 1:
-        return entry.copy()
+    if len(starts) == 1:
+        return starts.copy()
     if not any(sizes):
-        return np.full_like(entry, entry.max())
+        return np.full_like(starts, starts.max())
     sizes = tuple(sizes)
-    return _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))(entry, key)
+    return _RINGS(sizes, links, lambda: AnnouncedRing(program(sizes), links))(starts, key)
 
 
 def program(sizes: Sequence[int]) -> Program:
@@ -65,18 +65,18 @@ def program(sizes: Sequence[int]) -> Program:
     return Program(sizes=tuple(distinct), pieces=blocks[:, None], sends_first=True)
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """The ring over all devices, node by node.
 
     Two ranks never meet within a latency: the later one, or rank 1, counts as a latency later. The
     threads of two machines are no closer to each other, and what they do depends on it.
     """
-    links, entry = call.ring_links(), call.entry
-    if len(entry) == 2:
-        first, late = (0, 1) if entry[0] <= entry[1] else (1, 0)
-        entry = entry.copy()
-        entry[late] = max(entry[late], entry[first] + max(1, links[first].latency_for(0)))
-    return gloo_ring_allgather(entry, call.sent, links, key=call.key)
+    links, starts = call.ring_links(), call.starts
+    if len(starts) == 2:
+        first, late = (0, 1) if starts[0] <= starts[1] else (1, 0)
+        starts = starts.copy()
+        starts[late] = max(starts[late], starts[first] + max(1, links[first].latency_for(0)))
+    return gloo_ring_allgather(starts, call.sent, links, key=call.key)
 
 
 def ring(call: Call) -> Program | None:

@@ -45,7 +45,7 @@ _RINGS: Prepared[AnnouncedRing] = Prepared()
 
 
 def gloo_ring_allreduce(
-    entry: Times,
+    starts: Times,
     nbytes: int,
     links: Sequence[Link],
     *,
@@ -62,10 +62,10 @@ def gloo_ring_allreduce(
     byte, taking in what has arrived `reception` seconds a byte; `key` is the collective's. p = 1
     costs nothing. Raises `InputError` when the clock cannot hold the times.
     """
-    if len(entry) == 1:
-        return entry.copy()
+    if len(starts) == 1:
+        return starts.copy()
     if nbytes == 0:
-        return np.full_like(entry, entry.max())
+        return np.full_like(starts, starts.max())
     prepared = _RINGS(
         (nbytes, element, gamma, reception, largest),
         links,
@@ -76,7 +76,7 @@ def gloo_ring_allreduce(
             reception=reception,
         ),
     )
-    return prepared(entry[::-1], key)[::-1]
+    return prepared(starts[::-1], key)[::-1]
 
 
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
@@ -109,10 +109,10 @@ def _ratio(over: int, under: int) -> int:
     return -(-over // under)
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """The ring over all devices, node by node."""
     return gloo_ring_allreduce(
-        call.entry,
+        call.starts,
         call.nbytes,
         call.ring_links(backwards=True),
         element=call.element,

@@ -25,14 +25,14 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST, Times
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rounds.card_exchange import Parts
 from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic, exchange_directly
+from gcsim.simulator.collectives.rounds.nic_exchange import Parts
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 
 def alltoall_allgather_allreduce(
-    entry: Times,
+    starts: Times,
     nbytes: int,
     fabric: Fabric,
     *,
@@ -46,7 +46,7 @@ def alltoall_allgather_allreduce(
     byte; `key` is that of the random delays. O(p^2); p = 1 costs nothing.
     """
     of = nbytes, element
-    summed = exchange_directly(entry, fabric, _to_owners, *of, gamma=gamma, key=key)
+    summed = exchange_directly(starts, fabric, _to_owners, *of, gamma=gamma, key=key)
     return exchange_directly(summed, fabric, _to_all, *of, key=key, first=fabric.ranks - 1)
 
 
@@ -63,10 +63,10 @@ def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
     return Parts(longer=np.zeros_like(split), long=split, short=split, last=split)
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return alltoall_allgather_allreduce(
-        call.entry,
+        call.starts,
         call.nbytes,
         call.fabric,
         element=call.element,

@@ -6,7 +6,7 @@ step's send has left. What a rank has for itself stays where it is.
 
     ready' = max(ready + serialisation, arrival from rank r - s) + reduction
 
-A network card carries, at each step, one message each way of each of its node's devices whose
+A network NIC carries, at each step, one message each way of each of its node's devices whose
 partner is on another node: they share it.
 
 Assumptions: those of `fabric/rounds.py`. The message of step s is number s - 1 of its sender,
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.simulator.clock import NO_COST, Times, check_range
-from gcsim.simulator.collectives.rounds.card_exchange import CardExchange, Parts
+from gcsim.simulator.collectives.rounds.nic_exchange import NicExchange, Parts
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.rounds import Fabric
@@ -38,7 +38,7 @@ MakeParts = Callable[..., Parts]
 
 
 def exchange_directly(
-    entry: Times,
+    starts: Times,
     fabric: Fabric,
     make: MakeParts,
     *arguments: Any,
@@ -52,10 +52,10 @@ def exchange_directly(
     that of the random delays, `first` the number of a rank's first message. O(p^2) for p ranks;
     p = 1 costs nothing. Raises `InputError` when the clock cannot hold the times.
     """
-    if len(entry) == 1:
-        return entry.copy()
+    if len(starts) == 1:
+        return starts.copy()
     exchange = fabric.prepared(_DirectExchange, make, arguments, gamma, first)
-    return exchange.carry_out(entry, key)
+    return exchange.execute(starts, key)
 
 
 def direct_traffic(fabric: Fabric, make: MakeParts, *arguments: Any) -> Traffic:
@@ -82,25 +82,25 @@ class _DirectExchange:
     ) -> None:
         self._fabric, self._gamma, self._first = fabric, gamma, first
         self._parts = make(fabric.ranks, *arguments)
-        self._cards = CardExchange.of(fabric, self._parts, gamma, first)
+        self._nics = NicExchange.of(fabric, self._parts, gamma, first)
         self._rounds: Rounds | None = None
         ranks = fabric.ranks
         few = ranks * (ranks - 1) <= _WORTH_ITS_MEMORY
-        if few and (self._cards is None or self._cards.random is not None):
-            self._cards = None
+        if few and (self._nics is None or self._nics.random is not None):
+            self._nics = None
             self._rounds = Rounds(fabric, first=first)
             for step in range(1, ranks):
                 to = _partner(fabric, step)
                 self._rounds.exchange(fabric.everyone, to, self._parts.to(to), gamma)
 
-    def carry_out(self, entry: Times, key: int) -> Times:
+    def execute(self, starts: Times, key: int) -> Times:
         """Exit times `[p]` for entry times `[p]`."""
-        if self._cards is not None:
-            return self._cards.carry_out(entry, key)
+        if self._nics is not None:
+            return self._nics.execute(starts, key)
         if self._rounds is not None:
-            return self._rounds.carry_out(entry, key)
-        ready = entry
-        for step in range(1, len(entry)):
+            return self._rounds.execute(starts, key)
+        ready = starts
+        for step in range(1, len(starts)):
             partner = _partner(self._fabric, step)
             ready = self._fabric.exchange(
                 ready,
@@ -117,7 +117,7 @@ class _DirectExchange:
     @property
     def nbytes(self) -> int:
         """Memory, about."""
-        more = [each.nbytes for each in (self._cards, self._rounds) if each is not None]
+        more = [each.nbytes for each in (self._nics, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
 
 

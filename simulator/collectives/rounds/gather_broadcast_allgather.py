@@ -3,7 +3,7 @@
 Gather, round j: each rank r with r mod 2^(j+1) = 2^j sends the blocks of its subtree, those of
 ranks r to r + 2^j - 1, to rank r - 2^j. Then all blocks are broadcast along the same tree
 (`binomial_tree_allreduce.py`). What a library without an all-gather of its own does; the root's
-card carries all n bytes log2 p times.
+NIC carries all n bytes log2 p times.
 
 With p = 2^k, equal links, blocks and entries the last rank leaves after
 2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.
@@ -34,13 +34,13 @@ from gcsim.simulator.host import Traffic
 
 
 def gather_broadcast_allgather(
-    entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
+    starts: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
     """
-    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+    return fabric.prepared(_rounds, tuple(sizes)).execute(starts, key)
 
 
 def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
@@ -55,9 +55,9 @@ def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return gather_broadcast_allgather(call.entry, call.sent, call.fabric, key=call.key)
+    return gather_broadcast_allgather(call.starts, call.sent, call.fabric, key=call.key)
 
 
 def traffic(call: Call) -> Traffic:

@@ -36,7 +36,7 @@ from gcsim.simulator.host import Traffic
 
 
 def halving_doubling_allreduce(
-    entry: Times,
+    starts: Times,
     nbytes: int,
     fabric: Fabric,
     *,
@@ -49,7 +49,7 @@ def halving_doubling_allreduce(
     `nbytes` is the vector's size, `element` bytes an element; a reduction costs `gamma` seconds a
     byte; `key` is that of the random delays. p = 1 costs nothing.
     """
-    return fabric.prepared(_rounds, nbytes, element, gamma).carry_out(entry, key)
+    return fabric.prepared(_rounds, nbytes, element, gamma).execute(starts, key)
 
 
 def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Rounds:
@@ -76,10 +76,10 @@ def _rounds(fabric: Fabric, nbytes: int, element: int, gamma: Fraction) -> Round
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return halving_doubling_allreduce(
-        call.entry,
+        call.starts,
         call.nbytes,
         call.fabric,
         element=call.element,

@@ -21,8 +21,8 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.card_exchange import Parts
 from gcsim.simulator.collectives.rounds.direct_exchange import direct_traffic, exchange_directly
+from gcsim.simulator.collectives.rounds.nic_exchange import Parts
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
@@ -31,14 +31,14 @@ LENGTH_BYTES = 8
 
 
 def pairwise_alltoall(
-    entry: Times, sent: Sequence[int], fabric: Fabric, *, key: int = 0, first: int = 0
+    starts: Times, sent: Sequence[int], fabric: Fabric, *, key: int = 0, first: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `sent[r]` is the bytes that rank r hands over for all p ranks together, itself included; `key`
     is that of the random delays, `first` the number of a rank's first message. p = 1 costs nothing.
     """
-    return exchange_directly(entry, fabric, _parts, tuple(sent), key=key, first=first)
+    return exchange_directly(starts, fabric, _parts, tuple(sent), key=key, first=first)
 
 
 def _parts(ranks: int, sent: tuple[int, ...]) -> Parts:
@@ -46,14 +46,14 @@ def _parts(ranks: int, sent: tuple[int, ...]) -> Parts:
     return Parts(longer=longer, long=share + 1, short=share, last=share)
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """The lengths where they differ, then the parts."""
-    entry, ranks, first = call.entry, len(call.sent), 0
+    starts, ranks, first = call.starts, len(call.sent), 0
     if call.variable:
         lengths = (LENGTH_BYTES * ranks,) * ranks
-        entry = pairwise_alltoall(entry, lengths, call.fabric, key=call.key)
+        starts = pairwise_alltoall(starts, lengths, call.fabric, key=call.key)
         first = ranks - 1
-    return pairwise_alltoall(entry, call.sent, call.fabric, key=call.key, first=first)
+    return pairwise_alltoall(starts, call.sent, call.fabric, key=call.key, first=first)
 
 
 def traffic(call: Call) -> Traffic:

@@ -31,13 +31,13 @@ from gcsim.simulator.host import Traffic
 
 
 def recursive_doubling_allgather(
-    entry: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
+    starts: Times, sizes: Sequence[int], fabric: Fabric, *, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `sizes[r]` is the bytes of rank r's block, `key` that of the random delays. p = 1 costs nothing.
     """
-    return fabric.prepared(_rounds, tuple(sizes)).carry_out(entry, key)
+    return fabric.prepared(_rounds, tuple(sizes)).execute(starts, key)
 
 
 def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
@@ -58,9 +58,9 @@ def _rounds(fabric: Fabric, sizes: tuple[int, ...]) -> Rounds:
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
-    return recursive_doubling_allgather(call.entry, call.sent, call.fabric, key=call.key)
+    return recursive_doubling_allgather(call.starts, call.sent, call.fabric, key=call.key)
 
 
 def traffic(call: Call) -> Traffic:

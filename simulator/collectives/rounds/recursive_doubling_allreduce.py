@@ -30,14 +30,14 @@ from gcsim.simulator.host import Traffic
 
 
 def recursive_doubling_allreduce(
-    entry: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
+    starts: Times, nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST, key: int = 0
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds.
 
     `nbytes` is the vector's size; a reduction costs `gamma` seconds a byte; `key` is that of the
     random delays. p = 1 costs nothing.
     """
-    return fabric.prepared(_rounds, nbytes, gamma).carry_out(entry, key)
+    return fabric.prepared(_rounds, nbytes, gamma).execute(starts, key)
 
 
 def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
@@ -52,10 +52,10 @@ def _rounds(fabric: Fabric, nbytes: int, gamma: Fraction) -> Rounds:
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """Over all devices, ranks counted node by node."""
     return recursive_doubling_allreduce(
-        call.entry, call.nbytes, call.fabric, gamma=call.gamma, key=call.key
+        call.starts, call.nbytes, call.fabric, gamma=call.gamma, key=call.key
     )
 
 

@@ -32,7 +32,7 @@ from gcsim.simulator.host import Traffic
 
 
 def tree_merge(
-    entry: Times,
+    starts: Times,
     sent: Sequence[int],
     result: int,
     fabric: Fabric,
@@ -45,7 +45,7 @@ def tree_merge(
     `sent[r]` is the bytes of rank r's payload, `result` those of a merged one; `key` is that of the
     random delays. p = 1 costs nothing.
     """
-    return fabric.prepared(_rounds, tuple(sent), result, merge_time).carry_out(entry, key)
+    return fabric.prepared(_rounds, tuple(sent), result, merge_time).execute(starts, key)
 
 
 def _rounds(fabric: Fabric, sent: tuple[int, ...], result: int, merge_time: Picoseconds) -> Rounds:
@@ -59,10 +59,10 @@ def _rounds(fabric: Fabric, sent: tuple[int, ...], result: int, merge_time: Pico
     return rounds
 
 
-def carry_out(call: Call) -> Times:
+def execute(call: Call) -> Times:
     """The tree over all devices, ranks counted node by node."""
     return tree_merge(
-        call.entry,
+        call.starts,
         call.sent,
         call.pulled,
         call.fabric,
