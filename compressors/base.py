@@ -143,9 +143,9 @@ class Compressor(ABC, Generic[P]):
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         """What this worker holds back of `bucket` and will deliver later: float32 `[n]`.
 
-        In units of the update, so that for methods that conserve (`Properties.conserves`): the sum of
-        all updates so far + the mean of `residual_of` over workers = the sum of all mean gradients (after
-        the momentum that `momentum` states). None when nothing is held back.
+        In units of the update. For methods that conserve (`Properties.conserves`), the sum of all
+        updates so far + the mean of `residual_of` over workers = the sum of all mean gradients
+        (after the momentum that `momentum` states). None when nothing is held back.
         """
         return None
 

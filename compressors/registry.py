@@ -171,7 +171,7 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
     """Raise `InputError` with file and line where a user's class says impossible things of itself,
     so that nobody meets them later."""
     with own_mistakes(cls):
-        for name, least in (("period", 1), ("window", 1), ("settled", 0)):
+        for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)
             if not isinstance(value, int) or value < least:
                 raise InputError(f"{name}() is {value!r}, not a whole number from {least} up")
@@ -180,7 +180,7 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
         for name, value, kind in (
             ("phase", phase, str),
             ("memory", cls.memory(parameters), str),
-            ("laws", properties, Properties),
+            ("properties", properties, Properties),
             ("momentum", momentum, tuple),
         ):
             if not isinstance(value, kind):

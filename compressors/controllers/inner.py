@@ -65,7 +65,7 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
         raise InputError(Problem(message=f"{name} cannot be controlled: it {problem}"))
     (first, *_), rest = settings, list(settings)[1:]
     for other in rest:
-        for what in ("period", "settled", "momentum"):
+        for what in ("period", "warmup_steps", "momentum"):
             one, two = (getattr(cls, what)(settings[key]) for key in (first, other))
             if one != two:
                 raise InputError(

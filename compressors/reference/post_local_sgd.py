@@ -59,14 +59,14 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: TorchPostLocalSgdParameters) -> Properties:
-        """See `Compressor.properties`: nothing is lost, the workers' mean step is always the mean."""
+        """See `Compressor.properties`: nothing is lost; workers step by the mean on average."""
         return Properties(
             conserves=True, replicas="meet" if parameters.interval > 1 else "identical"
         )
 
     @classmethod
     def warmup_steps(cls, parameters: TorchPostLocalSgdParameters) -> int:
-        """See `Compressor.warmup_steps`: the step after the first averaging, where a round begins."""
+        """See `Compressor.warmup_steps`: the step after the first averaging."""
         return parameters.start + 1
 
     @classmethod

@@ -44,7 +44,7 @@ _OVERLAP: Mapping[Overlap, str] = {
 }
 _SHOWN_TYPES = ("float32", "float16", "bfloat16")
 """Of elements, whose additions are named."""
-_CARDS = 8
+_NICS = 8
 """NICs that are named one by one."""
 _SHARE = 100
 """An all-gather's block, as a part of the dense message: 1 %."""
@@ -95,8 +95,8 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
         yield "intra-node", link_text(cluster.intra_node) + ("" if alone else shared)
     yield "network", link_text(cluster.network)
     for number, (node, nic) in enumerate(sorted(cluster.nics.items())):
-        if number == _CARDS:
-            yield "", f"and {plural(len(cluster.nics) - _CARDS, 'other card')}"
+        if number == _NICS:
+            yield "", f"and {plural(len(cluster.nics) - _NICS, 'other NIC')}"
             break
         yield f"NIC, node {node}", link_text(nic)
     racks = cluster.racks
@@ -220,8 +220,8 @@ def _training(training: Training) -> Iterator[Line]:
 
 def _slow(what: str, factors: Mapping[int, Fraction]) -> str:
     slow = sorted(factors.items())
-    named = ", ".join(f"{what} {place} {times(float(factor))}" for place, factor in slow[:_CARDS])
-    more = f" and {len(slow) - _CARDS} more" if len(slow) > _CARDS else ""
+    named = ", ".join(f"{what} {place} {times(float(factor))}" for place, factor in slow[:_NICS])
+    more = f" and {len(slow) - _NICS} more" if len(slow) > _NICS else ""
     return f"{named}{more} as long"
 
 

@@ -161,7 +161,8 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
         if death.at >= faults.horizon:
             yield Problem(
                 place=document.place((*key_path, "at")),
-                message=f"{dotted((*key_path, 'at'))}: node {death.node} dies after the end of the run",
+                message=f"{dotted((*key_path, 'at'))}: node {death.node} dies after the end of the "
+                "run",
                 hint="training.faults.horizon is the length of the run",
             )
         if any(_down(other, death.at) for other in _of(faults.deaths[:number], death.node)) or any(

@@ -30,7 +30,7 @@ class Call:
     """All-to-all: lengths are exchanged first."""
     cluster: Cluster
     key: int = 0
-    """Of the random delays of its messages (`draw_jitter.py`)."""
+    """Of the random delays of its messages (`jitter.py`)."""
     server_time: Picoseconds = 0
     """Push-pull: what each server computes between the last push and the first pull; tree merge:
     what one merge computes."""

@@ -80,7 +80,7 @@ class CollectiveMemo:
         The workers' payload sizes are those of the record, cycled: worker i sends what the
         recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p
         workers. `server_time` is the computation of parameter servers or of a merge, `key` that of
-        the random delays (`draw_jitter.collective_key`). Entry times are absolute where links change
+        the random delays (`jitter.collective_key`). Entry times are absolute where links change
         over time. One worker alone leaves at once. Raises `InternalError` when a rank would leave
         before the last one has entered, which no collective here can do.
         """

@@ -47,7 +47,7 @@ class LinkTable:
     def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
         """For how long each message `[n]` occupies its sender; one size for all or one each.
 
-        Links that are `timed` are asked with `departure` instead. Raises `InputError` when the time is
+        Links that are `timed` are asked by `departure`. Raises `InputError` when the time is
         beyond the clock.
         """
         columns = self._arrays()
@@ -89,7 +89,7 @@ class LinkTable:
         message: NDArray[np.int64] | int,
         rank: Ranks,
     ) -> Times:
-        """The random extra latency of each message, as `draw_jitter.py` draws it.
+        """The random extra latency of each message, as `jitter.py` draws it.
 
         `[n]`, or `[k, n]` for k numbers of messages.
         """

@@ -55,7 +55,7 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
 """A collective's exit times `[p]`, given its record, entry times `[p]`, server time, and the key
-of its random numbers (`draw_jitter.collective_key`)."""
+of its random numbers (`jitter.collective_key`)."""
 Slowdown = Callable[[int], "NDArray[np.float64] | None"]
 """By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]

@@ -76,7 +76,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         return parameters.momentum, True
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.residual_of`; the server's error counts for all workers, where it lies."""
+        """See `Compressor.residual_of`; the server's error counts for all workers."""
         error = self._memory.error(bucket)
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 

@@ -22,8 +22,9 @@ quality is that of the compression alone; the optimiser then divides by its froz
 which no worker needs to be told. With `update` "adam" it is Adam's direction, to be read against
 dense SGD by its cosine only, and that includes Adam's own division.
 
-A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v. It is then the square
-of the first mean gradient that was delivered, m / (1 - b1): equal on all workers, at no cost.
+A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v, which is then the
+square of the first mean gradient that was delivered, m / (1 - b1): equal on all workers, at no
+cost.
 
 Assumes one scale a bucket (the authors' code: one a flattened parameter group) and no bias
 correction, as in their code and algorithm. The padding of the last chunks is neither in a scale

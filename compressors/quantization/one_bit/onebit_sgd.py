@@ -97,7 +97,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
-        """See `Compressor.properties`: with a threshold of zero, columns lose at most what one would."""
+        """See `Compressor.properties`: with a threshold of zero, no more than one column."""
 
         def error(values: Tensor) -> float:
             left = values.clone()
@@ -137,7 +137,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return update
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.residual_of`: the error, and N times what this worker holds as an owner."""
+        """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
         held = bucket_state(self._error, bucket).clone()

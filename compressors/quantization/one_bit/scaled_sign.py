@@ -121,7 +121,7 @@ class EfSignSgd(ScaledSign):
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.residual_of`; the server's error counts for all workers, where it lies."""
+        """See `Compressor.residual_of`; the server's error counts for all workers."""
         error = self._memory.error(bucket)
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 

@@ -189,7 +189,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
     state.queue[0] += 1
 
 
-# callable from compiled loops, and plain Python for `serialization` that is no array (`Messages.run`)
+# callable from compiled loops, and plain Python where `serialization` is no array (`Messages.run`)
 register_jitable(error_model="numpy")(_message)
 
 

@@ -10,8 +10,8 @@ best with the dearest block that it comes by, H = B + L:
     exit[e + n] = max over q of (entry[q] + B[q] + B[q-1] + ... + B[e+1] + (n - k) H)
 
 Staying is never dearer than hopping, so that only the smallest k counts, but for one case: where
-all blocks from q to e are cheap ones, a chain may go around once more, k + p, for the sake of the
-dear ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
+all blocks from q to e are small ones, a chain may go around once more, k + p, for the sake of the
+large ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
 
 Two kinds are what an all-reduce has: its chunks differ by one element at most.
 
@@ -39,13 +39,13 @@ class ClosedForm:
 
     steps: int
     first: int
-    """The first dear block."""
+    """The first large block."""
     large: int
-    """How many blocks are dear, p or fewer; they follow each other (mod p)."""
+    """How many blocks are large, p or fewer; they follow each other (mod p)."""
     serialization: tuple[Picoseconds, Picoseconds]
-    """Serialisation of a dear block and of a cheap one."""
+    """Serialisation of a large block and of a small one."""
     hop: tuple[Picoseconds, Picoseconds]
-    """The same with the latency; a dear one's is not smaller."""
+    """The same with the latency; a large one's is not smaller."""
 
     @staticmethod
     def of(
@@ -96,9 +96,9 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     hop: int,
     cheap_hop: int,
 ) -> None:
-    """Blocks and ranks count from the first dear block, so that the dear ones are 0 ... `large` - 1.
+    """Blocks and ranks count from the first large block: the large ones are 0 ... `large` - 1.
 
-    With P the running sum of the serialisation, a chain by way of a dear block is worth
+    With P the running sum of the serialisation, a chain by way of a large block is worth
     (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and P of it for a chain that
     goes from block 0 to block p - 1. Straight lines are added in loops of their own, which run
     several ranks at a time; only running maxima go rank by rank.
@@ -124,7 +124,7 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         _add_line(small_alone, 0, small_serialization - cheap_hop)
         _running_maximum(small_alone[::-1], small_alone[::-1])
         _add_line(small_alone, steps * cheap_hop, cheap_hop - small_serialization)
-        # blocks that a chain of `steps` sends reaches: from some cheap one on, all of them
+        # blocks that a chain of `steps` sends reaches: from some small one on, all of them
         reached = up_to[large + steps - ranks : ranks]
         near = min(reached.size, of_small.size)
         of_small[:near] = reached[:near]

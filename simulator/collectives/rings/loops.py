@@ -40,11 +40,12 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
 ) -> None:
     """Take `sent` and `received` `[q]` from before step `first` to before step `last`.
 
-    With runs (`starts` `[n + 1]` and size classes `runs` `[n]` of the blocks of q ranks), `serialization`
-    and `latency` are `[sizes, width]`, flat, by size class and rank; without (n = 0), they are
-    `[sizes, width]` by size class and link class, to be looked up by `sizes` `[2 q]`, the size
-    class of each block, twice over, and `kinds` `[q]`. Steps before step `reducing` reduce.
-    `jitter` `[last - first, q]` are random delays by step and sender, `[0, q]` where there are none.
+    With runs (`starts` `[n + 1]` and size classes `runs` `[n]` of the blocks of q ranks),
+    `serialization` and `latency` are `[sizes, width]`, flat, by size class and rank; without (n
+    = 0), they are `[sizes, width]` by size class and link class, to be looked up by `sizes` `[2
+    q]`, the size class of each block, twice over, and `kinds` `[q]`. Steps before step
+    `reducing` reduce. `jitter` `[last - first, q]` are random delays by step and sender, `[0,
+    q]` without.
 
     Where f is what a step does to the state, f(state + c) = f(state) + c for every constant c. So
     when a step has shifted the state x by one constant, f(x) = x + c, the next one does it again,

@@ -147,8 +147,8 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """The turns from `begin` to before `end` of q ranks that stand for all.
 
     `free` `[q]` is when a rank's sends have left, `heard` `[q]` when the last piece has reached it,
-    `there` (a number a piece) when a piece has reached the rank that sends it next. `serialization` and
-    `latency` are flat, by size class and link class, of which there are `width`.
+    `there` (a number a piece) when a piece has reached the rank that sends it next. `serialization`
+    and `latency` are flat, by size class and link class, of which there are `width`.
     """
     q, drawn = free.size, 0
     for turn in range(begin, end):

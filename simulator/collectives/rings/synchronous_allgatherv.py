@@ -140,9 +140,10 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 ) -> None:
     """Take `ready` `[q]` from before round `begin` to before round `end`.
 
-    `place` `[q]` is where in the row of blocks a rank is, and moves on; rank r sends in its first
-    `sends[r]` rounds. `serialization` and `latency` are flat, by size class and link class, of which there
-    are `width`; `jitter` is `[end - begin, q]`, or `[0, q]` where there are no random delays.
+    `place` `[q]` is where in the row of blocks a rank is, and moves on; rank r sends in its
+    first `sends[r]` rounds. `serialization` and `latency` are flat, by size class and link
+    class, of which there are `width`; `jitter` is `[end - begin, q]`, or `[0, q]` where there
+    are no random delays.
     """
     q = ready.size
     arrived = np.empty(q, dtype=np.int64)

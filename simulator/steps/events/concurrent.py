@@ -143,7 +143,7 @@ class TwoSlots:
                 program,
                 self._outlets,
                 order=pending.name,
-                delays=_delays(program, collective_key(self._seed, *pending.name)),
+                jitter=_jitter(program, collective_key(self._seed, *pending.name)),
                 done=lambda rank: self._done(running, rank),
             )
         return running
@@ -217,7 +217,7 @@ def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
     return len(classes)
 
 
-def _delays(program: RingProgram, key: int) -> Times | None:
+def _jitter(program: RingProgram, key: int) -> Times | None:
     """Random extra latencies `[messages, ranks]` by sender; None: there are none."""
     if not any(link.random for link in program.links):
         return None

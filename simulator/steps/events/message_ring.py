@@ -96,13 +96,13 @@ class MessageRing:
         outlets: Sequence[EgressQueue],
         *,
         order: tuple[int, ...],
-        delays: Times | None,
+        jitter: Times | None,
         done: Callable[[int], None],
     ) -> None:
         """`outlets` are those of the first ranks, `order` tells the collective's place in a link's
-        queue, `draw_jitter` `[messages, ranks]` by sender, `done(rank)` is called when a rank leaves.
+        queue, `jitter` `[messages, ranks]` by sender, `done(rank)` is called when a rank leaves.
         """
-        self.program, self.env, self.order, self.draw_jitter = program, env, order, delays
+        self.program, self.env, self.order, self.jitter = program, env, order, jitter
         period = len(outlets)
         self._done = done
         sizes = sizes_of(program, period)

@@ -156,15 +156,15 @@ class Simulation:
         """As `_rows`; empty before the last iteration that all have finished."""
         self._stopped = False
 
-    def run(self, most: int, warmup_steps: Callable[[int], bool] = lambda _: False) -> int:
-        """Simulate until `warmup_steps` says so of an iteration that all have finished, or `most` are.
+    def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
+        """Simulate until `settled` says so of an iteration that all have finished, or `most` are.
 
         Until then ranks that share cores go on beyond `most`: training does not end there, and a
         rank that stopped would leave its share of the cores to those behind it. The number of
         iterations that all have finished.
         """
         for member in range(len(self._workers)):
-            self.env.process(self._train(member, most, warmup_steps))
+            self.env.process(self._train(member, most, settled))
         self.env.run()
         complete = sum(None not in row for row in self._rows)
         if complete < most and not self._stopped:
@@ -174,7 +174,7 @@ class Simulation:
             )
         return complete
 
-    def _train(self, member: int, most: int, warmup_steps: Callable[[int], bool]) -> Wait:
+    def _train(self, member: int, most: int, settled: Callable[[int], bool]) -> Wait:
         worker, schedule = self._workers[member], self._schedule
         if self._start[member]:
             yield self.env.timeout(self._start[member])
@@ -197,7 +197,7 @@ class Simulation:
             if None not in row:
                 if iteration:
                     self._breakdowns[iteration - 1].clear()
-                self._stopped = warmup_steps(iteration) or iteration + 1 == most
+                self._stopped = settled(iteration) or iteration + 1 == most
 
     def _pace_of(self, member: int, iteration: int) -> float:
         slowdown = self._slowdown(iteration)

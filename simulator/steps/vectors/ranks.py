@@ -173,7 +173,8 @@ class Vectors:
             bucket, _, record, _, _ = self._step.works[carried]
             raise InternalError(
                 f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
-                f"{finishes.min()} ps, in the past of {self._starts.max()} ps, when the last one enters"
+                f"{finishes.min()} ps, in the past of {self._starts.max()} ps, when the last "
+                "one enters"
             )
 
     def _carried_out(self, chosen: int) -> Times:

@@ -128,9 +128,9 @@ def test_any_small_run_is_the_tick_by_tick_simulation(
     plan = replace(plan, machines=Machines(cores=cores, of_rank=tuple(of_rank), kinds=kinds))
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": how,
+        "execute": how,
         "iterations": iterations,
-        "pace": lambda iteration: slowdowns[iteration % iterations],
+        "slowdown": lambda iteration: slowdowns[iteration % iterations],
     }
     run = simulate(plan, **arguments, spans=True)
     same(run, SharedTick(plan, **arguments))

@@ -167,9 +167,9 @@ def test_any_small_run_is_the_tick_by_tick_simulation(
 ) -> None:
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": how,
+        "execute": how,
         "iterations": iterations,
-        "pace": data.draw(all_paces(ranks, iterations)).__getitem__,
+        "slowdown": data.draw(all_paces(ranks, iterations)).__getitem__,
         "seed": data.draw(st.integers(0, 3)),
     }
     few, many = (

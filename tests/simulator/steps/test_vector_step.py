@@ -80,9 +80,9 @@ def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, s
     work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": how,
+        "execute": how,
         "iterations": data.draw(st.integers(1, 6)),
-        "pace": slowdown,
+        "slowdown": slowdown,
         "seed": seed,
     }
     schedule = Schedule.of(work, range(len(work)))
@@ -99,8 +99,8 @@ def test_it_goes_on_for_ever_as_the_simpy_model(
     work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))(0)
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": keyless,
-        "pace": slowdown,
+        "execute": keyless,
+        "slowdown": slowdown,
         "most": most,
     }
     schedule = Schedule.of(work, range(len(work)))
@@ -248,7 +248,7 @@ def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
 @given(data=st.data(), ranks=st.integers(1, 6), how=CARRIED)
 def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut) -> None:
     plan = data.draw(plans())
-    arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 3}
+    arguments: dict[str, Any] = {"ranks": ranks, "execute": how, "iterations": 3}
     same(
         simulate(plan, **arguments),
         simulate(plan, slowdown=lambda _: np.ones(ranks), **arguments),
@@ -351,9 +351,9 @@ def test_the_loops_do_the_same_when_they_are_not_compiled(
     plan, slowdown = data.draw(plans()), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": how,
+        "execute": how,
         "iterations": 2,
-        "pace": slowdown,
+        "slowdown": slowdown,
     }
     compiled = simulate(plan, **arguments)
     with pytest.MonkeyPatch.context() as patch:

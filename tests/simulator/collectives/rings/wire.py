@@ -1,6 +1,6 @@
 """The links of the event-by-event simulations of rings, and links of every kind to try them on.
 
-A wire knows of a `Link` what it says of one message, and of `draw_jitter` what they say of one message.
+A wire knows of a `Link` what it says of one message, and of `draw_jitter` what it says of one.
 """
 
 from __future__ import annotations
