@@ -158,7 +158,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
     if state.queue[0] == window:
         wait(state)
     slot = (state.queue[1] + state.queue[0]) % window  # the first free one
-    posted, left, started = state.posted, state.departure, state.started
+    posted, left, started = state.posted, state.left, state.started
     arrivals, departures, costs = state.arrives[slot], state.leaves[slot], state.costs[slot]
     word, ahead, knows = _hear(state, prices.back, rules)
     # between two ranks, first those whose data go before their own announcement
@@ -214,7 +214,7 @@ def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, Ints, Ints]:
         ahead[a] = state.started[a] <= posted[a]
         goes, behind = posted[a], NOTHING
         if ahead[a]:
-            goes, behind = max(goes, state.departure[a]), state.data[a]
+            goes, behind = max(goes, state.left[a]), state.data[a]
         word[r] = max(goes + back[r], behind)
         if rules.sends_first:  # nothing arrives at the instant at which it is sent
             knows[r] = max(goes + max(back[r], 1), behind) <= posted[r]
@@ -239,7 +239,7 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         if rules.skips_empty and empty[r]:
             continue  # nothing to receive
         if knows[a]:  # its data have gone in front
-            word[r] = max(state.departure[a] + back[r], state.data[a])
+            word[r] = max(state.left[a] + back[r], state.data[a])
         elif not ahead[a]:  # its last data follow
             state.data[a] = max(state.data[a], word[r])
             last = (slot - 1) % state.arrives.shape[0]

@@ -219,7 +219,7 @@ class _Place:
         )
 
     def _leaves(self, number: int, left: Picoseconds) -> None:
-        size, delays = self.sizes[number], self.ring.draw_jitter
+        size, delays = self.sizes[number], self.ring.jitter
         taken = round(self.ring.program.reception * max(size, 0) * PS_PER_SECOND)
         latency = self.link.latency_for(size) + taken
         late = 0 if delays is None else int(delays[number, self.rank])
