@@ -225,7 +225,7 @@ class Vectors:
         parts["input"][:] = self._state[INPUT]
 
 
-_COLUMNS = ("_state", "_taken", "_calls", "_side", "_entry", "_start")
+_COLUMNS = ("_state", "_taken", "_calls", "_side", "_starts", "_start")
 
 
 def _zeros(*shape: int) -> NDArray[np.int64]:
