@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
     from gcsim.compressors.conformance import check
     from gcsim.compressors.error_feedback import ErrorFeedback
-    from gcsim.compressors.laws import Laws
     from gcsim.compressors.lazy_torch import Tensor, torch
     from gcsim.compressors.loops import (
         array,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         written_back,
     )
     from gcsim.compressors.meter import batched, count_random, kernel, unpriced
+    from gcsim.compressors.properties import Properties
     from gcsim.compressors.random import bits64, fraction64, random_key, stream
     from gcsim.compressors.requests import (
         AllGather,
@@ -65,7 +65,7 @@ _MODULES = {
     "unpack_signs",
     "gcsim.compressors.conformance": "check",
     "gcsim.compressors.error_feedback": "ErrorFeedback",
-    "gcsim.compressors.laws": "Laws",
+    "gcsim.compressors.properties": "Properties",
     "gcsim.compressors.lazy_torch": "Tensor torch",
     "gcsim.compressors.loops": "array in_parallel inlined loop partial_sums summing_loop tensor "
     "written_back",

@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, WithoutServer
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -66,7 +66,7 @@ class About:
     bits: str
     """Bits per element that one worker sends, as a formula in the parameters."""
     unbiased: bool = False
-    """With the default parameters; `Compressor.laws` knows others."""
+    """With the default parameters; `Compressor.properties` knows others."""
     state: str = "none"
     """What a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
@@ -130,9 +130,9 @@ class Compressor(ABC, Generic[P]):
     # --- what the method promises: `gcsim.compressors.check` holds it to its word ---------------
 
     @classmethod
-    def laws(cls, parameters: P) -> Laws:
+    def properties(cls, parameters: P) -> Properties:
         """What holds with these parameters, for the checker to test."""
-        return Laws(unbiased=cls.about.unbiased)
+        return Properties(unbiased=cls.about.unbiased)
 
     @classmethod
     def memory(cls, parameters: P) -> str:
@@ -140,12 +140,12 @@ class Compressor(ABC, Generic[P]):
         stands alone."""
         return cls.about.state
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
         """What this worker holds back of `bucket` and will deliver later: float32 `[n]`.
 
-        In units of the update, so that for methods that conserve (`Laws.conserves`): the sum of
-        all updates so far + the mean of `owed` over workers = the sum of all mean gradients (after
-        the momentum that `momentum` states). None when nothing is held back.
+        In units of the update. For methods that conserve (`Properties.conserves`), the sum of all
+        updates so far + the mean of `residual_of` over workers = the sum of all mean gradients
+        (after the momentum that `momentum` states). None when nothing is held back.
         """
         return None
 
@@ -157,7 +157,7 @@ class Compressor(ABC, Generic[P]):
         return 1
 
     @classmethod
-    def settled(cls, parameters: P) -> int:
+    def warmup_steps(cls, parameters: P) -> int:
         """The first step after a start-up that is not repeated (a warm-up, say); the phases of
         the `period` steps from here on are what a long training run consists of."""
         return 0

@@ -34,6 +34,6 @@ class ErrorFeedback(Compressor[P]):
             return bucket.gradient
         return bucket_state(self.residual, bucket).add_(bucket.gradient)
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the residual."""
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.residual_of`: the residual."""
         return bucket_state(self.residual, bucket).clone() if self.remembers else None

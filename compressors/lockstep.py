@@ -115,7 +115,7 @@ def lockstep(
         try:
             if updates or len({type(request) for request in requests}) != 1:
                 raise _disagreement(requests, len(updates))
-            replies = _carry_out(requests, seen, reduction)
+            replies = _run_request(requests, seen, reduction)
         except RefusedRequestError as error:
             blame(exchanges, error)
 
@@ -132,7 +132,7 @@ def _disagreement(requests: Sequence[Request], finished: int) -> RefusedRequestE
     return RefusedRequestError(text, hint=hint, ranks=(0, other))
 
 
-def _carry_out(requests: Sequence[Request], seen: Observer, reduction: Reduction) -> list[Any]:
+def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reduction) -> list[Any]:
     first = requests[0]
     if isinstance(first, AllReduce):
         tensors = [request.tensor for request in requests if isinstance(request, AllReduce)]

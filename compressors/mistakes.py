@@ -72,12 +72,12 @@ def own_mistakes(cls: type[Compressor]) -> Iterator[None]:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         if isinstance(error, InputError):
-            raise _located(error, place, place_of_class(cls)) from error
+            raise _located(error, place, location_of_class(cls)) from error
         said = f": {error}" if str(error) else ""
         raise InputError(
             Problem(
                 message=f"{cls.__name__} raised {type(error).__name__}{said}",
-                place=place or place_of_class(cls),
+                place=place or location_of_class(cls),
             )
         ) from error
 
@@ -92,7 +92,7 @@ def _located(error: InputError, place: str, otherwise: str) -> InputError:
     return type(error)(problems)
 
 
-def place_of(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
+def location_of(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
     """The line of the user's file at which a suspended exchange waits."""
     files, found = _files(cls), ""
     inner: Any = exchange
@@ -100,14 +100,14 @@ def place_of(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
         if frame.f_code.co_filename in files:
             found = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         inner = inner.gi_yieldfrom
-    return found or place_of_class(cls)
+    return found or location_of_class(cls)
 
 
-def place_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
+def location_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
     """The line at which a finished exchange returned; of several, that of its `def`."""
     code: CodeType = exchange.gi_code  # type: ignore[attr-defined]  # a generator function's
     if code.co_filename not in _files(cls):
-        return place_of_class(cls)
+        return location_of_class(cls)
     lines = {
         at.positions.lineno
         for at in dis.get_instructions(code)
@@ -117,7 +117,7 @@ def place_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -
     return f"{code.co_filename}:{line}"
 
 
-def place_of_class(cls: type[Compressor]) -> str:
+def location_of_class(cls: type[Compressor]) -> str:
     """The line of its `exchange` where that is the user's, else of the class; "" without a file."""
     import inspect
 

@@ -15,10 +15,10 @@ from gcsim.compressors.meter import unpriced
 from gcsim.compressors.mistakes import (
     RefusedRequestError,
     is_users,
+    location_of,
+    location_of_class,
+    location_of_return,
     own_mistakes,
-    place_of,
-    place_of_class,
-    place_of_return,
 )
 from gcsim.compressors.requests import (
     AllReduce,
@@ -57,7 +57,7 @@ def participate(
         if not isinstance(exchange, Generator):
             raise InputError(
                 Problem(
-                    place=place_of_class(cls),
+                    place=location_of_class(cls),
                     message=f"exchange() returned {type(exchange).__name__}, not a generator",
                     hint="yield the collectives that it needs, at least behind an `if False:`",
                 )
@@ -66,13 +66,13 @@ def participate(
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 Problem(
-                    place=_if_users(cls, place_of_class(cls)),
+                    place=_if_users(cls, location_of_class(cls)),
                     message="exchange() modified bucket.gradient",
                     hint="clone what is to be changed: all compressors see the same gradients",
                 )
             )
         if fault := _fault_of(update, bucket, finite):
-            place = _if_users(cls, place_of_return(exchange, cls))
+            place = _if_users(cls, location_of_return(exchange, cls))
             raise InputError(Problem(place=place, message=fault[0], hint=fault[1]))
         return update
 
@@ -146,7 +146,7 @@ def _guarded(
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
         if fault := _fault_of_request(request):
-            place = _if_users(cls, place_of(exchange, cls))
+            place = _if_users(cls, location_of(exchange, cls))
             raise InputError(Problem(place=place, message=fault[0], hint=fault[1]))
         if isinstance(request, PushPull):
             request = replace(request, server=_naming(request.server, cls, title))
@@ -157,7 +157,9 @@ def _guarded(
         except RefusedRequestError as error:
             if not is_users(cls):
                 raise
-            problem = Problem(place=place_of(exchange, cls), message=error.message, hint=error.hint)
+            problem = Problem(
+                place=location_of(exchange, cls), message=error.message, hint=error.hint
+            )
             raise InputError(problem) from error
 
 

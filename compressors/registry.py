@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.laws import Laws
-from gcsim.compressors.mistakes import is_users, new_member, own_mistakes, place_of_class
+from gcsim.compressors.mistakes import is_users, location_of_class, new_member, own_mistakes
+from gcsim.compressors.properties import Properties
 from gcsim.errors import InputError, Problem, did_you_mean
 
 REGISTRY: dict[str, str] = {
@@ -110,7 +110,7 @@ def compressor_class(name: str) -> type[Compressor]:
         raise InputError(
             Problem(
                 message=f"{name!r} does not say what it is",
-                place=place_of_class(found),
+                place=location_of_class(found),
                 hint="give it `about = About(...)`",
             )
         )
@@ -171,16 +171,16 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
     """Raise `InputError` with file and line where a user's class says impossible things of itself,
     so that nobody meets them later."""
     with own_mistakes(cls):
-        for name, least in (("period", 1), ("window", 1), ("settled", 0)):
+        for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)
             if not isinstance(value, int) or value < least:
                 raise InputError(f"{name}() is {value!r}, not a whole number from {least} up")
-        phase = cls.phase(parameters, cls.settled(parameters))
-        laws, momentum = cls.laws(parameters), cls.momentum(parameters)
+        phase = cls.phase(parameters, cls.warmup_steps(parameters))
+        properties, momentum = cls.properties(parameters), cls.momentum(parameters)
         for name, value, kind in (
             ("phase", phase, str),
             ("memory", cls.memory(parameters), str),
-            ("laws", laws, Laws),
+            ("properties", properties, Properties),
             ("momentum", momentum, tuple),
         ):
             if not isinstance(value, kind):

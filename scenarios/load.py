@@ -145,7 +145,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
     problems: list[Problem] = []
     labels: dict[str, str] = {}
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
-        way: Keys = ("compressors", number)
+        key_path: Keys = ("compressors", number)
         given = {"kind": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
             continue  # the schema says so
@@ -155,22 +155,22 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         try:
             checked = check_parameters(kind, parameters)
         except InputError as error:
-            problems += [_in_place(document, way, problem) for problem in error.problems]
+            problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
         if str(label) in labels:
-            place = document.place((*way, "label"))
+            place = document.place((*key_path, "label"))
             message = f"two compressors are labelled {label!r}"
             hint = f"first at {labels[label]}; give one a `label:` of its own"
             problems.append(Problem(place=place, message=message, hint=hint))
-        labels[str(label)] = document.place(way)
+        labels[str(label)] = document.place(key_path)
         values = checked.model_dump()
         choices.append(CompressorChoice(kind=kind, label=str(label), parameters=values))
     return tuple(choices), problems
 
 
-def _in_place(document: Document, way: Keys, problem: Problem) -> Problem:
+def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     if re.search(r":\d+$", problem.place):  # a line of the user's own compressor
         return problem
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
-    place = document.place_of_key if "has no parameter" in problem.message else document.place
-    return Problem(place=place((*way, *inner)), message=problem.message, hint=problem.hint)
+    place = document.location_of_key if "has no parameter" in problem.message else document.place
+    return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)

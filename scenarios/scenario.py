@@ -134,5 +134,5 @@ class Scenario:
 
 def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
     """A cluster with that many machines."""
-    cards = {node: card for node, card in cluster.cards.items() if node < nodes}
-    return replace(cluster, nodes=nodes, cards=cards)
+    nics = {node: nic for node, nic in cluster.nics.items() if node < nodes}
+    return replace(cluster, nodes=nodes, nics=nics)

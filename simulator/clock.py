@@ -55,9 +55,9 @@ def check_room(iteration: int, end: Picoseconds) -> None:
         )
 
 
-def check_range(entry: Times, duration: Picoseconds) -> None:
+def check_range(starts: Times, duration: Picoseconds) -> None:
     """Raise `InputError` when `duration` after the last entry is too long for a collective."""
-    end = int(entry.max()) + duration
+    end = int(starts.max()) + duration
     if end >= COLLECTIVE_LIMIT:
         raise too_long(duration) if duration >= COLLECTIVE_LIMIT // 2 else _too_late(end)
 

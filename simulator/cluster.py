@@ -75,10 +75,10 @@ class Collectives(Setting):
     servers: Servers = None
     """Parameter servers; per_node: as many as nodes; None: there are none (`Cluster.servers`)."""
     server_hosts: Literal["nodes", "dedicated"] = "nodes"
-    """nodes: server s lives on node s mod nodes and shares its network card; dedicated: each on a
+    """nodes: server s lives on node s mod nodes and shares its network NIC; dedicated: each on a
     machine of its own, at the switch (with a shared medium: at the access point)."""
     server_network: Link | None = None
-    """Of a dedicated server's card; None: as `Cluster.network`, but at a shared medium's or a
+    """Of a dedicated server's NIC; None: as `Cluster.network`, but at a shared medium's or a
     cell's access point: no limit of its own."""
     host_staging: bool | None = None
     """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
@@ -88,7 +88,7 @@ class Collectives(Setting):
     """What NCCL's tuner predicts of a ring, times this, is held against what it predicts of a tree;
     1: as its tables have it."""
     ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
-    """Versions of NCCL, and what it takes the card for, move its border between the two."""
+    """Versions of NCCL, and what it takes the NIC for, move its border between the two."""
     grouped: Annotated[Fraction, INTERNAL] = _ONE
     """Share of a network's goodput that an all-to-all has: NCCL's sends and receives in a group
     reach less than its rings."""
@@ -119,7 +119,7 @@ class Racks(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`nodes` machines with `devices_per_node` workers each, one network card a machine.
+    """`nodes` machines with `devices_per_node` workers each, one network NIC a machine.
 
     Ranks count node by node: worker r is device r mod devices_per_node of node
     r // devices_per_node.
@@ -129,12 +129,12 @@ class Cluster:
     devices_per_node: int
     device: Device
     network: Link
-    """Between a node's network card and the switch, each direction."""
+    """Between a node's network NIC and the switch, each direction."""
     intra_node: Link
     """Between a device and its node's memory (PCIe), or between two devices of a node, each
     direction."""
     collectives: Collectives = Collectives()
-    cards: Mapping[int, Link] = field(default_factory=dict)
+    nics: Mapping[int, Link] = field(default_factory=dict)
     """By number of the node: network links that differ from `network`."""
     racks: Racks | None = None
     """None: one switch that never holds anything up."""
@@ -159,13 +159,13 @@ class Cluster:
             return chosen.servers
         return self.nodes if chosen.names_servers else 0
 
-    def card(self, node: int) -> Link:
+    def nic(self, node: int) -> Link:
         """The network link of a node."""
-        return self.cards.get(node, self.network)
+        return self.nics.get(node, self.network)
 
     def links(self) -> tuple[Link, ...]:
         """All links that a message may see a part of."""
-        own = [self.network, self.intra_node, *self.cards.values()]
+        own = [self.network, self.intra_node, *self.nics.values()]
         if self.racks is not None:
             own.append(self.racks.uplink)
         chosen = self.collectives
@@ -186,7 +186,7 @@ class Cluster:
         return replace(
             self,
             network=slower(self.network),
-            cards={node: slower(card) for node, card in self.cards.items()},
+            nics={node: slower(nic) for node, nic in self.nics.items()},
         )
 
     def node_of(self, rank: int) -> int:

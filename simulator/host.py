@@ -185,16 +185,16 @@ class Host(Setting):
             under, over = over, network * over + power
         return (2 * over + under) // (2 * under)
 
-    def exits(self, entry: Times, exits: Times, work: Work) -> Times:
+    def finishes(self, starts: Times, finishes: Times, work: Work) -> Times:
         """Exit times `[p]` with the host, from those that the network alone would give."""
         if not work.beside:
-            return exits + work.after if work.after else exits
-        last = int(entry.max())
+            return finishes + work.after if work.after else finishes
+        last = int(starts.max())
         known = {
             exit_: last + self.together(exit_ - last, work.beside) + work.after
-            for exit_ in set(exits.tolist())
+            for exit_ in set(finishes.tolist())
         }
-        return np.array([known[exit_] for exit_ in exits.tolist()], dtype=np.int64)
+        return np.array([known[exit_] for exit_ in finishes.tolist()], dtype=np.int64)
 
 
 PRICES = tuple(

@@ -36,12 +36,12 @@ class Planner:
         compute: ComputeTimes,
         training: Training,
         prices: PriceList | None = None,
-        carry_out: CarryOut | None = None,
+        execute: CarryOut | None = None,
         *,
         together: Together | None = None,
     ) -> None:
         """`compute` is one worker's forward and backward pass of a micro-batch; `prices` are those
-        of the cluster's device, `carry_out` its collectives, `together` what they take when all
+        of the cluster's device, `execute` its collectives, `together` what they take when all
         ranks enter at once, where they are at hand."""
         self._cluster, self._training = cluster, training
         self._prices = prices or PriceList(cluster.device)
@@ -50,7 +50,7 @@ class Planner:
         """Where cores are shared, computations in the stream of the collectives use them."""
         self._compute = compute.times(shared(cluster, training))
         self._interference = training.interference
-        self._together = together or Together(cluster, training, carry_out or _collectives(cluster))
+        self._together = together or Together(cluster, training, execute or _collectives(cluster))
 
     def around(
         self, profile: TrafficProfile, code: Framework | None = None

@@ -36,7 +36,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.luck import batch_means, standard_error
 from gcsim.simulator.plans import Planner
-from gcsim.simulator.push_pull import carried
+from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.steps.mean_iteration import Average
 from gcsim.simulator.steps.schedule import Schedule, shortest_round
@@ -107,10 +107,10 @@ def predict(
     at hand. Raises `InputError` when the device has no price for a kernel, or the times exceed the
     clock.
     """
-    profile = carried(profile, cluster)
+    profile = as_collectives(profile, cluster)
     averager = averager or Averager(cluster, training, seed)
     planner = Planner(
-        cluster, compute, training, prices, averager.carry_out, together=averager.together
+        cluster, compute, training, prices, averager.execute, together=averager.together
     )
     schedule = schedule_of_period(profile, planner)
     average = averager.average(schedule)
@@ -198,7 +198,11 @@ def _random(schedule: Schedule, cluster: Cluster, training: Training) -> bool:
     noise = training.noise
     if noise is not None and (noise.variation or noise.slow_probability):
         return True
-    return cluster.workers > 1 and schedule.talks and any(link.random for link in cluster.links())
+    return (
+        cluster.workers > 1
+        and schedule.communicates
+        and any(link.random for link in cluster.links())
+    )
 
 
 def _communicates(phase: Phase) -> bool:

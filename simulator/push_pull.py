@@ -61,7 +61,7 @@ def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, 
     return tuple(found)
 
 
-def carried(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
+def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
     """The profile with the collectives that the cluster has in the place of push-pulls.
 
     The same object where it asks for none, or where parameter servers carry them; the number of

@@ -23,7 +23,7 @@ TCP = 1448 / 1538
         # a ring: 2 (p - 1) / p of the gradient
         ("resnet50_16node_1gbe", 16, 2 * 15 / 16 * RESNET50 / (TCP * 125e6)),
         ("k80_16vm_tcp", 16, 2 * 15 / 16 * ALEXNET / (0.6 * 7.5e9 / 8)),
-        # everybody's gradient through the server's card, both ways
+        # everybody's gradient through the server's NIC, both ways
         ("resnet50_4node_p40", 4, 2 * 4 * RESNET50 / (TCP * 1.25e9)),
         # through the air once to the access point, and back once for each
         ("raspberry_pi_wifi", 4, 2 * 4 * RESNET18 / (44.5e6 / 8)),

@@ -18,7 +18,7 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import carry_out, traffic_of
+from gcsim.simulator.collectives.dispatch import execute, traffic_of
 from gcsim.simulator.host import Host
 
 _DIGITS = 6
@@ -75,7 +75,7 @@ def fit_host(observations: Sequence[Observation], cores: int) -> Host:
 def _network(seen: Observation) -> Picoseconds:
     """What the network alone would take."""
     entry = np.zeros(seen.cluster.workers, dtype=np.int64)
-    return int(carry_out(seen.record, entry, seen.cluster).max())
+    return int(execute(seen.record, entry, seen.cluster).max())
 
 
 def _digits(value: float) -> Fraction:

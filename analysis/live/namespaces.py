@@ -30,7 +30,7 @@ from gcsim.analysis.live.shaping import Shape
 from gcsim.analysis.live.signals import shielded, stoppable
 from gcsim.errors import InputError, Problem
 
-CARD = "net0"
+NIC = "net0"
 """The network interface inside of each rank's namespace."""
 CONTROLS = ("cubic", "reno")
 """Congestion control: the first one that a namespace may use. Linux ships with the first, and
@@ -55,7 +55,7 @@ class Network:
     @property
     def interface(self) -> str:
         """Of each rank."""
-        return CARD
+        return NIC
 
     def address(self, rank: int) -> str:
         """IPv4, without the prefix."""
@@ -182,15 +182,15 @@ def _make_rank(name: str, rank: int, switch: str, shape: Shape) -> None:
     port = f"port{rank}"
     run(["ip", "netns", "add", name])
     _quiet(name)
-    link = ["link", "add", port, "type", "veth", "peer", "name", CARD, "netns", name]
+    link = ["link", "add", port, "type", "veth", "peer", "name", NIC, "netns", name]
     run(["ip", "-n", switch, *link])
-    run(["ip", "-n", name, "addr", "add", f"{_address(rank)}/24", "dev", CARD])
-    for where, interface in ((name, CARD), (switch, port)):
+    run(["ip", "-n", name, "addr", "add", f"{_address(rank)}/24", "dev", NIC])
+    for where, interface in ((name, NIC), (switch, port)):
         run(["ip", "-n", where, "link", "set", interface, "gso_max_size", str(shape.frame)])
         run(["tc", "-n", where, "qdisc", "replace", "dev", interface, "root", *shape.options()])
     run(["ip", "-n", switch, "link", "set", port, "master", "bridge0", "up"])
     run(["ip", "-n", name, "link", "set", "lo", "up"])
-    run(["ip", "-n", name, "link", "set", CARD, "up"])
+    run(["ip", "-n", name, "link", "set", NIC, "up"])
 
 
 def _quiet(name: str) -> None:

@@ -25,7 +25,7 @@ from gcsim.errors import InternalError
 from gcsim.files import write_text
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import training_times
@@ -92,7 +92,7 @@ class Knowledge:
 
 
 def shaped_link(efficiency: Fraction) -> Link:
-    """A link of which the shaper leaves that share to data. Virtual cards have no latency of
+    """A link of which the shaper leaves that share to data. Virtual NICs have no latency of
     their own: all is the host's work."""
     return Link(
         name="shaped", bandwidth=Fraction(1), latency=Fraction(0), efficiency=efficiency,
@@ -151,9 +151,9 @@ def predictions(
 
 def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
     """From the common start to the last rank's end."""
-    entry = np.zeros(cluster.workers, dtype=np.int64)
-    exits = carry_out(record_of(task, cluster.workers), entry, cluster)
-    return int(exits.max()) / PS_PER_SECOND
+    starts = np.zeros(cluster.workers, dtype=np.int64)
+    finishes = execute(record_of(task, cluster.workers), starts, cluster)
+    return int(finishes.max()) / PS_PER_SECOND
 
 
 def step_seconds(

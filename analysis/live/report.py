@@ -77,7 +77,7 @@ def live_suite(
         title="Gloo and DDP in network namespaces, here and now",
         about=(
             f"Real ranks of torch.distributed (Gloo, CPU) on this machine ({machine()}), one in "
-            "each network namespace, joined by virtual cards that are shaped in both directions "
+            "each network namespace, joined by virtual NICs that are shaped in both directions "
             "(tc tbf), and real DDP training with gcsim's compressors as communication hooks. All "
             f"ranks share this machine's cores.{busy} Predictions were on the disk "
             f"({PREDICTIONS}) before the first of these ranks was started."

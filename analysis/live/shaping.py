@@ -1,4 +1,4 @@
-"""Which queue makes a virtual network card as slow as stated? A token bucket, of one frame.
+"""Which queue makes a virtual network NIC as slow as stated? A token bucket, of one frame.
 
 `tc tbf` lets bytes pass at the rate, and as many as its burst holds at once, for free, whenever
 the link has been idle. The kernel hands it several segments as one frame (segmentation offload),
@@ -10,7 +10,7 @@ millisecond, and the burst is one of them.
 A frame is charged with the Ethernet, IP and TCP headers of all its segments: 66 bytes to 1448 of
 data (with TCP's time stamps, at an MTU of 1500). Preamble, checksum and gap, 24 bytes more on a
 real wire, are not charged. Who also receives sends acknowledgements through the same bucket, one
-for each frame (counted on these cards: 1.1 at 100 Mbit/s, 1.3 at 50): 66 bytes more a frame.
+for each frame (counted on these nics: 1.1 at 100 Mbit/s, 1.3 at 50): 66 bytes more a frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUEUE_SECONDS = Fraction(1, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A card's limits, each direction."""
+    """A NIC's limits, each direction."""
 
     rate: int
     """Bits per second, as charged."""
@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def queue(self) -> int:
-        """Bytes that may wait at a card, beside the burst."""
+        """Bytes that may wait at a NIC, beside the burst."""
         return max(4 * self.burst, int(self.rate * _QUEUE_SECONDS / 8))
 
     @property

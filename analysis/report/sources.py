@@ -30,7 +30,7 @@ _UNITS = {
 """How a note writes a unit of results.json, and how large that is; a launch is short."""
 
 _NODES = 6
-"""Nodes with the same card that a note names."""
+"""Nodes with the same NIC that a note names."""
 
 
 def provenance_notes(result: Result) -> list[str]:
@@ -164,7 +164,7 @@ def _transport(facts: Mapping[str, Any]) -> str:
 def _links(facts: Mapping[str, Any]) -> list[str]:
     notes = []
     for key, value in facts.items():
-        if isinstance(value, list):  # cards of some nodes
+        if isinstance(value, list):  # NICs of some nodes
             notes += [_link(_nodes(key, link.get("nodes", ())), link) for link in value]
         else:
             notes.append(_link(key.replace("_", " "), _table(facts, key)))
@@ -172,7 +172,7 @@ def _links(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _nodes(key: str, nodes: Sequence[int]) -> str:
-    """ "card of node 3", "cards of nodes 3, 5 and 20 more"."""
+    """ "NIC of node 3", "NICs of nodes 3, 5 and 20 more"."""
     shown = ", ".join(map(str, nodes[:_NODES]))
     more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
     return f"{key} of nodes {shown}{more}" if len(nodes) > 1 else f"{key[:-1]} of node {shown}"

@@ -82,10 +82,10 @@ def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[Interval]:
     for span in exchanges:
         if span.collective is not None:
             of[span.collective].append(span)
-    exits = np.unique([max(map(_end, spans)) for spans in of.values()])
+    finishes = np.unique([max(map(_end, spans)) for spans in of.values()])
     for number, spans in of.items():
         start = min(nanoseconds(span.start_s) for span in spans)
-        in_front = exits[exits <= max(map(last_entry, spans))]
+        in_front = finishes[finishes <= max(map(last_entry, spans))]
         start, end = max([start, *in_front[-1:].tolist()]), max(map(_end, spans))
         nbytes = method.timeline.collectives[number].messages
         yield start, end, 8 * nbytes / max(1, end - start)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         CollectiveMemo,
         CollectiveRecord,
         Collectives,
-        carry_out,
+        execute,
         seconds,
     )
     from gcsim.simulator.predict import predict
@@ -44,7 +44,7 @@ _MODULES = {
     "gcsim.analysis.validation.suite": "DENSE Bound Excluded Factor Findings Ordering Point "
     "Statement Suite",
     "gcsim.scenarios.catalog": "device link",
-    "gcsim.simulator.collectives": "Cluster CollectiveMemo CollectiveRecord Collectives carry_out "
+    "gcsim.simulator.collectives": "Cluster CollectiveMemo CollectiveRecord Collectives execute "
     "seconds",
     "gcsim.simulator.predict": "predict",
 }

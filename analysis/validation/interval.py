@@ -29,7 +29,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.push_pull import carried
+from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import ModelFacts, TrafficProfile
 
@@ -74,7 +74,7 @@ def intervals(
     inputs = [
         one
         for one in uncertain_inputs(cluster, Training(overlap="ddp"), {"stated": _NO_PASSES})
-        if one.main.way[0] == "cluster"
+        if one.main.key_path[0] == "cluster"
     ]
     worlds = draw(inputs, DRAWS, _SEED)
     if not inputs:
@@ -100,14 +100,14 @@ def interval(
 
 def kind_of(one: Input, cluster: Cluster) -> str:
     """Of an input, in a word or two."""
-    way, chosen = one.main.way, cluster.collectives
-    if way == PASSES:
+    key_path, chosen = one.main.key_path, cluster.collectives
+    if key_path == PASSES:
         return "passes"
-    if way == OVERLAP:
+    if key_path == OVERLAP:
         return "overlap"
     if one.main.field == "ring_over_tree":
         return "NCCL's choice"
-    part = str(way[1])
+    part = str(key_path[1])
     if part in _KINDS and not (part == "intra_node" and cluster.nodes == cluster.workers):
         return _KINDS[part]
     if cluster.nodes == 1:
@@ -129,8 +129,8 @@ class StepIntervals:
     ) -> None:
         """`profiles` are all that will be asked for."""
         self._cluster, self._training = cluster, training
-        self._prices, self._carry_out = PriceList(cluster.device), CollectiveMemo(cluster)
-        self._profiles = {id(one): carried(one, cluster) for one in profiles}
+        self._prices, self._execute = PriceList(cluster.device), CollectiveMemo(cluster)
+        self._profiles = {id(one): as_collectives(one, cluster) for one in profiles}
         records = frozenset(records_of(self._profiles.values()))
         self._place = (
             cluster.nodes, cluster.devices_per_node, cluster.network, cluster.intra_node,
@@ -152,7 +152,7 @@ class StepIntervals:
         drawn = Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone(inputs)])
         about = Approximation(
             drawn, self._cluster.nodes, training or self._training, compute["stated"],
-            list(self._profiles.values()), prices=self._prices, carry_out=self._carry_out,
+            list(self._profiles.values()), prices=self._prices, execute=self._execute,
             seed=_SEED, held=_HELD.get(key),
         )  # fmt: skip
         _HELD[key] = about.held

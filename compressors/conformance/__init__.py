@@ -7,7 +7,7 @@
 
 Every check is a function of a `Subject` that raises `AssertionError` with what it found.
 `structure` holds what any method must survive, `influence` what an update depends on, `transport`
-that nothing but payloads passes between workers, `promises` the method's own `laws`. The
+that nothing but payloads passes between workers, `promises` the method's own `properties`. The
 statistical ones compare with bounds of five standard errors or more: a correct method fails one in
 a million times, and never by chance in a repeated run, because the seeds are fixed.
 

@@ -103,7 +103,7 @@ def scale_is_told(subject: Subject) -> str | None:
     range, a threshold a unit. A method may do so; its user must know."""
     found = [_at_scale(subject, scale) for scale in SCALES]
     middle = found[1]
-    judged = [] if subject.laws.scale_free else [one.error for one in found]
+    judged = [] if subject.properties.scale_free else [one.error for one in found]
     unlike = (
         any(one.refused for one in found)
         or any(abs(error - middle.error) > APART * max(middle.error, APART) for error in judged)

@@ -1,4 +1,4 @@
-"""Does a method keep its `laws`? Unbiased, within its error bound, conserving, exact."""
+"""Does a method keep its `properties`? Unbiased, within its error bound, conserving, exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
 
     Directions rather than elements: where few elements are sent, one element's mean says little.
     """
-    if not subject.laws.unbiased:
+    if not subject.properties.unbiased:
         return
     given = [_heavy(ELEMENTS, rank) for rank in range(2)]
     mean = (given[0] + given[1]).double() / 2
@@ -39,7 +39,7 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
 def more_workers_do_not_scale_the_update(subject: Subject) -> None:
     """Where all hold the same gradient, its share in the update is about the same for one worker
     and for four: sums are divided by the number of workers. Over a window, and over ten seeds."""
-    if subject.laws.scale_free:
+    if subject.properties.scale_free:
         return
     gradient = _heavy(ELEMENTS, 3)
     shares = []
@@ -63,7 +63,7 @@ def more_workers_do_not_scale_the_update(subject: Subject) -> None:
 
 def error_stays_within_its_bound(subject: Subject) -> None:
     """The mean of |Q(v) - v|^2 over seeds, for one worker with empty memory."""
-    bound = subject.laws.error_bound
+    bound = subject.properties.error_bound
     if bound is None:
         return
     cases = {
@@ -92,7 +92,7 @@ def error_stays_within_its_bound(subject: Subject) -> None:
         assert found <= limit + slack, (
             f"{case}: error {found:.5g} |v|^2, the bound is {limit:.5g} |v|^2"
         )
-        if subject.laws.error_is_exact:
+        if subject.properties.error_is_exact:
             assert found >= limit - slack, (
                 f"{case}: error {found:.5g} |v|^2, it should be {limit:.5g} |v|^2"
             )
@@ -100,7 +100,7 @@ def error_stays_within_its_bound(subject: Subject) -> None:
 
 def what_is_not_sent_is_kept(subject: Subject) -> None:
     """All updates and all that is owed add up to all mean gradients (after momentum)."""
-    if not subject.laws.conserves:
+    if not subject.properties.conserves:
         return
     shapes = [(40, 25), (30,)]
     n, workers, steps = 1030, 3, subject.windows(12)
@@ -119,18 +119,18 @@ def what_is_not_sent_is_kept(subject: Subject) -> None:
             expected += mean + coefficient * buffer if nesterov else buffer
         updates = crew.step(given, subject.first + t)
         delivered += sum((u.double() for u in updates), torch.zeros_like(delivered)) / workers
-    owed = torch.zeros_like(delivered)
+    residual_of = torch.zeros_like(delivered)
     for member, gradient in zip(crew.members, given, strict=True):
-        held = member.owed(crew.bucket(gradient))
+        held = member.residual_of(crew.bucket(gradient))
         if held is not None:
-            owed += held.double() / workers
-    difference = float((delivered + owed - expected).norm() / expected.norm())
+            residual_of += held.double() / workers
+    difference = float((delivered + residual_of - expected).norm() / expected.norm())
     assert difference <= 1e-4, f"{difference:.2g} of what was given is lost or invented"
 
 
 def lossless_is_lossless(subject: Subject) -> None:
     """The update is the mean gradient up to float32 rounding."""
-    if not subject.laws.exact:
+    if not subject.properties.exact:
         return
     crew = subject.crew([(40, 25)], workers=3)
     for t in range(3):

@@ -76,7 +76,7 @@ def hard_values_stay_finite(subject: Subject) -> None:
 
 def the_update_has_the_size_of_the_gradient(subject: Subject) -> None:
     """Nothing comes of nothing, and small gradients give small updates."""
-    if subject.laws.scale_free:
+    if subject.properties.scale_free:
         return
     for magnitude in (0.0, 1e-30):
         crew = subject.crew()
@@ -100,17 +100,17 @@ def equal_seeds_repeat_themselves(subject: Subject) -> None:
 
 
 def replicas_stay_together(subject: Subject) -> None:
-    """After each step (or window) all workers have applied the same, as `laws` say."""
-    laws, window = subject.laws, subject.compressor.window(subject.parameters)
-    if laws.replicas == "differ":
+    """After each step (or window) all workers have applied the same, as `properties` say."""
+    properties, window = subject.properties, subject.compressor.window(subject.parameters)
+    if properties.replicas == "differ":
         return
-    assert window == 1 or laws.replicas == "meet", "a window above 1 needs replicas='meet'"
+    assert window == 1 or properties.replicas == "meet", "a window above 1 needs replicas='meet'"
     crew = subject.crew(workers=3)
     sums = [torch.zeros(N) for _ in range(3)]
     for t in range(subject.windows(STEPS)):
         updates = crew.step(gradients(N, 3, t), subject.first + t)
         sums = [total + update for total, update in zip(sums, updates, strict=True)]
-        if laws.replicas == "identical":
+        if properties.replicas == "identical":
             for other in updates[1:]:
                 assert torch.equal(other, updates[0]), f"updates differ at step {t}"
         elif (t + 1) % window == 0:

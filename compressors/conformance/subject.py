@@ -10,11 +10,11 @@ from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.participation import participate
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange, Request
 
@@ -31,14 +31,14 @@ class Subject:
     parameters: CompressorParameters
 
     @property
-    def laws(self) -> Laws:
+    def properties(self) -> Properties:
         """What it promises."""
-        return self.compressor.laws(self.parameters)
+        return self.compressor.properties(self.parameters)
 
     @property
     def first(self) -> int:
         """The first settled step."""
-        return self.compressor.settled(self.parameters)
+        return self.compressor.warmup_steps(self.parameters)
 
     def windows(self, at_least: int) -> int:
         """A number of steps that is a whole number of windows."""

@@ -36,8 +36,8 @@ from gcsim.compressors.controllers.inner import (
     combined_laws,
     inner_parameters,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import Exchange
 
@@ -90,8 +90,8 @@ class Accordion(PerTensor[AccordionParameters]):
         """By tensor: at the last measurement."""
 
     @classmethod
-    def laws(cls, parameters: AccordionParameters) -> Laws:
-        """See `Compressor.laws`: the inner compressor's, at low compression."""
+    def properties(cls, parameters: AccordionParameters) -> Properties:
+        """See `Compressor.properties`: the inner compressor's, at low compression."""
         settings = [parameters.setting("low"), parameters.setting("high")]
         return combined_laws(parameters.compressor, settings)
 
@@ -100,8 +100,8 @@ class Accordion(PerTensor[AccordionParameters]):
         return compressor_class(parameters.compressor).period(parameters.setting("low"))
 
     @classmethod
-    def settled(cls, parameters: AccordionParameters) -> int:
-        return compressor_class(parameters.compressor).settled(parameters.setting("low"))
+    def warmup_steps(cls, parameters: AccordionParameters) -> int:
+        return compressor_class(parameters.compressor).warmup_steps(parameters.setting("low"))
 
     @classmethod
     def phase(cls, parameters: AccordionParameters, step: int) -> str:

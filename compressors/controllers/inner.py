@@ -21,8 +21,8 @@ import numpy as np
 from gcsim.compressors.base import Compressor, CompressorParameters, P, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.controllers.fusing import fused
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.compressors.requests import Exchange
 from gcsim.errors import InputError, Problem
@@ -59,13 +59,13 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
         problem = "is a controller itself"
     elif cls.requires:
         problem = f"needs {', '.join(sorted(cls.requires))}"
-    elif any(cls.laws(p).replicas != "identical" for p in settings.values()):
+    elif any(cls.properties(p).replicas != "identical" for p in settings.values()):
         problem = "lets the workers' models differ between its steps"
     if problem:
         raise InputError(Problem(message=f"{name} cannot be controlled: it {problem}"))
     (first, *_), rest = settings, list(settings)[1:]
     for other in rest:
-        for what in ("period", "settled", "momentum"):
+        for what in ("period", "warmup_steps", "momentum"):
             one, two = (getattr(cls, what)(settings[key]) for key in (first, other))
             if one != two:
                 raise InputError(
@@ -82,15 +82,15 @@ def _class_of(name: str) -> type[Compressor]:
         ) from error
 
 
-def combined_laws(name: str, settings: list[CompressorParameters]) -> Laws:
+def combined_laws(name: str, settings: list[CompressorParameters]) -> Properties:
     """What holds whichever of the settings is in force; bounds are those of the first."""
-    each = [compressor_class(name).laws(setting) for setting in settings]
+    each = [compressor_class(name).properties(setting) for setting in settings]
     return replace(
         each[0],
-        unbiased=all(laws.unbiased for laws in each),
-        conserves=all(laws.conserves for laws in each),
-        exact=all(laws.exact for laws in each),
-        scale_free=any(laws.scale_free for laws in each),
+        unbiased=all(properties.unbiased for properties in each),
+        conserves=all(properties.conserves for properties in each),
+        exact=all(properties.exact for properties in each),
+        scale_free=any(properties.scale_free for properties in each),
     )
 
 
@@ -122,10 +122,10 @@ class PerTensor(Compressor[P]):
             update[piece.offset : piece.offset + piece.numel] = part
         return update
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
         total = torch.zeros_like(bucket.gradient)
         for piece in bucket.layout.slices:
-            held = self.member(piece).owed(alone(bucket, piece))
+            held = self.member(piece).residual_of(alone(bucket, piece))
             if held is None:
                 return None
             total[piece.offset : piece.offset + piece.numel] = held

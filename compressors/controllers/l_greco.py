@@ -47,9 +47,9 @@ from gcsim.compressors.controllers.inner import (
     combined_laws,
     inner_parameters,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError, Problem, did_you_mean
@@ -139,8 +139,8 @@ class LGreco(PerTensor[LGrecoParameters]):
         """By bucket, on worker 0: gradients of the last steps before a decision."""
 
     @classmethod
-    def laws(cls, parameters: LGrecoParameters) -> Laws:
-        """See `Compressor.laws`: the inner compressor's with its base parameter."""
+    def properties(cls, parameters: LGrecoParameters) -> Properties:
+        """See `Compressor.properties`: the inner compressor's with its base parameter."""
         return combined_laws(parameters.compressor, parameters.settings())
 
     @classmethod
@@ -149,8 +149,8 @@ class LGreco(PerTensor[LGrecoParameters]):
         return math.lcm(parameters.every, inner.period(parameters.base()))
 
     @classmethod
-    def settled(cls, parameters: LGrecoParameters) -> int:
-        return compressor_class(parameters.compressor).settled(parameters.base())
+    def warmup_steps(cls, parameters: LGrecoParameters) -> int:
+        return compressor_class(parameters.compressor).warmup_steps(parameters.base())
 
     @classmethod
     def phase(cls, parameters: LGrecoParameters, step: int) -> str:
@@ -194,7 +194,7 @@ class LGreco(PerTensor[LGrecoParameters]):
         one = alone(bucket, piece)
         fresh = self._class(Worker(rank=0, count=1, seed=self.worker.seed), setting)
         counter = _ByteCounter()
-        (update,) = lockstep([fresh.exchange(one, self._class.settled(setting))], counter)
+        (update,) = lockstep([fresh.exchange(one, self._class.warmup_steps(setting))], counter)
         return energy(update.sub_(one.gradient)), counter.nbytes
 
 

@@ -50,7 +50,7 @@ class Collectives:
         self._told: list[Tensor] = []
         """What the last request gathered, if it may have been lengths."""
 
-    def carry_out(self, request: Request) -> Any:
+    def execute(self, request: Request) -> Any:
         """The reply to one request; the other ranks carry out theirs.
 
         Raises what `torch.distributed` raises when a rank is gone, and `RefusedRequestError` when

@@ -38,8 +38,8 @@ from gcsim.compressors.ddp.model import (
     Fetch,
     agree,
     group_for,
-    refuse_other_dtypes,
-    refuse_what_ddp_cannot_carry,
+    require_ddp_support,
+    require_float32,
 )
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -91,7 +91,7 @@ def ddp_hook(
         if not issubclass(cls, Compressor):
             raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
     chosen = checked_parameters(kind, cls, given)
-    refuse_what_ddp_cannot_carry(kind, cls, chosen)
+    require_ddp_support(kind, cls, chosen)
     return DdpHook(
         kind, cls, chosen, seed=seed, process_group=process_group, check_finite=check_finite
     )
@@ -159,7 +159,7 @@ class DdpHook:
                 "model": [(name, tuple(p.shape), str(p.dtype)) for name, p in trained],
             },
         )
-        refuse_other_dtypes(trained)
+        require_float32(trained)
         self.step = -3 if model.static_graph else -2
         self._slices = {id(p): (name, number) for number, (name, p) in enumerate(trained)}
 
@@ -222,7 +222,7 @@ class DdpHook:
                 update: Tensor = stop.value
                 return update
             try:
-                reply = self._collectives.carry_out(request)
+                reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)
 

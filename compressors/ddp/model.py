@@ -15,11 +15,9 @@ from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 
 
-def refuse_what_ddp_cannot_carry(
-    kind: str, cls: type[Compressor], parameters: CompressorParameters
-) -> None:
+def require_ddp_support(kind: str, cls: type[Compressor], parameters: CompressorParameters) -> None:
     """Raise `InputError` for a method whose replicas differ, or that a hook cannot give its due."""
-    if cls.laws(parameters).replicas != "identical":
+    if cls.properties(parameters).replicas != "identical":
         raise InputError(
             Problem(
                 message="workers hold different models between synchronisations, "
@@ -87,7 +85,7 @@ def agree(group: Any, facts: Mapping[str, Any]) -> None:
         raise InputError(problems)
 
 
-def refuse_other_dtypes(trained: Iterable[tuple[str, nn.Parameter]]) -> None:
+def require_float32(trained: Iterable[tuple[str, nn.Parameter]]) -> None:
     """Raise `InputError` that names the parameters whose gradients float32 cannot hold."""
     fitting = (torch.float32, torch.float16, torch.bfloat16)
     problems = [

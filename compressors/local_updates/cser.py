@@ -45,10 +45,10 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
 
@@ -108,11 +108,11 @@ class Csea(Compressor[ErrorAveragingParameters]):
         return parameters.momentum, True
 
     @classmethod
-    def laws(cls, parameters: ErrorAveragingParameters) -> Laws:
-        """See `Compressor.laws`: the mean of the updates is right, nothing is owed."""
+    def properties(cls, parameters: ErrorAveragingParameters) -> Properties:
+        """See `Compressor.properties`: the mean of the updates is right, nothing is owed."""
         if parameters.error_blocks > 1:
-            return Laws(conserves=True, replicas="differ")
-        return Laws(conserves=True, replicas="meet")
+            return Properties(conserves=True, replicas="differ")
+        return Properties(conserves=True, replicas="meet")
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """This worker's update, float32 `[n]`; only the mean over workers is that of SGD."""

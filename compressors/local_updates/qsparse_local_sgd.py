@@ -45,7 +45,6 @@ from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.rounding.levels import Norm
 from gcsim.compressors.coding.selecting.selection import count_kept, take_largest
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.local_updates.qsparse_messages import (
     VALUE_BUCKET,
@@ -57,6 +56,7 @@ from gcsim.compressors.local_updates.qsparse_messages import (
 )
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
 
@@ -164,8 +164,8 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         return torch.cat(frames)
 
     @classmethod
-    def laws(cls, parameters: QsparseLocalSgdParameters) -> Laws:
-        """See `Compressor.laws`; a first step that is local applies the gradient as it is."""
+    def properties(cls, parameters: QsparseLocalSgdParameters) -> Properties:
+        """See `Compressor.properties`; a first step that is local applies the gradient as it is."""
 
         def bound(vector: Tensor) -> float:
             if parameters.steps > 1:
@@ -181,7 +181,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
                 kept = share * float(top.square().sum())
             return float(sizes.square().sum()) - kept
 
-        return Laws(error_bound=bound, conserves=True, replicas="meet")
+        return Properties(error_bound=bound, conserves=True, replicas="meet")
 
 
 @kernel("streaming", updates=("momentum", "applied"))

@@ -42,9 +42,9 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InternalError
@@ -106,12 +106,12 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         """By matrix: P, float32 `[a, r]`, kept where P and Q alternate."""
 
     @classmethod
-    def laws(cls, parameters: PowerSgdParameters) -> Laws:
-        """See `Compressor.laws`: the update is a projection, the rest is kept as error."""
+    def properties(cls, parameters: PowerSgdParameters) -> Properties:
+        """See `Compressor.properties`: the update is a projection, the rest is kept as error."""
 
-        return Laws(conserves=parameters.error_feedback, error_bound=energy)
+        return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
         if not self.parameters.error_feedback:
             return None
         error = self._error.get(bucket.layout.index)
@@ -119,7 +119,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         return torch.zeros_like(bucket.gradient) if error is None else error[:n].clone()
 
     @classmethod
-    def settled(cls, parameters: PowerSgdParameters) -> int:
+    def warmup_steps(cls, parameters: PowerSgdParameters) -> int:
         return parameters.start
 
     @classmethod

@@ -27,8 +27,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange
 
 
@@ -58,13 +58,15 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
         self._applied: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: TorchPostLocalSgdParameters) -> Laws:
-        """See `Compressor.laws`: nothing is lost, the workers' mean step is always the mean."""
-        return Laws(conserves=True, replicas="meet" if parameters.interval > 1 else "identical")
+    def properties(cls, parameters: TorchPostLocalSgdParameters) -> Properties:
+        """See `Compressor.properties`: nothing is lost; workers step by the mean on average."""
+        return Properties(
+            conserves=True, replicas="meet" if parameters.interval > 1 else "identical"
+        )
 
     @classmethod
-    def settled(cls, parameters: TorchPostLocalSgdParameters) -> int:
-        """See `Compressor.settled`: the step after the first averaging, where a round begins."""
+    def warmup_steps(cls, parameters: TorchPostLocalSgdParameters) -> int:
+        """See `Compressor.warmup_steps`: the step after the first averaging."""
         return parameters.start + 1
 
     @classmethod

@@ -33,9 +33,9 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.low_rank.powersgd import gaussian
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, Request
 
@@ -77,12 +77,12 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         """By bucket: Q of each matrix, float32 `[1, b, r]`."""
 
     @classmethod
-    def laws(cls, parameters: TorchPowerSgdParameters) -> Laws:
-        """See `Compressor.laws`: the update of one worker is a projection of its matrices."""
+    def properties(cls, parameters: TorchPowerSgdParameters) -> Properties:
+        """See `Compressor.properties`: the update of one worker is a projection of its matrices."""
 
-        return Laws(conserves=parameters.error_feedback, error_bound=energy)
+        return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
         if not self.parameters.error_feedback:
             return None
         error = self._error.get(bucket.layout.index)
@@ -91,7 +91,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         return error[: bucket.gradient.numel()].clone()
 
     @classmethod
-    def settled(cls, parameters: TorchPowerSgdParameters) -> int:
+    def warmup_steps(cls, parameters: TorchPowerSgdParameters) -> int:
         return parameters.start
 
     @classmethod

@@ -29,8 +29,8 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import only_frame
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError
 
@@ -52,15 +52,15 @@ class TorchQuantizationPerTensor(Compressor):
     )
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        """See `Compressor.laws`: half a scale an element, up to the rounding of the quotient."""
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        """See `Compressor.properties`: half a scale an element, up to rounding."""
 
         def bound(values: Tensor) -> float:
             rows = cls.rows(values, parameters)
             scale, _ = ranges(rows)
             return float((scale.double() / 2).square().sum()) * rows.shape[1] * (1 + 1e-5)
 
-        return Laws(error_bound=bound)
+        return Properties(error_bound=bound)
 
     @classmethod
     def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:

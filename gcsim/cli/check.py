@@ -44,8 +44,8 @@ _OVERLAP: Mapping[Overlap, str] = {
 }
 _SHOWN_TYPES = ("float32", "float16", "bfloat16")
 """Of elements, whose additions are named."""
-_CARDS = 8
-"""Cards that are named one by one."""
+_NICS = 8
+"""NICs that are named one by one."""
 _SHARE = 100
 """An all-gather's block, as a part of the dense message: 1 %."""
 
@@ -94,11 +94,11 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
         alone = cluster.devices_per_node == 1
         yield "intra-node", link_text(cluster.intra_node) + ("" if alone else shared)
     yield "network", link_text(cluster.network)
-    for number, (node, card) in enumerate(sorted(cluster.cards.items())):
-        if number == _CARDS:
-            yield "", f"and {plural(len(cluster.cards) - _CARDS, 'other card')}"
+    for number, (node, nic) in enumerate(sorted(cluster.nics.items())):
+        if number == _NICS:
+            yield "", f"and {plural(len(cluster.nics) - _NICS, 'other NIC')}"
             break
-        yield f"card, node {node}", link_text(card)
+        yield f"NIC, node {node}", link_text(nic)
     racks = cluster.racks
     if racks is not None and racks.nodes < cluster.nodes:
         of = f"{-(-cluster.nodes // racks.nodes)} of up to {plural(racks.nodes, 'node')}"
@@ -155,15 +155,14 @@ def link_text(link: Link) -> str:
 
 
 def _oversubscribed(cluster: Cluster, racks: Racks) -> str:
-    """By how much the cards of the fullest rack exceed its uplink."""
-    cards = max(
+    """By how much the NICs of the fullest rack exceed its uplink."""
+    nics = max(
         sum(
-            cluster.card(node).rate
-            for node in range(first, min(first + racks.nodes, cluster.nodes))
+            cluster.nic(node).rate for node in range(first, min(first + racks.nodes, cluster.nodes))
         )
         for first in range(0, cluster.nodes, racks.nodes)
     )
-    ratio = float(cards / racks.uplink.rate)
+    ratio = float(nics / racks.uplink.rate)
     return f"oversubscribed {significant(ratio)}:1" if ratio > 1 else "not oversubscribed"
 
 
@@ -221,8 +220,8 @@ def _training(training: Training) -> Iterator[Line]:
 
 def _slow(what: str, factors: Mapping[int, Fraction]) -> str:
     slow = sorted(factors.items())
-    named = ", ".join(f"{what} {place} {times(float(factor))}" for place, factor in slow[:_CARDS])
-    more = f" and {len(slow) - _CARDS} more" if len(slow) > _CARDS else ""
+    named = ", ".join(f"{what} {place} {times(float(factor))}" for place, factor in slow[:_NICS])
+    more = f" and {len(slow) - _NICS} more" if len(slow) > _NICS else ""
     return f"{named}{more} as long"
 
 
@@ -268,11 +267,11 @@ def _servers(scenario: Scenario) -> str:
     per_node = scenario.cluster_at(1).servers != scenario.cluster_at(2).servers
     if chosen.server_hosts == "nodes":
         return "one on every node" if per_node else f"{chosen.servers}, on the nodes"
-    card = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
+    nic = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
     if per_node:
-        return f"as many as nodes, on machines of their own{card}"
+        return f"as many as nodes, on machines of their own{nic}"
     alone = "on a machine of its own" if chosen.servers == 1 else "on machines of their own"
-    return f"{chosen.servers}, {alone}{card}"
+    return f"{chosen.servers}, {alone}{nic}"
 
 
 def _push_pull(scenario: Scenario) -> str:

@@ -59,7 +59,7 @@ def sweep(
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios.sweeps.store import POINTS
-    from gcsim.scenarios.sweeps.sweep import carry_out, prepare
+    from gcsim.scenarios.sweeps.sweep import execute, prepare
 
     with watching(quiet) as progress:
         plan = prepare(scenario, grid, overrides=sets or (), seed=seed, progress=progress)
@@ -67,7 +67,7 @@ def sweep(
     check_writable(folder)
     try:
         with watching(quiet) as progress:
-            result = carry_out(
+            result = execute(
                 plan,
                 folder,
                 jobs=jobs,

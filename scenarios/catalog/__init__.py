@@ -127,7 +127,7 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
     for name, entry in table.devices.items() if table else ():
         missing = [kind for kind in KERNEL_CLASSES if kind not in entry.kernels]
         if missing:
-            place = document.place_of_key(("devices", name, "kernels"))
+            place = document.location_of_key(("devices", name, "kernels"))
             message = f"devices.{name}.kernels has no rate for: {', '.join(missing)}"
             problems.append(Problem(place=place, message=message))
     if problems or table is None:

@@ -42,31 +42,31 @@ def contradictions(
 
 
 def _too_many(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    way: Keys = ("cluster", "devices_per_node")
+    key_path: Keys = ("cluster", "devices_per_node")
     if cluster.workers > LARGEST_CLUSTER:
         yield document.problem(
-            way,
+            key_path,
             f" = {cluster.devices_per_node}: {cluster.workers:,} workers in all",
             f"at most {LARGEST_CLUSTER:,}",
         )
-    way = ("cluster", "collectives", "servers")
+    key_path = ("cluster", "collectives", "servers")
     if cluster.servers > LARGEST_CLUSTER:
         yield document.problem(
-            way, f" = {cluster.servers}: too many", f"at most {LARGEST_CLUSTER:,}"
+            key_path, f" = {cluster.servers}: too many", f"at most {LARGEST_CLUSTER:,}"
         )
-    way = ("training", "concurrent_collectives")
+    key_path = ("training", "concurrent_collectives")
     if training.concurrent_collectives == 2 and cluster.workers > MOST_OVERLAPPING:
         yield document.problem(
-            way,
+            key_path,
             f" = 2 with {cluster.workers:,} workers: collectives that overlap "
             "are simulated message by message, which would take hours",
             f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
         )
-    way = ("training", "on_host")
+    key_path = ("training", "on_host")
     random = random_settings(cluster, training)
     if random and cluster.workers > MOST_SHARING and training.machines(cluster):
         yield document.problem(
-            way,
+            key_path,
             f" with {cluster.workers:,} workers whose times are random "
             f"({', '.join(map(dotted, random))}): cores that are shared are simulated event by "
             "event, which would take hours",
@@ -75,23 +75,23 @@ def _too_many(document: Document, cluster: Cluster, training: Training) -> Itera
 
 
 def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    way: Keys = ("training", "slow_workers")
+    key_path: Keys = ("training", "slow_workers")
     for rank in training.slow_workers:
         if rank >= cluster.workers:
             yield Problem(
-                place=document.place_of_key((*way, str(rank))),
-                message=f"{dotted(way)}: there is no worker {rank}",
+                place=document.location_of_key((*key_path, str(rank))),
+                message=f"{dotted(key_path)}: there is no worker {rank}",
                 hint=f"workers count from 0, node by node; the last of {cluster.workers} is "
                 f"{cluster.workers - 1}",
             )
     named: list[tuple[str, str, int]] = []
-    for table, nodes in (("cards", cluster.cards), ("slow_nodes", training.slow_nodes)):
-        way = ("cluster" if table == "cards" else "training", table)
+    for table, nodes in (("nics", cluster.nics), ("slow_nodes", training.slow_nodes)):
+        key_path = ("cluster" if table == "nics" else "training", table)
         for node in nodes:
-            named.append((document.place_of_key((*way, str(node))), dotted(way), node))
+            named.append((document.location_of_key((*key_path, str(node))), dotted(key_path), node))
     for number, death in enumerate(training.faults.deaths if training.faults else ()):
-        way = ("training", "faults", "deaths", number, "node")
-        named.append((document.place(way), dotted(way), death.node))
+        key_path = ("training", "faults", "deaths", number, "node")
+        named.append((document.place(key_path), dotted(key_path), death.node))
     for place, name, node in named:
         if node >= cluster.nodes:
             yield Problem(
@@ -107,10 +107,10 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
         return
     for key, known in (("all_reduce", AllReduceAlgorithm), ("all_gather", AllGatherAlgorithm)):
         if getattr(chosen, key) == "auto":
-            way: Keys = ("cluster", "collectives", key)
+            key_path: Keys = ("cluster", "collectives", key)
             names = [name for name in get_args(known) if name != "auto"]
             yield document.problem(
-                way,
+                key_path,
                 " = 'auto': the transport 'custom' chooses no algorithm",
                 f"name one: {', '.join(names[:_SOME])}, ...",
             )
@@ -118,20 +118,20 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
     medium = cluster.network.shared
-    for way, link in links_of(cluster).items():
-        if way == ("cluster", "network"):
+    for key_path, link in links_of(cluster).items():
+        if key_path == ("cluster", "network"):
             continue
         if link.shared:
             message = f": {link.name} is one medium for all nodes"
-            yield document.problem(way, message, "it can only be cluster.network", of_key=True)
-        elif link.up is not None and way[-1] in {"intra_node", "uplink"}:
+            yield document.problem(key_path, message, "it can only be cluster.network", of_key=True)
+        elif link.up is not None and key_path[-1] in {"intra_node", "uplink"}:
             message = f": {link.name} is an access link with two different directions"
-            hint = "it connects a node, as cluster.network or a card"
-            yield document.problem(way, message, hint, of_key=True)
+            hint = "it connects a node, as cluster.network or a NIC"
+            yield document.problem(key_path, message, hint, of_key=True)
     if not medium:
         return
     name, hint = cluster.network.name, "leave one of the two out"
-    for key, so in (("racks", "there are no racks"), ("cards", "no card differs")):
+    for key, so in (("racks", "there are no racks"), ("nics", "no NIC differs")):
         if getattr(cluster, key):
             message = f": all nodes share the medium of cluster.network ({name}), so {so}"
             yield document.problem(("cluster", key), message, hint, of_key=True)
@@ -146,8 +146,8 @@ def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
         yield document.problem(("cluster", "intra_node"), message, hint, of_key=True)
     if racks is not None and racks.uplink.grant:
         message = f": {racks.uplink.name} waits for grants, which no switch does"
-        way = ("cluster", "racks", "uplink")
-        yield document.problem(way, message, "leave grant out", of_key=True)
+        key_path = ("cluster", "racks", "uplink")
+        yield document.problem(key_path, message, "leave grant out", of_key=True)
 
 
 # --- faults --------------------------------------------------------------------------------------
@@ -157,18 +157,19 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
     if faults is None:
         return
     for number, death in enumerate(faults.deaths):
-        way: Keys = ("training", "faults", "deaths", number)
+        key_path: Keys = ("training", "faults", "deaths", number)
         if death.at >= faults.horizon:
             yield Problem(
-                place=document.place((*way, "at")),
-                message=f"{dotted((*way, 'at'))}: node {death.node} dies after the end of the run",
+                place=document.place((*key_path, "at")),
+                message=f"{dotted((*key_path, 'at'))}: node {death.node} dies after the end of the "
+                "run",
                 hint="training.faults.horizon is the length of the run",
             )
         if any(_down(other, death.at) for other in _of(faults.deaths[:number], death.node)) or any(
             _down(death, other.at) for other in _of(faults.deaths[:number], death.node)
         ):
             yield document.problem(
-                way,
+                key_path,
                 f": node {death.node} dies while it is down",
                 "let the deaths of a node follow each other",
             )
@@ -176,10 +177,10 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
         last = next((death for death in faults.deaths if _alone(faults, death, nodes)), None)
         if last is not None:
             number = faults.deaths.index(last)
-            way = ("training", "faults", "deaths", number)
+            key_path = ("training", "faults", "deaths", number)
             count = f"{nodes} node" + ("s" if nodes > 1 else "")
             yield document.problem(
-                way,
+                key_path,
                 f": with {count} nobody is left when node {last.node} dies",
                 "let fewer nodes be down at a time, or leave this cluster size out",
             )
@@ -204,9 +205,9 @@ def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
 def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     known = cluster.device.precisions
     if training.precision not in known and document.data.get("compute") is None:
-        way: Keys = ("training", "precision")
+        key_path: Keys = ("training", "precision")
         yield document.problem(
-            way,
+            key_path,
             f" = {training.precision!r}: device {cluster.device.name!r} has "
             "no times of training at it",
             f"it has {', '.join(known)}; or state the measured times under `compute`",

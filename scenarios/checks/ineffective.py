@@ -68,7 +68,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
 
 def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
-        why = ": the servers live on the nodes and use their cards"
+        why = ": the servers live on the nodes and use their nics"
         hint = "write servers: dedicated"
         yield said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
@@ -82,10 +82,10 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which shares its bus with nobody"
         yield said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
-    for node, card in cluster.cards.items():
-        if card == cluster.network:
-            why = f": it is {card.name}, as cluster.network"
-            yield said(document, ("cluster", "cards", str(node)), why, "leave it out")
+    for node, nic in cluster.nics.items():
+        if nic == cluster.network:
+            why = f": it is {nic.name}, as cluster.network"
+            yield said(document, ("cluster", "nics", str(node)), why, "leave it out")
 
 
 def _buckets(document: Document, file: ScenarioFile) -> Iterator[Problem]:
@@ -99,27 +99,27 @@ def _streams(document: Document, cluster: Cluster, training: Training) -> Iterat
         why = ": encoding runs on the compute stream"
         yield said(document, ("training", "side_slowdown"), why, "write encode_on: side")
     if training.concurrent_collectives == 2 and cluster.collectives.transport == "nccl":
-        way = ("training", "concurrent_collectives")
+        key_path = ("training", "concurrent_collectives")
         yield document.problem(
-            way,
+            key_path,
             " = 2 is not what NCCL does: it carries out one collective after the other",
             "two are simulated; write 1 for NCCL",
         )
 
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    noise, way = training.noise, ("training", "noise")
+    noise, key_path = training.noise, ("training", "noise")
     if noise is not None and not matters(noise) and noise.skew_range is None:
         why = ": variation is 0 and no worker is ever slow"
         hint = "set variation, or slow_probability and slow_factor"
-        yield said(document, way, why, hint)
+        yield said(document, key_path, why, hint)
     elif noise is not None and not slows(noise):
         if noise.slow_probability > 0:
             why, hint = ": slow_factor is 1", "set slow_factor"
-            yield said(document, (*way, "slow_probability"), why, hint)
+            yield said(document, (*key_path, "slow_probability"), why, hint)
         if noise.slow_factor != 1:
             why, hint = ": slow_probability is 0", "set slow_probability"
-            yield said(document, (*way, "slow_factor"), why, hint)
+            yield said(document, (*key_path, "slow_factor"), why, hint)
     default = Training().iterations
     differ = random_settings(cluster, training) or timed_settings(cluster)
     if training.iterations != default and not differ:
@@ -132,9 +132,9 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
     """Means over so little that is random that they are luck."""
     random, iterations = random_settings(cluster, training), training.iterations
     if random and iterations < FEWEST:
-        way: Keys = ("training", "iterations")
+        key_path: Keys = ("training", "iterations")
         yield document.problem(
-            way,
+            key_path,
             f" = {iterations}: means of so few are mostly luck where "
             f"iterations are random ({', '.join(map(dotted, random))})",
             f"write at least {FEWEST}; the more, the smaller the standard error",
@@ -145,10 +145,10 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
     draws = cluster.workers * iterations
     expected = noise.slow_probability * draws
     if expected < FEWEST:
-        way = ("training", "noise", "slow_probability")
+        key_path = ("training", "noise", "slow_probability")
         enough = math.ceil(FEWEST / (noise.slow_probability * cluster.workers))
         yield document.problem(
-            way,
+            key_path,
             f" = {float(noise.slow_probability):g}: only "
             f"{float(expected):.2g} slow workers are expected in all ({cluster.workers} workers, "
             f"{iterations} iterations), too few for their mean",
@@ -162,9 +162,9 @@ def _optimizer(
     model = getattr(file.model, "name", file.model)  # of a table the name that it was given
     known = isinstance(model, str) and cluster.device.knows(model)
     if training.optimizer and file.compute is None and known:
-        way = ("training", "optimizer")
+        key_path = ("training", "optimizer")
         yield document.problem(
-            way,
+            key_path,
             f" counts twice: the measured rate of {model} on "
             f"{cluster.device.name} is of whole steps, the optimiser's included",
             "give `compute:` without it, or leave training.optimizer out",

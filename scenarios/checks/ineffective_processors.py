@@ -24,35 +24,37 @@ def idle_processors(document: Document, cluster: Cluster, training: Training) ->
     yield from _on_host(document, cluster, training)
 
 
-def said(document: Document, way: Keys, why: str, hint: str, *, value: object = None) -> Problem:
+def said(
+    document: Document, key_path: Keys, why: str, hint: str, *, value: object = None
+) -> Problem:
     """The warning that a setting has no effect."""
     shown = "" if value is None else f" = {value!r}"
-    return document.problem(way, f"{shown} has no effect{why}", hint)
+    return document.problem(key_path, f"{shown} has no effect{why}", hint)
 
 
 def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    host, way = cluster.host, ("cluster", "host")
+    host, key_path = cluster.host, ("cluster", "host")
     if host is None:
         return
     if cluster.workers == 1:
-        yield said(document, way, ": one worker alone sends nothing", "set cluster.nodes")
+        yield said(document, key_path, ": one worker alone sends nothing", "set cluster.nodes")
     elif not any(getattr(host, price) for price in PRICES):
         why, hint = ": nothing costs any time", "set per_message, per_byte, per_call or dispatch"
-        yield said(document, way, why, hint)
+        yield said(document, key_path, why, hint)
     chosen = cluster.collectives
     gathers = chosen.transport if chosen.all_gather == "auto" else chosen.all_gather
     if host.per_copied_byte and gathers not in {"gloo", "gloo_ring"}:
         why = ": only Gloo's all-gather copies what it gathered"
         hint = "leave it out, or let all_gather be gloo_ring"
-        yield said(document, (*way, "per_copied_byte"), why, hint)
+        yield said(document, (*key_path, "per_copied_byte"), why, hint)
     reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
     if host.per_received_byte and reduces not in {"gloo", "gloo_ring"}:
         why = ": only the segments of Gloo's ring all-reduce wait for it"
         hint = "leave it out, or let all_reduce be gloo_ring"
-        yield said(document, (*way, "per_received_byte"), why, hint)
+        yield said(document, (*key_path, "per_received_byte"), why, hint)
     if host.ranks == "all" and cluster.nodes == 1:
         why = ": there is one machine anyway"
-        yield said(document, (*way, "ranks"), why, "leave it out", value="all")
+        yield said(document, (*key_path, "ranks"), why, "leave it out", value="all")
     if host.interleaved and training.concurrent_collectives == 2:
         why = ": collectives whose processors count (cluster.host) run one at a time"
         hint = "write 1, or leave cluster.host out"
@@ -63,34 +65,34 @@ def _library(document: Document, chosen: Collectives) -> Iterator[Problem]:
     if f"{chosen.transport}_{chosen.library}" not in transports():
         newest = Collectives().library
         if chosen.library != newest:
-            way = ("cluster", "collectives", "library")
+            key_path = ("cluster", "collectives", "library")
             why = f": nothing is known of {chosen.transport} that differs between generations"
-            yield said(document, way, why, "leave it out", value=chosen.library)
+            yield said(document, key_path, why, "leave it out", value=chosen.library)
 
 
 def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    chosen, way = cluster.collectives, ("cluster", "sums")
+    chosen, key_path = cluster.collectives, ("cluster", "sums")
     reduces: str = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
     if cluster.workers == 1:
         why = ": one worker alone receives nothing"
-        yield said(document, way, why, "set cluster.nodes")
+        yield said(document, key_path, why, "set cluster.nodes")
     elif reduces.startswith("nccl"):
         why = ": the bandwidths of NCCL's tuner include it"
         hint = "leave it out, or let all_reduce be another algorithm"
-        yield said(document, way, why, hint)
+        yield said(document, key_path, why, hint)
 
 
 def _on_host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    host, way = cluster.host, ("training", "on_host")
+    host, key_path = cluster.host, ("training", "on_host")
     if not training.on_host:
         return
     if host is None or host.cores == MANY:
         why, hint = ": nobody says how many cores a machine has", "set cluster.host.cores"
-        yield said(document, way, why, hint)
+        yield said(document, key_path, why, hint)
     elif training.machines(cluster) is None:
         together = cluster.workers if host.ranks == "all" else cluster.devices_per_node
         why = f": each worker of a machine ({together} on {host.cores} cores) has one to itself"
-        yield said(document, way, why, "leave it out, or set cluster.host.cores")
+        yield said(document, key_path, why, "leave it out, or set cluster.host.cores")
     elif "optimizer" in training.on_host and not training.optimizer:
         why = " on the optimizer: its time is 0, or part of the backward pass"
-        yield said(document, way, why, "set training.optimizer, or leave optimizer out")
+        yield said(document, key_path, why, "set training.optimizer, or leave optimizer out")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
 from gcsim.scenarios.links.rate_trace import TraceSection
-from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_shape, refuse
+from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_shape, invalid
 from gcsim.scenarios.reading.types import Bandwidth, Duration, Share
 from gcsim.scenarios.reading.values import As, Spelled, section_of
 from gcsim.simulator.network.links import RANGED, Jitter, Link, Uplink
@@ -28,7 +28,7 @@ def _jitter_shape(value: Any) -> Any:
     if value is None:
         return []
     if not isinstance(value, list | dict | Section):
-        raise refuse(
+        raise invalid(
             f"{value!s:.40} says no distribution",
             "write it like {distribution: exponential, mean: 100 us}, or a list of such",
         )
@@ -39,12 +39,12 @@ def _one_rate(section: Spelled) -> None:
     """Raise pydantic's error unless a section says its rate, and says it once."""
     if section.trace is None:
         if section.bandwidth is None:
-            raise refuse("key 'bandwidth' is missing", _FALLBACK)
+            raise invalid("key 'bandwidth' is missing", _FALLBACK)
         return
     idle = sorted(section.model_fields_set & {"bandwidth", "efficiency", "efficiency_range"})
     if idle:
         names = " and ".join(f"`{name}`" for name in idle)
-        raise refuse(
+        raise invalid(
             f"{names} would have no effect beside `trace`, which is the goodput over time",
             "remove one of them",
         )
@@ -92,9 +92,9 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
     def _consistent(self) -> LinkFields:
         _one_rate(self)
         if self.latency is None:
-            raise refuse("key 'latency' is missing", _FALLBACK)
+            raise invalid("key 'latency' is missing", _FALLBACK)
         if self.shared and self.up is not None:
-            raise refuse(
+            raise invalid(
                 "`up` beside `shared: true`: one half-duplex medium has no two directions",
                 "remove one of them",
             )

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, PlainValidator, PrivateAttr, WithJsonSche
 from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
-from gcsim.scenarios.reading.checking import Section, refuse
+from gcsim.scenarios.reading.checking import Section, invalid
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
@@ -35,7 +35,7 @@ _AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rat
 
 def _point(value: Any) -> Point:
     if not isinstance(value, list) or len(value) != 2:
-        raise refuse(
+        raise invalid(
             f"{value!s:.40} is not an instant and a rate", "write it like [1 s, 20 Mbit/s]"
         )
     return asking(lambda: (units.parse(value[0], "time"), units.parse(value[1], "bandwidth")))
@@ -66,9 +66,9 @@ class TraceSection(Section):
     def _complete(self) -> TraceSection:
         if (self.file is None) == (self.points is None):
             said = "both `file` and `points`" if self.file else "neither `file` nor `points`"
-            raise refuse(f"{said} are given", "one of them says what the rates are")
+            raise invalid(f"{said} are given", "one of them says what the rates are")
         if self.after is None:
-            raise refuse("what follows the end of the trace is not said", _AFTER)
+            raise invalid("what follows the end of the trace is not said", _AFTER)
         if self.points is not None:
             points = self.points
             self._rates = asking(lambda: self._made(points, lambda n: (f"point {n}", "")))
@@ -138,7 +138,9 @@ class TraceSection(Section):
         return times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1)
 
 
-def read_traces(section: Section, document: Document, path: Path, way: Keys = ()) -> list[Problem]:
+def read_traces(
+    section: Section, document: Document, path: Path, key_path: Keys = ()
+) -> list[Problem]:
     """Read the file of every trace in a checked section, at whatever depth.
 
     Parameters
@@ -154,7 +156,7 @@ def read_traces(section: Section, document: Document, path: Path, way: Keys = ()
     Every mistake of every file, each with its line; with none, `TraceSection.rates` are there.
     """
     problems: list[Problem] = []
-    for place, trace in _traces(section, way):
+    for place, trace in _traces(section, key_path):
         if trace.file is None:
             continue
         at = (*place, "file")
@@ -174,16 +176,16 @@ def read_traces(section: Section, document: Document, path: Path, way: Keys = ()
     return problems
 
 
-def _traces(value: Any, way: Keys) -> Iterator[tuple[Keys, TraceSection]]:
+def _traces(value: Any, key_path: Keys) -> Iterator[tuple[Keys, TraceSection]]:
     if isinstance(value, TraceSection):
-        yield way, value
+        yield key_path, value
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
-            yield from _traces(getattr(value, name), (*way, name))
+            yield from _traces(getattr(value, name), (*key_path, name))
     elif isinstance(value, dict | list):
         entries = value.items() if isinstance(value, dict) else enumerate(value)
         for key, entry in entries:
-            yield from _traces(entry, (*way, key))
+            yield from _traces(entry, (*key_path, key))
 
 
 def _text(seconds: Fraction) -> str:

@@ -58,7 +58,7 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
     return fault["msg"][:1].lower() + fault["msg"][1:], ""
 
 
-def way_out(model: type[BaseModel], way: Sequence[str | int], kind: str, value: Any) -> str:
+def way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:
     """What to write in the place of a value of another type; empty where the rule says it."""
     hint = ""
     if value is None:
@@ -66,7 +66,7 @@ def way_out(model: type[BaseModel], way: Sequence[str | int], kind: str, value: 
     elif kind == "list_type":
         hint = f"write [{', '.join(map(str, value if isinstance(value, dict) else [value]))}]"
     elif kind in {"model_type", "model_attributes_type"}:
-        keys = known_keys(model, way)
+        keys = known_keys(model, key_path)
         hint = f"its keys: {', '.join(keys)}" if keys else ""
     elif kind in {"int_type", "int_from_float"} and isinstance(value, float):
         hint = f"write {math.floor(value)} or {math.ceil(value)}" if math.isfinite(value) else ""
@@ -74,15 +74,15 @@ def way_out(model: type[BaseModel], way: Sequence[str | int], kind: str, value: 
         hint = f"write {value}, without quotes"
     elif kind in _EXPECTED and kind != "dict_type" and isinstance(value, list):
         values = ",".join(map(str, value[:_FEW]))
-        if values and all(isinstance(key, str) for key in way):
-            hint = f"for one run each: gcsim sweep --grid '{'.'.join(map(str, way))}={values}'"
+        if values and all(isinstance(key, str) for key in key_path):
+            hint = f"for one run each: gcsim sweep --grid '{'.'.join(map(str, key_path))}={values}'"
     return hint if len(hint) <= _LONGEST else ""
 
 
-def known_keys(model: type[BaseModel], way: Sequence[str | int]) -> list[str]:
-    """Keys that a mapping at `way` may have, over all sections that may stand there."""
+def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
+    """Keys that a mapping at `key_path` may have, over all sections that may stand there."""
     sections: list[type[BaseModel]] = [model]
-    for key in way:
+    for key in key_path:
         annotations = [
             part
             for section in sections

@@ -36,7 +36,7 @@ def by_shape(value: Any) -> str:
     return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
 
 
-def refuse(message: str, hint: str = "") -> PydanticCustomError:
+def invalid(message: str, hint: str = "") -> PydanticCustomError:
     """The error for a validator to raise: the message is shown as it is."""
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
 
@@ -58,39 +58,39 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
     tags = (NAMED, SPELLED_OUT, TABLED, "[key]")
     last = fault["loc"][-1] if fault["loc"] else ""
-    way: Keys = tuple(key for key in fault["loc"] if key not in tags)
+    key_path: Keys = tuple(key for key in fault["loc"] if key not in tags)
     kind = fault["type"]
-    around = f" in {dotted(way[:-1])}" if way[:-1] else ""
+    around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
-        return unknown_key(document, way, known_keys(model, way[:-1]))
+        return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
     if kind == "missing":
-        place = document.place_of_key(way[:-1])
-        return Problem(place=place, message=f"key {way[-1]!r} is missing{around}")
+        place = document.location_of_key(key_path[:-1])
+        return Problem(place=place, message=f"key {key_path[-1]!r} is missing{around}")
     if last == "[key]" and kind != "refused":
         expected = [word.strip("' ") for word in context(fault, "expected").split(",")]
         known = [word.strip("' ") for part in expected for word in part.split(" or ")]
-        return unknown_key(document, way, known)
-    name = dotted(way) or "the file"
+        return unknown_key(document, key_path, known)
+    name = dotted(key_path) or "the file"
     value = fault["input"]
     # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
     of_key = isinstance(value, dict) or last == "[key]"
-    place = document.place_of_key(way) if of_key else document.place(way)
+    place = document.location_of_key(key_path) if of_key else document.place(key_path)
     if kind == "refused":
         message, hint = context(fault, "message"), context(fault, "hint")
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
     said, hint = rule(fault)
-    hint = hint or way_out(model, way, kind, value)
+    hint = hint or way_out(model, key_path, kind, value)
     shown = f" = {_shown(value)}" if not isinstance(value, dict | list) else ""
     return Problem(place=place, message=f"{name}{shown}: {said}", hint=hint)
 
 
-def unknown_key(document: Document, way: Keys, known: list[str]) -> Problem:
+def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem:
     """The problem of a key that means nothing."""
-    around = f" in {dotted(way[:-1])}" if way[:-1] else ""
+    around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
     return Problem(
-        place=document.place_of_key(way),
-        message=f"unknown key {way[-1]!r}{around}",
-        hint=did_you_mean(str(way[-1]), known),
+        place=document.location_of_key(key_path),
+        message=f"unknown key {key_path[-1]!r}{around}",
+        hint=did_you_mean(str(key_path[-1]), known),
     )
 
 

@@ -32,9 +32,9 @@ _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|IN
                     re.ASCII)  # fmt: skip
 
 
-def dotted(way: Keys) -> str:
+def dotted(key_path: Keys) -> str:
     """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
-    return ".".join(str(key) for key in way)
+    return ".".join(str(key) for key in key_path)
 
 
 @dataclass(slots=True)
@@ -50,33 +50,35 @@ class Document:
     order: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Line and column of a place, for sorting problems."""
 
-    def place(self, way: Keys) -> str:
+    def place(self, key_path: Keys) -> str:
         """Of the value, or of the nearest thing around it when it is missing."""
-        while way:
-            if way in self.values:
-                return self.values[way]
-            way = way[:-1]
-            if way in self.keys:
-                return self.keys[way]
+        while key_path:
+            if key_path in self.values:
+                return self.values[key_path]
+            key_path = key_path[:-1]
+            if key_path in self.keys:
+                return self.keys[key_path]
         return self.values.get((), self.name)
 
-    def place_of_key(self, way: Keys) -> str:
+    def location_of_key(self, key_path: Keys) -> str:
         """Of the key under which the value stands; of the value in a list."""
-        return self.keys.get(way) or self.place(way)
+        return self.keys.get(key_path) or self.place(key_path)
 
-    def problem(self, way: Keys, message: str, hint: str = "", *, of_key: bool = False) -> Problem:
+    def problem(
+        self, key_path: Keys, message: str, hint: str = "", *, of_key: bool = False
+    ) -> Problem:
         """What is wrong with a value, or with its key; the message goes on from its name."""
-        place = self.place_of_key(way) if of_key else self.place(way)
-        return Problem(place=place, message=f"{dotted(way)}{message}", hint=hint)
+        place = self.location_of_key(key_path) if of_key else self.place(key_path)
+        return Problem(place=place, message=f"{dotted(key_path)}{message}", hint=hint)
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
         """In the order of the text; what came from elsewhere (options) first."""
         return sorted(problems, key=lambda problem: self.order.get(problem.place, (0, 0)))
 
-    def forget(self, way: Keys) -> None:
-        """Drop the places of everything at and below `way`: another value comes there."""
+    def forget(self, key_path: Keys) -> None:
+        """Drop the places of everything at and below `key_path`: another value comes there."""
         for places in (self.values, self.keys):
-            for old in [key for key in places if key[: len(way)] == way]:
+            for old in [key for key in places if key[: len(key_path)] == key_path]:
                 del places[old]
 
 
@@ -177,14 +179,14 @@ def _at(document: Document, mark: Any, position: bool) -> str:
 
 
 def _plain(
-    node: yaml.Node, way: Keys, document: Document, position: bool, problems: list[Problem]
+    node: yaml.Node, key_path: Keys, document: Document, position: bool, problems: list[Problem]
 ) -> Any:
-    document.values[way] = _at(document, node.start_mark, position)
+    document.values[key_path] = _at(document, node.start_mark, position)
     if isinstance(node, yaml.ScalarNode):
         return node.value if node.style else scalar(node.value)
     if isinstance(node, yaml.SequenceNode):
         return [
-            _plain(item, (*way, number), document, position, problems)
+            _plain(item, (*key_path, number), document, position, problems)
             for number, item in enumerate(node.value)
         ]
     data: dict[str, Any] = {}
@@ -195,12 +197,12 @@ def _plain(
             continue
         key = key_node.value
         if key in data:
-            first = document.keys[(*way, key)]
+            first = document.keys[(*key_path, key)]
             message = f"key {key!r} stands here for the second time"
             problems.append(Problem(place=place, message=message, hint=f"first at {first}"))
             continue
-        document.keys[(*way, key)] = place
-        data[key] = _plain(value_node, (*way, key), document, position, problems)
+        document.keys[(*key_path, key)] = place
+        data[key] = _plain(value_node, (*key_path, key), document, position, problems)
     return data
 
 

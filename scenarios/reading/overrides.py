@@ -19,7 +19,7 @@ _LINKS: tuple[Keys, ...] = (
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Where the name of a link may stand, beside the cards."""
+"""Where the name of a link may stand, beside the nics."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
@@ -48,20 +48,20 @@ def _set(document: Document, key: str, text: str) -> list[Problem]:
     found = _container(document, key, place)
     if isinstance(found, Problem):
         return [found]
-    container, way = found
-    container[way[-1]] = given.data
-    document.forget(way)
-    document.keys[way] = place
+    container, key_path = found
+    container[key_path[-1]] = given.data
+    document.forget(key_path)
+    document.keys[key_path] = place
     for inner in {(), *given.values}:
-        document.values[(*way, *inner)] = place
+        document.values[(*key_path, *inner)] = place
     for inner in given.keys:
-        document.keys[(*way, *inner)] = place
+        document.keys[(*key_path, *inner)] = place
     return []
 
 
 def _container(document: Document, key: str, place: str) -> tuple[Any, Keys] | Problem:
     """The dict or list that holds what `key` names, and the way to that."""
-    current, way = document.data, Keys()
+    current, key_path = document.data, Keys()
     words = key.split(".")
     for number, word in enumerate(words):
         last = number == len(words) - 1
@@ -70,44 +70,44 @@ def _container(document: Document, key: str, place: str) -> tuple[Any, Keys] | P
             if not (word.isascii() and word.isdigit() and int(word[:9]) < len(current)):
                 size = len(current)
                 message = (
-                    f"{dotted(way)} has no entry {word!r}: it has {size}, from 0 to {size - 1}"
+                    f"{dotted(key_path)} has no entry {word!r}: it has {size}, from 0 to {size - 1}"
                 )
                 return Problem(place=place, message=message)
             step = int(word)
         elif not isinstance(current, dict):
-            message = f"{dotted(way)} is a single value: it holds no {word!r}"
+            message = f"{dotted(key_path)} is a single value: it holds no {word!r}"
             return Problem(place=place, message=message)
         if not word:
             return Problem(place=place, message="a word between two dots is missing")
-        way = (*way, step)
+        key_path = (*key_path, step)
         if not last:
-            current = _descend(document, current, way, place)
-    return (current if isinstance(current, dict | list) else {}, way)
+            current = _descend(document, current, key_path, place)
+    return (current if isinstance(current, dict | list) else {}, key_path)
 
 
-def _descend(document: Document, container: Any, way: Keys, place: str) -> Any:
-    step = way[-1]
+def _descend(document: Document, container: Any, key_path: Keys, place: str) -> Any:
+    step = key_path[-1]
     value = container.get(step) if isinstance(container, dict) else container[step]
-    spelled_out = _spelled_out(way, value)
+    spelled_out = _spelled_out(key_path, value)
     if spelled_out is not value:
-        where = document.values.get(way, place)
+        where = document.values.get(key_path, place)
         container[step] = spelled_out
-        document.keys.setdefault(way, where)
-        document.values[way] = where
+        document.keys.setdefault(key_path, where)
+        document.values[key_path] = where
         for key in spelled_out:
-            document.keys[(*way, key)] = document.values[(*way, key)] = where
+            document.keys[(*key_path, key)] = document.values[(*key_path, key)] = where
     return spelled_out
 
 
-def _spelled_out(way: Keys, value: Any) -> Any:
+def _spelled_out(key_path: Keys, value: Any) -> Any:
     """A mapping in the place of nothing, or of a name that stands for one."""
     if value is None:
         return {}
     if isinstance(value, str):
-        if len(way) == 2 and way[0] == "compressors":
+        if len(key_path) == 2 and key_path[0] == "compressors":
             return {"kind": value}
-        if way in _LINKS or (len(way) == 3 and way[:2] == ("cluster", "cards")):
+        if key_path in _LINKS or (len(key_path) == 3 and key_path[:2] == ("cluster", "nics")):
             return {"like": value}
-        if way == ("model",):
+        if key_path == ("model",):
             return {"build": value}
     return value

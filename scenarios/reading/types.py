@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from gcsim import units
 from gcsim.errors import InputError
 from gcsim.fields import Limits
-from gcsim.scenarios.reading.checking import not_a_list, refuse
+from gcsim.scenarios.reading.checking import invalid, not_a_list
 
 LARGEST_CLUSTER = 100_000
 """Machines: beyond it the engine's memory is the limit, not its model."""
@@ -62,7 +62,7 @@ def asking(question: Callable[[], Found]) -> Found:
     try:
         return question()
     except InputError as error:
-        raise refuse(error.problems[0].message, error.problems[0].hint) from error
+        raise invalid(error.problems[0].message, error.problems[0].hint) from error
 
 
 def in_catalogue(look_up: Callable[[str], object]) -> AfterValidator:
@@ -86,7 +86,7 @@ def quantity(
         value: Fraction | int = asking(lambda: read(text))
         if positive and value == 0:
             least = "at least 1 B" if dimension == "size" else "more"
-            raise refuse(f"{text} is zero; it must be {least}")
+            raise invalid(f"{text} is zero; it must be {least}")
         return value
 
     schema = {"type": "string", "examples": [units.EXAMPLES[dimension]]}
@@ -101,10 +101,10 @@ def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
         found = exact_number(value)
         if found is None:
             message = f"{value!s:.40} is not a number or a ratio such as 3/2"
-            raise refuse(message, without_per_cent(value))
+            raise invalid(message, without_per_cent(value))
         if not limits.hold(found):
             hint = without_per_cent(value, share=1 in (limits.most, limits.below))
-            raise refuse(f"{value} must be {limits}", hint)
+            raise invalid(f"{value} must be {limits}", hint)
         return found
 
     return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
@@ -121,7 +121,7 @@ def index(what: str) -> tuple[AfterValidator, Any]:
                 hint = f"write {int(text[:9])}"
             elif _RANGE.fullmatch(text):
                 hint = f"name each {what} of the range"
-            raise refuse(f"{text!r:.40} is not the number of a {what}", hint)
+            raise invalid(f"{text!r:.40} is not the number of a {what}", hint)
         return text
 
     return AfterValidator(plain), Field(json_schema_extra={"pattern": r"^\d+$"})

@@ -43,7 +43,7 @@ from gcsim.fields import (
     Unit,
     broken_ranges,
 )
-from gcsim.scenarios.reading.checking import Section, refuse
+from gcsim.scenarios.reading.checking import Section, invalid
 from gcsim.scenarios.reading.types import asking, exact_number, index, number, quantity
 
 Kind = TypeVar("Kind")
@@ -75,7 +75,7 @@ class Spelled(Section):
         if needed <= self.read:
             asking(lambda: self.value(self.spells))
         for problem in broken_ranges(self, self.spells):
-            raise refuse(problem.message, problem.hint)
+            raise invalid(problem.message, problem.hint)
         return self
 
     def value(self, kind: type[Kind], over: Kind | None = None, **own: Any) -> Kind:
@@ -226,20 +226,20 @@ def _many(hint: Any) -> Any:
 
 def _range(value: object) -> object:
     if not isinstance(value, list) or len(value) != len(("lowest", "highest")):
-        raise refuse(f"{value!s:.40} is no range", "write [lowest, highest]")
+        raise invalid(f"{value!s:.40} is no range", "write [lowest, highest]")
     return tuple(value)
 
 
 def _pair(value: object) -> object:
     if not isinstance(value, list) or len(value) != len(("one", "other")):
-        raise refuse(f"{value!s:.40} is no pair", "write two values in brackets")
+        raise invalid(f"{value!s:.40} is no pair", "write two values in brackets")
     return tuple(value)
 
 
 def _once(entries: list[Any]) -> frozenset[Any]:
     for entry in entries:
         if entries.count(entry) > 1:
-            raise refuse(f"{entry!r} stands there {entries.count(entry)} times", "name it once")
+            raise invalid(f"{entry!r} stands there {entries.count(entry)} times", "name it once")
     return frozenset(entries)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
-from gcsim.simulator.push_pull import SERVED, WAYS, by_servers, carried, ways
+from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.traces.profile import TrafficProfile
 
 Methods = tuple[Scenario, list[str], list[TrafficProfile]]
@@ -32,10 +32,10 @@ def as_carried(
         methods.append((replace(choice, label=label), key, by_servers(profile)))
 
     def told(choice: CompressorChoice, profile: TrafficProfile) -> CompressorChoice:
-        return replace(choice, via="; ".join(WAYS[way] for way in ways(profile, cluster)))
+        return replace(choice, via="; ".join(WAYS[key_path] for key_path in ways(profile, cluster)))
 
     return (
         replace(scenario, compressors=tuple(told(choice, p) for choice, _, p in methods)),
         [key for _, key, _ in methods],
-        [carried(profile, cluster) for _, _, profile in methods],
+        [as_collectives(profile, cluster) for _, _, profile in methods],
     )

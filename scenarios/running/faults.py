@@ -1,7 +1,7 @@
 """What does a run keep of its speed when nodes die and come back?
 
 Each set of survivors is a cluster of its own: the nodes that are left close up in order, with their
-cards, their slowness and that of their workers, and its iteration is predicted as any other's.
+NICs, their slowness and that of their workers, and its iteration is predicted as any other's.
 `simulator.faults` puts the iterations one after the other.
 """
 
@@ -134,7 +134,7 @@ def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster
     collectives = cluster.collectives  # as many servers as before, on the nodes that are left
     if cluster.servers:
         collectives = replace(collectives, servers=cluster.servers)
-    cards = {place[node]: card for node, card in cluster.cards.items() if node in place}
+    nics = {place[node]: nic for node, nic in cluster.nics.items() if node in place}
     slow = {place[node]: factor for node, factor in training.slow_nodes.items() if node in place}
     devices = cluster.devices_per_node
     ranks = {
@@ -143,6 +143,6 @@ def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster
         if rank // devices in place
     }
     return (
-        replace(cluster, nodes=len(left), cards=cards, collectives=collectives),
+        replace(cluster, nodes=len(left), nics=nics, collectives=collectives),
         replace(training, slow_nodes=slow, slow_workers=ranks, faults=None),
     )

@@ -120,16 +120,18 @@ def _kernel_class(rate: KernelRate) -> dict[str, object]:
 
 
 def _links(cluster: Cluster) -> dict[str, object]:
-    """By what they connect; under `cards` every kind of card with its nodes."""
+    """By what they connect; under `nics` every kind of NIC with its nodes."""
     kinds: dict[Link, list[int]] = {}
-    for node, card in sorted(cluster.cards.items()):
-        kinds.setdefault(card, []).append(node)
+    for node, nic in sorted(cluster.nics.items()):
+        kinds.setdefault(nic, []).append(node)
     found: dict[str, object] = {}
-    for way, link in links_of(cluster).items():
-        if way[:2] == ("cluster", "cards"):
-            found["cards"] = [{"nodes": nodes, **link_facts(card)} for card, nodes in kinds.items()]
+    for key_path, link in links_of(cluster).items():
+        if key_path[:2] == ("cluster", "nics"):
+            found["nics"] = [{"nodes": nodes, **link_facts(nic)} for nic, nodes in kinds.items()]
         else:
-            found["rack_uplink" if way[-1] == "uplink" else str(way[-1])] = link_facts(link)
+            found["rack_uplink" if key_path[-1] == "uplink" else str(key_path[-1])] = link_facts(
+                link
+            )
     return found
 
 
@@ -141,8 +143,8 @@ def _averages(scenario: Scenario) -> dict[str, object] | None:
         return None
     return {
         "iterations": scenario.training.iterations,
-        "random": [dotted(way) for way in random],
-        "changing_with_time": [dotted(way) for way in timed],
+        "random": [dotted(key_path) for key_path in random],
+        "changing_with_time": [dotted(key_path) for key_path in timed],
         "seed": scenario.seed,
     }
 
@@ -156,7 +158,9 @@ def _estimates(
     """The figures behind these results that were neither measured on that hardware nor stated by
     the user, or that have a range: in which the truth is expected, None where nobody said."""
     found: list[dict[str, object]] = [
-        {"setting": dotted(way)} for way, link in links_of(cluster).items() if link.estimate
+        {"setting": dotted(key_path)}
+        for key_path, link in links_of(cluster).items()
+        if link.estimate
     ]
     device = cluster.device
     needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
@@ -174,7 +178,7 @@ def _estimates(
                         "range": None if bounds is None else list(bounds),
                     }
                 )
-    bounds = {one.main.way: [one.main.low, one.main.high] for one in inputs}
+    bounds = {one.main.key_path: [one.main.low, one.main.high] for one in inputs}
     if compute.estimate or PASSES in bounds:
         found.append(
             {
@@ -187,7 +191,7 @@ def _estimates(
         )
     found += [
         {
-            "setting": dotted(tuple(map(str, figure.way))),
+            "setting": dotted(tuple(map(str, figure.key_path))),
             "figure": figure.field,
             "value": float(figure.stated),
             "unit": one.unit,
@@ -195,6 +199,6 @@ def _estimates(
         }
         for one in inputs
         for figure in one.figures
-        if figure.way != PASSES and figure.way[:2] != ("cluster", "device")
+        if figure.key_path != PASSES and figure.key_path[:2] != ("cluster", "device")
     ]
     return found

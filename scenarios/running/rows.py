@@ -41,7 +41,7 @@ def make_rows(
         of_sizes = simulated[number]
         method = compressor_class(choice.kind)
         parameters = check_parameters(choice.kind, choice.parameters)
-        scale_free = method.laws(parameters).scale_free
+        scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
             workers = nodes * scenario.cluster.devices_per_node
@@ -140,10 +140,12 @@ def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTim
     side stream), the mean of the longer of two times is taken for the longer of their means.
     """
     alone = replace(scenario.cluster_at(1), devices_per_node=1)
-    pace = Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
+    slowdown = (
+        Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
+    )
     training = replace(
         scenario.training,
-        slow_nodes={} if pace == 1 else {0: pace},
+        slow_nodes={} if slowdown == 1 else {0: slowdown},
         slow_workers={},
         noise=None,
         faults=None,

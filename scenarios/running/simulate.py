@@ -97,7 +97,7 @@ def simulate(
             if inputs:
                 about = Approximation(
                     drawn, nodes, training, compute["stated"], profiles,
-                    prices=prices, carry_out=averager.carry_out, seed=scenario.seed,
+                    prices=prices, execute=averager.execute, seed=scenario.seed,
                 )  # fmt: skip
             first = []
             for profile in profiles:

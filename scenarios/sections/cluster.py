@@ -24,8 +24,8 @@ from gcsim.scenarios.reading.checking import (
     SPELLED_OUT,
     Section,
     by_shape,
+    invalid,
     not_a_list,
-    refuse,
 )
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
@@ -70,7 +70,7 @@ class DeviceSection(Section):
         if catalog.fingerprint(self.device) != self.fingerprint:
             owner = "the catalogue" if self.file is None else self.file
             written = self.name if self.file is None else f"{self.file}:{self.name}"
-            raise refuse(
+            raise invalid(
                 f"{owner}'s {self.name} is not what it was when this scenario was resolved",
                 f"write `device: {written}` to use what it is now",
             )
@@ -102,10 +102,10 @@ def _servers(value: Any) -> ServerCount | None:
     digits = len(count) == 1 and count[0].isascii() and count[0].isdigit()
     if digits and len(count[0]) < 19 and not isinstance(value, bool):
         if not int(count[0]):
-            raise refuse("0 must be at least 1", "leave it out where there are none")
+            raise invalid("0 must be at least 1", "leave it out where there are none")
         return ServerCount(int(count[0]), dedicated)
     hint = "write a number, per_node, dedicated (as many machines as nodes) or 2 dedicated"
-    raise refuse(f"{value!r:.40} is not a number of parameter servers", hint)
+    raise invalid(f"{value!r:.40} is not a number of parameter servers", hint)
 
 
 _SERVERS = Annotated[
@@ -136,7 +136,7 @@ def _ascending(nodes: list[int]) -> list[int]:
     for smaller, larger in itertools.pairwise(nodes):
         if larger <= smaller:
             message = f"{larger} stands after {smaller}; cluster sizes must ascend"
-            raise refuse(message, f"write {sorted(set(nodes))}")
+            raise invalid(message, f"write {sorted(set(nodes))}")
     return nodes
 
 
@@ -161,7 +161,7 @@ class ClusterSection(Section):
         Discriminator(by_shape),
     ]
     network: AnyLink
-    cards: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
+    nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink = "pcie3_x16"
     shared_bus: bool = False
@@ -199,7 +199,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
         network=build_link(section.network, transport),
         intra_node=build_link(section.intra_node, transport),
         collectives=collectives,
-        cards={int(node): build_link(card, transport) for node, card in section.cards.items()},
+        nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
         racks=None
         if racks is None
         else Racks(nodes=racks.nodes, uplink=build_link(racks.uplink, transport)),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.errors import did_you_mean
-from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, refuse
+from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
 from gcsim.scenarios.reading.types import Count, PositiveDuration
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.scenario import DdpBuckets
@@ -32,13 +32,13 @@ _Path = Annotated[str, Field(min_length=1)]
 
 def _builder(name: str) -> str:
     if not _BUILDER.fullmatch(name):
-        raise refuse(f"{name!r} does not name a function", "write package.module:build")
+        raise invalid(f"{name!r} does not name a function", "write package.module:build")
     return name
 
 
 def _file_name(name: str) -> str:
     if not _FILE_NAME.fullmatch(name):
-        raise refuse(
+        raise invalid(
             f"{name!r} cannot name the folder of the results",
             "use letters, digits, '.', '_' and '-', beginning with a letter or digit",
         )
@@ -54,7 +54,7 @@ def _model_name(name: str) -> str:
 
     if name not in MODELS:
         hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
-        raise refuse(f"unknown model {name!r}", hint)
+        raise invalid(f"unknown model {name!r}", hint)
     return name
 
 
@@ -62,7 +62,7 @@ def _task_name(name: str) -> str:
     from gcsim.traces.tasks.registry import TASKS
 
     if name not in TASKS:
-        raise refuse(f"unknown task {name!r}", did_you_mean(name, TASKS))
+        raise invalid(f"unknown task {name!r}", did_you_mean(name, TASKS))
     return name
 
 
@@ -123,7 +123,7 @@ class Gradients(Section):
     @model_validator(mode="after")
     def _belongs_together(self) -> Gradients:
         if self.source == "recorded" and self.trace is None:
-            raise refuse("a recorded source needs `trace: PATH`", "record one with: gcsim record")
+            raise invalid("a recorded source needs `trace: PATH`", "record one with: gcsim record")
         training = {"warmup_steps", "learning_rate", "momentum", "device", "task"}
         effective = {
             "live": training | {"iterations"},
@@ -133,7 +133,7 @@ class Gradients(Section):
         idle = self.model_fields_set - effective - {"source", "workers"}
         if idle:
             names = ", ".join(repr(name) for name in sorted(idle))
-            raise refuse(f"{names} would have no effect with source {self.source!r}", "remove it")
+            raise invalid(f"{names} would have no effect with source {self.source!r}", "remove it")
         return self
 
 
@@ -149,13 +149,13 @@ class ComputeSection(Section):
     def _one_source(self) -> ComputeSection:
         stated = self.forward is not None or self.backward is not None
         if stated + (self.profile is not None) + self.recorded != 1:
-            raise refuse(
+            raise invalid(
                 "takes one source: forward and backward, or profile, or recorded: true",
                 "keep one of them",
             )
         if stated and (self.forward is None or self.backward is None):
             absent = "forward" if self.forward is None else "backward"
-            raise refuse(f"key {absent!r} is missing", "state the times of both passes")
+            raise invalid(f"key {absent!r} is missing", "state the times of both passes")
         return self
 
 

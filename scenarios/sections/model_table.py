@@ -78,33 +78,33 @@ def inline_model(
     document: Document, rows: Sequence[LayerRow], name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
     """The model of rows that stand in the YAML, or what is wrong with them."""
-    way: Keys = ("model", "layers")
+    key_path: Keys = ("model", "layers")
     named = []
     problems = []
     for number, row in enumerate(rows):
-        place = document.place((*way, number))
+        place = document.place((*key_path, number))
         if not _NAME.fullmatch(row.name):
-            problems.append(_bad_name(document.place((*way, number, "name")), row.name))
+            problems.append(_bad_name(document.place((*key_path, number, "name")), row.name))
         layer = TableLayer(name=row.name, shape=tuple(row.shape), forward_flops=row.forward_flops)
         named.append((place, layer))
     if problems:
         return None, _few(problems)
     if name is None:
         hint = "add `name:` beside `layers:`"
-        where = document.place_of_key(way)
+        where = document.location_of_key(key_path)
         return None, [
             Problem(place=where, message="model: a table in the file has no name", hint=hint)
         ]
-    return _checked(named, name, document.place_of_key(way))
+    return _checked(named, name, document.location_of_key(key_path))
 
 
 def untrainable(
     document: Document, entry: ModelEntry, source: str, compressors: Sequence[CompressorChoice]
 ) -> Iterator[Problem]:
     """What contradicts a model without code, or gradients without samples."""
-    way: Keys = ("gradients", "source")
+    key_path: Keys = ("gradients", "source")
     if entry.layers and source == "live":
-        place = document.values.get(way) or document.place_of_key(("model",))
+        place = document.values.get(key_path) or document.location_of_key(("model",))
         yield Problem(
             place=place,
             message=f"model {entry.name!r} is a table of layers: there is nothing to train, so "

@@ -3,7 +3,7 @@
     cluster:
       network: my_link.yaml                    # the file's one link
       intra_node: my_links.yaml:pcie           # one of several, by name
-      cards: {3: {like: my_link.yaml, latency: 80 us}}
+      nics: {3: {like: my_link.yaml, latency: 80 us}}
       device: my_gpu.yaml
 
 A name that ends in .yaml or .yml is a file; what follows a colon is an entry of it. A path in a
@@ -42,7 +42,7 @@ _LINKS: tuple[Keys, ...] = (
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Where a link may stand, beside the cards."""
+"""Where a link may stand, beside the nics."""
 _DEVICE: Keys = ("cluster", "device")
 
 Value = TypeVar("Value", Link, Device)
@@ -91,78 +91,80 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
     """
     files: dict[str, str] = {}
     problems: list[Problem] = []
-    for holder, way in _places(document.data):
-        key = way[-1]
+    for holder, key_path in _places(document.data):
+        key = key_path[-1]
         try:
-            if way == _DEVICE:
-                found = _device_section(document, way, holder[key], path)
+            if key_path == _DEVICE:
+                found = _device_section(document, key_path, holder[key], path)
             else:
-                found = _link_section(document, way, holder[key], path)
+                found = _link_section(document, key_path, holder[key], path)
         except InputError as error:
-            inner = ("file" if way == _DEVICE else "like",)
-            at = document.place((*way, *inner) if isinstance(holder[key], dict) else way)
+            inner = ("file" if key_path == _DEVICE else "like",)
+            at = document.place((*key_path, *inner) if isinstance(holder[key], dict) else key_path)
             problems += [
                 problem if problem.place else replace(problem, place=at)
                 for problem in error.problems
             ]
-            holder[key] = next(iter(catalog.devices() if way == _DEVICE else catalog.links()))
+            holder[key] = next(iter(catalog.devices() if key_path == _DEVICE else catalog.links()))
             continue
         if found is not None:
-            holder[key], files[dotted(way)] = found
+            holder[key], files[dotted(key_path)] = found
     return files, problems
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
     """What holds a link or a device, and the way to it."""
-    for way in (*_LINKS, _DEVICE):
-        holder = _within(data, way[:-1])
-        if way[-1] in holder:
-            yield holder, way
-    cards = _within(data, ("cluster", "cards"))
-    for node in list(cards):
-        yield cards, ("cluster", "cards", node)
+    for key_path in (*_LINKS, _DEVICE):
+        holder = _within(data, key_path[:-1])
+        if key_path[-1] in holder:
+            yield holder, key_path
+    nics = _within(data, ("cluster", "nics"))
+    for node in list(nics):
+        yield nics, ("cluster", "nics", node)
 
 
-def _within(data: Any, way: Keys) -> dict[Any, Any]:
-    for key in way:
+def _within(data: Any, key_path: Keys) -> dict[Any, Any]:
+    for key in key_path:
         data = data.get(key) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}
 
 
 def _link_section(
-    document: Document, way: Keys, value: Any, path: Path
+    document: Document, key_path: Keys, value: Any, path: Path
 ) -> tuple[dict[str, Any], str] | None:
     named = _within(document.data, ("cluster", "collectives")).get("transport")
     transport = next((known for known in get_args(TransportName) if known == named), None)
     if isinstance(value, str) and names_a_file(value):
-        link, file = read_link(value, folder_of(document, way, path), transport)
+        link, file = read_link(value, folder_of(document, key_path, path), transport)
         return plain_link(link), str(file)
     if isinstance(value, dict) and names_a_file(value.get("like")):
-        base, file = read_link(value["like"], folder_of(document, (*way, "like"), path), transport)
+        base, file = read_link(
+            value["like"], folder_of(document, (*key_path, "like"), path), transport
+        )
         stated = {key: given for key, given in value.items() if key != "like"}
         return changed_link(base, stated), str(file)
     return None
 
 
 def _device_section(
-    document: Document, way: Keys, value: Any, path: Path
+    document: Document, key_path: Keys, value: Any, path: Path
 ) -> tuple[dict[str, Any], str] | None:
     if isinstance(value, str) and names_a_file(value):
-        device, file = read_device(value, folder_of(document, way, path))
+        device, file = read_device(value, folder_of(document, key_path, path))
         fingerprint = catalog.fingerprint(device)
         section = {"file": str(file), "name": device.name, "fingerprint": fingerprint}
         return section, str(file)
     if isinstance(value, dict) and names_a_file(value.get("file")):
-        folder = folder_of(document, (*way, "file"), path)
+        folder = folder_of(document, (*key_path, "file"), path)
         name = value.get("name")
         device, file = read_device(f"{value['file']}:{name}" if name else value["file"], folder)
         return {**value, "file": str(file), "name": device.name}, str(file)
     return None
 
 
-def folder_of(document: Document, way: Keys, path: Path) -> Path:
+def folder_of(document: Document, key_path: Keys, path: Path) -> Path:
     """A path in the file counts from the file's folder, one of an option from where one is."""
-    from_option = document.values.get(way, "").startswith("--set")
+    from_option = document.values.get(key_path, "").startswith("--set")
     return Path.cwd() if from_option else path.resolve().parent
 
 

@@ -62,14 +62,14 @@ def without_a_trace(document: Document, file: ScenarioFile) -> list[Problem]:
     if file.model == RECORDED:
         asking.append((("model",), "model: recorded is the model of a trace"))
     if file.compute is not None and file.compute.recorded:
-        way: Keys = ("compute", "recorded")
-        asking.append((way, f"{dotted(way)}: recorded times are those of a trace"))
+        key_path: Keys = ("compute", "recorded")
+        asking.append((key_path, f"{dotted(key_path)}: recorded times are those of a trace"))
     source = file.gradients.source
     return [
         Problem(
-            place=document.place(way),
+            place=document.place(key_path),
             message=f"{message}, and gradients.source is {source}",
             hint=_REPLAY,
         )
-        for way, message in asking
+        for key_path, message in asking
     ]

@@ -98,10 +98,8 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         "device": _device(scenario),
         "network": plain_link(cluster.network),
     }
-    if cluster.cards:
-        entries["cards"] = {
-            str(node): plain_link(card) for node, card in sorted(cluster.cards.items())
-        }
+    if cluster.nics:
+        entries["nics"] = {str(node): plain_link(nic) for node, nic in sorted(cluster.nics.items())}
     if cluster.racks is not None:
         entries["racks"] = {
             "nodes": cluster.racks.nodes,

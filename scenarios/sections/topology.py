@@ -11,8 +11,8 @@ from gcsim.simulator.training import Noise, Training
 def links_of(cluster: Cluster) -> dict[Keys, Link]:
     """Every link that is in use by the way to its setting, in the order of a scenario file."""
     found: dict[Keys, Link] = {("cluster", "network"): cluster.network}
-    for node, card in sorted(cluster.cards.items()):
-        found["cluster", "cards", str(node)] = card
+    for node, nic in sorted(cluster.nics.items()):
+        found["cluster", "nics", str(node)] = nic
     if cluster.racks is not None:
         found["cluster", "racks", "uplink"] = cluster.racks.uplink
     found["cluster", "intra_node"] = cluster.intra_node
@@ -24,7 +24,7 @@ def links_of(cluster: Cluster) -> dict[Keys, Link]:
 
 def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
     """Ways to the settings for which random numbers are drawn, in the order of the file."""
-    found = [way for way, link in links_of(cluster).items() if link.random]
+    found = [key_path for key_path, link in links_of(cluster).items() if link.random]
     noise = training.noise
     drawn = noise is not None and (noise.variation > 0 or noise.slow_probability > 0)
     return found + ([("training", "noise")] if drawn else [])
@@ -32,7 +32,7 @@ def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
 
 def timed_settings(cluster: Cluster) -> list[Keys]:
     """Ways to the links whose messages take longer at one time than at another."""
-    return [way for way, link in links_of(cluster).items() if link.timed]
+    return [key_path for key_path, link in links_of(cluster).items() if link.timed]
 
 
 def matters(noise: Noise | None) -> bool:

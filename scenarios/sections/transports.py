@@ -35,7 +35,7 @@ GROUPED: Mapping[str, tuple[Fraction, tuple[Fraction, Fraction]]] = MappingProxy
 """By transport: the share of a network's goodput that an all-to-all reaches, and its range. Stated:
 fitted to synchronisations of 256 MiB on 4 to 16 machines by two groups of sends each, over TCP at 1
 to 10 Gbit/s, 0.77 to 0.79 (BinhangYuan/tc_cluster_setting @75581a5b, results/Simulate_DP.md); on
-eight nodes over InfiniBand an all-to-all's cards carry 0.83 of what they do in an all-reduce
+eight nodes over InfiniBand an all-to-all's NICs carry 0.83 of what they do in an all-reduce
 (derived from NVIDIA/nccl-tests issue 78). Lowest: 28 of 50 Gbit/s over TCP (NVIDIA/nccl issue 464).
 Highest: no loss."""
 

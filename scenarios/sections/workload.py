@@ -87,9 +87,9 @@ def gradients_of(
         return RecordedGradients(trace=trace, workers=section.workers)
     workers = section.workers or DEFAULT_WORKERS
     if section.source == "synthetic":
-        way = ("gradients", "fit")
+        key_path = ("gradients", "fit")
         return SyntheticGradients(
-            fit=None if section.fit is None else _named_path(document, way, section.fit, path),
+            fit=None if section.fit is None else _named_path(document, key_path, section.fit, path),
             workers=workers,
             iterations=section.iterations,
         )
@@ -110,8 +110,8 @@ def compute_of(
     if section is None:
         return None
     if section.profile is not None:
-        way = ("compute", "profile")
-        return ProfiledCompute(profile=_named_path(document, way, section.profile, path))
+        key_path = ("compute", "profile")
+        return ProfiledCompute(profile=_named_path(document, key_path, section.profile, path))
     if section.forward is None or section.backward is None:
         return RecordedCompute()
     return PassTimes(
@@ -127,8 +127,8 @@ def _trace(document: Document, written: str, path: Path) -> Path:
     return found if found.exists() else shipped_traces().get(written, found)
 
 
-def _named_path(document: Document, way: Keys, written: str, path: Path) -> Path:
-    return (folder_of(document, way, path) / written).resolve()
+def _named_path(document: Document, key_path: Keys, written: str, path: Path) -> Path:
+    return (folder_of(document, key_path, path) / written).resolve()
 
 
 def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
@@ -143,8 +143,8 @@ def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Pr
         ),
     ]
     wanted = [
-        (way, _named_path(document, way, written, path), hint)
-        for way, written, hint in named
+        (key_path, _named_path(document, key_path, written, path), hint)
+        for key_path, written, hint in named
         if written is not None
     ]
     if gradients.trace is not None:
@@ -152,7 +152,7 @@ def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Pr
         hint = f"{hint} (or record one with: gcsim record)"
         wanted.append((("gradients", "trace"), _trace(document, gradients.trace, path), hint))
     return [
-        document.problem(way, f": there is no {shown(found)}", hint)
-        for way, found, hint in wanted
+        document.problem(key_path, f": there is no {shown(found)}", hint)
+        for key_path, found, hint in wanted
         if not found.exists()
     ]

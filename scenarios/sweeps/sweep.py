@@ -62,7 +62,7 @@ def sweep(
     """Run a scenario at every combination of the grid's values: see `gcsim.sweep`."""
     watcher = progress or SilentProgress()
     plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=watcher)
-    return carry_out(
+    return execute(
         plan, None if output is None else Path(output), jobs=jobs, dask=dask, progress=watcher
     )
 
@@ -97,7 +97,7 @@ def prepare(
     return Sweep(name=first.name, grid=values, points=tuple(found), header=header)
 
 
-def carry_out(
+def execute(
     plan: Sweep,
     folder: Path | None,
     *,
@@ -148,7 +148,7 @@ def _versions() -> dict[str, str]:
 
 
 class _Running:
-    """One call of `carry_out`: what is done, and what is left."""
+    """One call of `execute`: what is done, and what is left."""
 
     def __init__(self, plan: Sweep, at: Path, progress: Progress) -> None:
         self._plan, self._at, self._progress = plan, at, progress

@@ -47,7 +47,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import DENSE, Planner, shared
 from gcsim.simulator.steps.averages import slow_ranks
-from gcsim.simulator.steps.noise import longest, paces
+from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
 from gcsim.simulator.training import Interference, Training
 from gcsim.traces.profile import Compute, Step, TrafficProfile
@@ -97,7 +97,7 @@ class Drawn:
                 coordinates((one,), worlds)[:, 0] * ~self.late,
             )
             for one in inputs
-            if one.main.way == _INTERFERENCE
+            if one.main.key_path == _INTERFERENCE
             for alone in alone_in((one,))
         ]
         """What one input alone makes of it, and how much of that there is in each world."""
@@ -105,7 +105,7 @@ class Drawn:
         """By coefficient of a kernel class: picoseconds more for each launch, byte or FLOP."""
         for one in inputs:
             for figure in one.figures:
-                if figure.way[:3] == ("cluster", "device", "kernels"):
+                if figure.key_path[:3] == ("cluster", "device", "kernels"):
                     slowness = np.array(
                         [
                             _slowness(figure.field, float(figure.exactly(world.slowness[one.name])))
@@ -114,7 +114,7 @@ class Drawn:
                             for world in worlds
                         ]
                     )
-                    kind = next(k for k in cluster.device.kernels if k == figure.way[3])
+                    kind = next(k for k in cluster.device.kernels if k == figure.key_path[3])
                     self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
 
 
@@ -130,7 +130,7 @@ class Approximation:
         profiles: Sequence[TrafficProfile],
         *,
         prices: PriceList,
-        carry_out: CarryOut,
+        execute: CarryOut,
         seed: int,
         held: CollectiveTimes | None = None,
     ) -> None:
@@ -167,19 +167,19 @@ class Approximation:
         self._alone = Planner(cluster, compute, alone, prices, self._together)
         """Where nothing runs beside the exchange."""
         self._streamed = training.encode_on == "communicator"
-        self._pace = _pace(cluster, training, seed)
-        self._exits, self._abreast = carry_out, np.zeros(cluster.workers, dtype=np.int64)
+        self._slowdown = _slowdown(cluster, training, seed)
+        self._finishes, self._abreast = execute, np.zeros(cluster.workers, dtype=np.int64)
         middle, last = cluster.nodes // 2, cluster.devices_per_node - 1
         self._devices = np.unique([0, last]) + middle * cluster.devices_per_node
         latency = np.array([float(one.network.latency) for one in clusters])
         self._farther = latency / latency[0] if latency[0] else np.ones(len(latency))
 
     def _together(
-        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds, key: int
+        self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
         """As stated."""
-        exits: Times = entry + round(self.held(record, server_time, self._extra(()))[0])
-        return exits
+        finishes: Times = starts + round(self.held(record, server_time, self._extra(()))[0])
+        return finishes
 
     def iteration(self, profile: TrafficProfile) -> Column:
         """f of a method."""
@@ -202,13 +202,13 @@ class Approximation:
                 rows + rise[:, None] * places
                 for rows, rise in zip((parts, before, after, held, served), more, strict=True)
             )
-        passes = self._pace * self._passes
+        passes = self._slowdown * self._passes
         parts = parts * passes
         parts[0], parts[1:] = (
             np.where(self._drawn.late, parts.sum(axis=0), parts[0]),
             np.where(self._drawn.late, 0.0, parts[1:]),
         )
-        on_stream = self._pace * float(plan.side_slowdown if plan.side_stream else 1)
+        on_stream = self._slowdown * float(plan.side_slowdown if plan.side_stream else 1)
         times: list[Column] = []
         early: list[Rows] = []
         extra_before, extra_after = [], []
@@ -258,8 +258,8 @@ class Approximation:
         """How much sooner than the other the first and the last device of a node leave it."""
         if len(self._devices) == 1:
             return np.zeros((1, len(self._worlds)))
-        exits = self._exits(record, self._abreast, server_time, 0)[self._devices]
-        sooner: Rows = (exits.max() - exits)[:, None] * self._farther
+        finishes = self._finishes(record, self._abreast, server_time, 0)[self._devices]
+        sooner: Rows = (finishes.max() - finishes)[:, None] * self._farther
         return sooner
 
     def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
@@ -293,7 +293,7 @@ class Approximation:
         """With what goes before and after: earlier micro-batches, the optimiser, the loader."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
-        computed = alone * passes + exchanged + self._pace * plan.optimizer
+        computed = alone * passes + exchanged + self._slowdown * plan.optimizer
         loaded = float(micro * plan.input_batch)
         return np.maximum(computed, loaded) if loaded else computed
 
@@ -359,11 +359,11 @@ def _slowness(field: str, value: float) -> float:
     return value if field == next(iter(COEFFICIENTS)) else 1 / value
 
 
-def _pace(cluster: Cluster, training: Training, seed: int) -> float:
+def _slowdown(cluster: Cluster, training: Training, seed: int) -> float:
     """How many times as long the slowest rank computes, in the mean."""
     slow, noise = slow_ranks(cluster, training), training.noise
     constant = np.ones(cluster.workers) if slow is None else slow
     if noise is None or not (noise.variation or noise.slow_probability):
         return float(constant.max())
-    drawn = [paces(noise, seed, n, cluster.workers) * constant for n in range(_PACES)]
+    drawn = [slowdowns(noise, seed, n, cluster.workers) * constant for n in range(_PACES)]
     return float(np.mean([one.max() for one in drawn]))

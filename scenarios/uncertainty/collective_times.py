@@ -139,12 +139,12 @@ def _interpolation(
 
 def _moves_collectives(one: Input, cluster: Cluster, records: Sequence[CollectiveRecord]) -> bool:
     """Whether collectives of these may depend on it."""
-    way = one.main.way
+    key_path = one.main.key_path
     if not moves_links(one):
         return False
-    if way == ("cluster", "network") and cluster.nodes == 1:
+    if key_path == ("cluster", "network") and cluster.nodes == 1:
         return False
-    return way != ("cluster", "sums") or one.main.field in {record.dtype for record in records}
+    return key_path != ("cluster", "sums") or one.main.field in {record.dtype for record in records}
 
 
 class _Anchors:
@@ -196,7 +196,7 @@ def _steady(cluster: Cluster) -> Cluster:
         cluster,
         network=_even(cluster.network),
         intra_node=_even(cluster.intra_node),
-        cards={node: _even(card) for node, card in cluster.cards.items()},
+        nics={node: _even(nic) for node, nic in cluster.nics.items()},
         racks=None if racks is None else replace(racks, uplink=_even(racks.uplink)),
         collectives=chosen,
     )

@@ -4,7 +4,7 @@ A figure has a range where `<figure>_range` stands beside it in a value of the s
 whoever adds a field with a range need not say so here. Figures that are wrong together are one
 input:
 
-- Equal values at several places (cards of one link) are one thing that is stated once.
+- Equal values at several places (NICs of one link) are one thing that is stated once.
 - Coefficients of one kernel class of a device: what is not known is how well that class runs.
   Another class has another source, and may be fast where this one is slow.
 - Forward and backward take a share longer or shorter together, between the ends that the device's
@@ -26,7 +26,7 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link, Uplink
 from gcsim.simulator.training import Training
 
-Way = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """From the cluster (`cluster`) or the training (`training`): fields, keys, places."""
 
 _RANGE = "_range"
@@ -40,7 +40,7 @@ _DIGITS = 5
 class Figure:
     """One figure with its range."""
 
-    way: Way
+    key_path: KeyPath
     """To the value that has the field."""
     field: str
     stated: Any
@@ -94,8 +94,8 @@ class Input:
         return self.figures[0]
 
 
-PASSES: Way = ("compute",)
-OVERLAP: Way = ("training", "overlap")
+PASSES: KeyPath = ("compute",)
+OVERLAP: KeyPath = ("training", "overlap")
 NO_OVERLAP = 0.25
 """Share of the worlds without overlap where nobody has said: an assumption. PyTorch's
 DistributedDataParallel overlaps; own loops and several optimisers for compressed gradients do
@@ -116,7 +116,7 @@ def uncertain_inputs(
         name, unit, measure = _words(owner, figures[0])
         found.append(Input(name=name, unit=unit, measure=measure, figures=tuple(figures)))
     if training.overlap is None:
-        figure = Figure(way=OVERLAP, field="overlap", stated=0.0, low=0.0, high=1.0)
+        figure = Figure(key_path=OVERLAP, field="overlap", stated=0.0, low=0.0, high=1.0)
         name = "whether the exchange waits for the end of the backward pass"
         found.append(Input(name=name, unit="", measure="training.overlap", figures=(figure,)))
     return found
@@ -125,39 +125,39 @@ def uncertain_inputs(
 _WITHOUT_FIGURES = Device(name="", title="", kernels={}, effective_flop_rate=1.0, source="")
 
 
-def _figures(value: Any, way: Way) -> Iterator[tuple[Any, Figure]]:
+def _figures(value: Any, key_path: KeyPath) -> Iterator[tuple[Any, Figure]]:
     """Figures with a range inside a value, each with the value whose field it is."""
     if isinstance(value, Mapping):
         for key, each in value.items():
-            yield from _figures(each, (*way, key))
+            yield from _figures(each, (*key_path, key))
     elif isinstance(value, tuple):
         for place, each in enumerate(value):
-            yield from _figures(each, (*way, place))
+            yield from _figures(each, (*key_path, place))
     elif is_dataclass(value):
         for one in fields(value):
             each = getattr(value, one.name)
             if not one.name.endswith(_RANGE):
-                yield from _figures(each, (*way, one.name))
+                yield from _figures(each, (*key_path, one.name))
             elif each is not None:
                 name = one.name.removesuffix(_RANGE)
                 stated = getattr(value, name, None)
-                figure = None if stated is None else _figure(way, name, stated, each)
+                figure = None if stated is None else _figure(key_path, name, stated, each)
                 if figure is not None:
                     yield value, figure
 
 
-def _figure(way: Way, name: str, stated: Any, bounds: tuple[Any, Any]) -> Figure | None:
+def _figure(key_path: KeyPath, name: str, stated: Any, bounds: tuple[Any, Any]) -> Figure | None:
     """None where the range is a point. A range that leaves out what is stated is widened to it."""
     low, high = min(float(bounds[0]), float(stated)), max(float(bounds[1]), float(stated))
     if low == high:
         return None
-    return Figure(way=way, field=name, stated=stated, low=low, high=high)
+    return Figure(key_path=key_path, field=name, stated=stated, low=low, high=high)
 
 
 def _kernels(device: Device) -> Iterator[Input]:
     for kind, rate in device.kernels.items():
-        way = ("cluster", "device", "kernels", kind)
-        figures = [figure for _, figure in _figures(rate, way)]
+        key_path = ("cluster", "device", "kernels", kind)
+        figures = [figure for _, figure in _figures(rate, key_path)]
         if figures:
             figures.sort(key=lambda figure: figure.low / figure.high)  # the least known one first
             words = COEFFICIENTS[figures[0].field]
@@ -181,7 +181,7 @@ def _passes(compute: Mapping[str, ComputeTimes]) -> Iterator[Input]:
         )
 
 
-_PLACES: dict[Way, str] = {
+_PLACES: dict[KeyPath, str] = {
     ("cluster", "network"): "the network's",
     ("cluster", "network", "up"): "the uplink's",
     ("cluster", "intra_node"): "the links' inside a node",
@@ -216,18 +216,18 @@ _FIGURES = {
 
 def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
     """Name, unit, and what narrows it."""
-    way = figure.way
-    place = _PLACES.get(way)
-    if place is None and way[:2] == ("cluster", "cards"):
-        place = f"the card's of node {way[2]}"
-    key = ".".join(map(str, (*way, figure.field)))
+    key_path = figure.key_path
+    place = _PLACES.get(key_path)
+    if place is None and key_path[:2] == ("cluster", "nics"):
+        place = f"the NIC's of node {key_path[2]}"
+    key = ".".join(map(str, (*key_path, figure.field)))
     if figure.field == "ring_over_tree":
         return "NCCL's choice between ring and tree", "", "cluster.collectives.all_reduce"
     if figure.field == "grouped":
         return "what all-to-alls reach of the network", "", "cluster.collectives.push_pull"
-    if way[:2] == ("cluster", "sums"):
+    if key_path[:2] == ("cluster", "sums"):
         return f"{place} rate of {figure.field} sums", "B/s", "gcsim calibrate link"
     words, unit = _FIGURES.get(figure.field, (figure.field.replace("_", " "), ""))
-    by_measuring = isinstance(owner, Link | Uplink) or way[:2] == ("cluster", "host")
+    by_measuring = isinstance(owner, Link | Uplink) or key_path[:2] == ("cluster", "host")
     measure = "gcsim calibrate link" if by_measuring else key
     return f"{place} {words}" if place else key, unit, measure

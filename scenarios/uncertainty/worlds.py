@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, OVERLAP, PASSES, Figure, Input, Way
+from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, OVERLAP, PASSES, Figure, Input, KeyPath
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 
@@ -60,7 +60,7 @@ def alone(inputs: Sequence[Input]) -> list[World]:
 
 def value(one: Input, slowness: float) -> float:
     """An input's main figure; 1 where the exchange waits for the backward pass, 0 where not."""
-    if one.main.way == OVERLAP:
+    if one.main.key_path == OVERLAP:
         return float(not overlaps(slowness))
     return float(one.main.exactly(slowness))
 
@@ -94,7 +94,7 @@ def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.
 
 def moves_links(one: Input) -> bool:
     """Whether it is of links, hosts or sums: of the cluster, but for its device."""
-    return one.main.way[0] == "cluster" and one.main.way[:2] != ("cluster", "device")
+    return one.main.key_path[0] == "cluster" and one.main.key_path[:2] != ("cluster", "device")
 
 
 def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Cluster:
@@ -106,10 +106,10 @@ def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Clust
 def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Training:
     """The training in a world."""
     figures = world.figures(inputs)
-    overlap = next((slow for figure, slow in figures if figure.way == OVERLAP), FAST)
+    overlap = next((slow for figure, slow in figures if figure.key_path == OVERLAP), FAST)
     if not overlaps(overlap):
         training = replace(training, overlap="none")
-    figures = [(figure, slow) for figure, slow in figures if figure.way != OVERLAP]
+    figures = [(figure, slow) for figure, slow in figures if figure.key_path != OVERLAP]
     changed: Training = _put(training, "training", figures)
     return changed
 
@@ -117,27 +117,27 @@ def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Tr
 def passes_in(world: World, inputs: Sequence[Input]) -> float:
     """How many times as long as stated forward and backward take."""
     for figure, slow in world.figures(inputs):
-        if figure.way == PASSES:
+        if figure.key_path == PASSES:
             return figure.at(slow) / float(figure.stated)
     return 1.0
 
 
 def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
     """A value in which figures are as drawn and have no range any more."""
-    changes: dict[Way, dict[str, Any]] = {}
+    changes: dict[KeyPath, dict[str, Any]] = {}
     for figure, slow in figures:
-        if figure.way[0] == root:
-            drawn = changes.setdefault(figure.way[1:], {})
+        if figure.key_path[0] == root:
+            drawn = changes.setdefault(figure.key_path[1:], {})
             drawn |= {figure.field: figure.exactly(slow), f"{figure.field}_range": None}
-    for way, drawn in changes.items():
-        value = _changed(value, way, drawn)
+    for key_path, drawn in changes.items():
+        value = _changed(value, key_path, drawn)
     return value
 
 
-def _changed(value: Any, way: Way, drawn: Mapping[str, Any]) -> Any:
-    if not way:
+def _changed(value: Any, key_path: KeyPath, drawn: Mapping[str, Any]) -> Any:
+    if not key_path:
         return replace(value, **drawn)
-    here, rest = way[0], way[1:]
+    here, rest = key_path[0], key_path[1:]
     if isinstance(value, Mapping):
         if here not in value:  # a node that this size does not have
             return value

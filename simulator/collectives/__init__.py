@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gcsim.simulator.cluster import Cluster, Collectives
     from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
     from gcsim.simulator.collectives.call import Call
-    from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
+    from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
     from gcsim.simulator.fabric.rounds import Fabric
     from gcsim.simulator.host import Traffic
     from gcsim.simulator.network.links import Link
@@ -30,7 +30,7 @@ _MODULES = {
     "gcsim.simulator.cluster": "Cluster Collectives",
     "gcsim.simulator.collectives.algorithms": "ALGORITHMS Algorithm",
     "gcsim.simulator.collectives.call": "Call",
-    "gcsim.simulator.collectives.dispatch": "CollectiveMemo carry_out",
+    "gcsim.simulator.collectives.dispatch": "CollectiveMemo execute",
     "gcsim.simulator.fabric.rounds": "Fabric",
     "gcsim.simulator.host": "Traffic",
     "gcsim.simulator.network.links": "Link",

@@ -16,10 +16,10 @@ from gcsim.simulator.network.links import Link
 class Prepared(Protocol):
     """A collective of which all is known but when ranks enter."""
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds.
 
-        `key` is that of the random delays of its messages (`delays.py`). Times are absolute where
+        `key` is that of the random delays of its messages (`draw_jitter.py`). Times are absolute where
         links change over time. Raises `InputError` when the clock cannot hold them.
         """
 
@@ -77,7 +77,7 @@ class Call:
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
         """The hop from each rank to its successor in the flat ring, node by node.
 
-        Between two devices of a node it is the node's own link, else the path between their cards;
+        Between two devices of a node it is the node's own link, else the path between their NICs;
         what several hops pass (a rack's uplink, the air) each has its share of. `backwards`: the
         hop to the predecessor. The same tuple for all calls on one fabric.
         """

@@ -44,15 +44,15 @@ def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     return _algorithm(record, call.sent, cluster).traffic(call)
 
 
-def carry_out(
+def execute(
     record: CollectiveRecord,
-    entry: Times,
+    starts: Times,
     cluster: Cluster,
     server_time: Picoseconds = 0,
     key: int = 0,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, as `CollectiveMemo`, of one collective."""
-    return CollectiveMemo(cluster)(record, entry, server_time, key)
+    return CollectiveMemo(cluster)(record, starts, server_time, key)
 
 
 class CollectiveMemo:
@@ -76,22 +76,22 @@ class CollectiveMemo:
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
     def __call__(
-        self, record: CollectiveRecord, entry: Times, server_time: Picoseconds = 0, key: int = 0
+        self, record: CollectiveRecord, starts: Times, server_time: Picoseconds = 0, key: int = 0
     ) -> Times:
         """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
 
         The workers' payload sizes are those of the record, cycled: worker i sends what the
         recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p
         workers. `server_time` is the computation of parameter servers or of a merge, `key` that of
-        the random delays (`delays.collective_key`). Entry times are absolute where links change
+        the random delays (`jitter.collective_key`). Entry times are absolute where links change
         over time. One worker alone leaves at once. Raises `InternalError` when a rank would leave
         before the last one has entered, which no collective here can do.
         """
         workers = self.cluster.workers
-        if entry.shape != (workers,):
-            raise InternalError(f"{entry.shape} entry times for a collective of {workers} workers")
+        if starts.shape != (workers,):
+            raise InternalError(f"{starts.shape} entry times for a collective of {workers} workers")
         if workers == 1:
-            return entry.copy()
+            return starts.copy()
         request = self._requests.get((record, server_time))
         if request is None:
             request = self._requests[record, server_time] = self._prepare(record, server_time)
@@ -99,18 +99,18 @@ class CollectiveMemo:
             while self._held > _KEPT_REQUESTS and len(self._requests) > 1:
                 self._held -= self._requests.popitem(last=False)[1].collective.nbytes
         if isinstance(request.collective, PreparedRing) or not self._repeats:
-            return request.carry_out(entry, key)
-        first = entry[0]
-        name = (record, (entry - first).tobytes(), server_time)
-        exits = self._known.get(name)
-        if exits is None:
-            earliest = entry.min()
-            relative = request.carry_out(entry - earliest, key)
-            exits = relative + (earliest - first)
-            self._known[name] = exits
-            while len(self._known) * 2 * exits.nbytes > _KEPT_BYTES:
+            return request.execute(starts, key)
+        first = starts[0]
+        name = (record, (starts - first).tobytes(), server_time)
+        finishes = self._known.get(name)
+        if finishes is None:
+            earliest = starts.min()
+            relative = request.execute(starts - earliest, key)
+            finishes = relative + (earliest - first)
+            self._known[name] = finishes
+            while len(self._known) * 2 * finishes.nbytes > _KEPT_BYTES:
                 self._known.popitem(last=False)
-        shifted: Times = exits + first
+        shifted: Times = finishes + first
         return shifted
 
     def _prepare(self, record: CollectiveRecord, server_time: Picoseconds) -> _Request:
@@ -149,20 +149,20 @@ class _Request:
     host_work: Work
     """What that has to do."""
 
-    def carry_out(self, entry: Times, key: int) -> Times:
+    def execute(self, starts: Times, key: int) -> Times:
         """Exit times, as of `CollectiveMemo`."""
         to_host, back = self.copies or (0, 0)
-        begin = entry + to_host
-        exits = self.collective(begin, key)
+        begin = starts + to_host
+        finishes = self.collective(begin, key)
         if self.host is not None:
-            exits = self.host.exits(begin, exits, self.host_work)
-        exits = exits + back
-        if np.minimum.reduce(exits) < np.maximum.reduce(entry):
+            finishes = self.host.finishes(begin, finishes, self.host_work)
+        finishes = finishes + back
+        if np.minimum.reduce(finishes) < np.maximum.reduce(starts):
             raise InternalError(
-                f"{self.title}: a rank leaves at {exits.min()} ps, before the last one enters at "
-                f"{entry.max()} ps"
+                f"{self.title}: a rank leaves at {finishes.min()} ps, before the last one enters at "
+                f"{starts.max()} ps"
             )
-        return exits
+        return finishes
 
 
 def call_of(
@@ -190,7 +190,7 @@ def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster
 
 
 def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
-    """Bytes that each of so many workers hands over; those of the record, cycled (`carry_out`)."""
+    """Bytes that each of so many workers hands over; those of the record, cycled (`execute`)."""
     recorded = len(record.sent)
     sizes = record.sent
     if record.part:

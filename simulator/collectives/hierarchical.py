@@ -5,7 +5,7 @@
 2. The leaders run a ring all-reduce over the network.
 3. Each leader sends the result to the other devices of its node, one after the other.
 
-Every network card carries 2 (N - 1) n / N bytes for N nodes, and the ring has 2 (N - 1) steps
+Every network NIC carries 2 (N - 1) n / N bytes for N nodes, and the ring has 2 (N - 1) steps
 instead of 2 (p - 1).
 
 Assumptions: a transfer inside the node starts when its device and the leader have entered and
@@ -63,17 +63,17 @@ class HierarchicalAllReduce:
         if self._nodes > 1:
             self._ring = ring_allreduce(nbytes, links, element=element, gamma=gamma)
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        by_node = entry.reshape(self._nodes, -1)  # [nodes, devices]
+        by_node = starts.reshape(self._nodes, -1)  # [nodes, devices]
         devices = by_node.shape[1]
-        check_range(entry, 2 * (devices * self._inside.longest + self._staging))
+        check_range(starts, 2 * (devices * self._inside.longest + self._staging))
         reduced = self._inside.gather(by_node, key)
         if self._ring is not None:
             reduced = self._ring(reduced + self._staging, phase_key(key, 1)) + self._staging
-        exits = self._inside.broadcast(reduced, devices, phase_key(key, 2)).reshape(-1)
-        check_range(exits, 0)
-        return exits
+        finishes = self._inside.broadcast(reduced, devices, phase_key(key, 2)).reshape(-1)
+        check_range(finishes, 0)
+        return finishes
 
 
 class _Inside:
@@ -84,15 +84,15 @@ class _Inside:
         self._table = LinkTable()
         self._table.add(local)
         self._latency = local.latency_for(nbytes)
-        self._busy = 0 if local.timed else local.serialization(nbytes)
-        self.longest = self._busy + self._latency + reduction
+        self._serialization = 0 if local.timed else local.serialization(nbytes)
+        self.longest = self._serialization + self._latency + reduction
 
     def gather(self, by_node: Times, key: int) -> Times:
         """When each leader holds the sum of its node's vectors; `by_node` is `[nodes, devices]`."""
         leader, others = by_node[:, 0], by_node[:, 1:]
         order = np.argsort(others, axis=1, kind="stable")  # who entered first goes first
         rank = np.arange(by_node.size, dtype=np.int64).reshape(by_node.shape)[:, 1:]
-        delays = self._delays(rank, 0, key)
+        delays = self._draw_jitter(rank, 0, key)
         free, arrivals = leader, np.empty_like(others)
         entered = np.take_along_axis(others, order, 1)
         for place in range(others.shape[1]):
@@ -107,26 +107,26 @@ class _Inside:
     def broadcast(self, held: Times, devices: int, key: int) -> Times:
         """When each device has the result, `[nodes, devices]`; `held` by leaders, `[nodes]`."""
         nodes = len(held)
-        exits = np.empty((nodes, devices), dtype=np.int64)
+        finishes = np.empty((nodes, devices), dtype=np.int64)
         leader = np.arange(nodes, dtype=np.int64)[:, None] * devices
         copy = np.arange(devices - 1, dtype=np.int64)
-        delays = self._delays(np.broadcast_to(leader, (nodes, devices - 1)), copy, key)
+        delays = self._draw_jitter(np.broadcast_to(leader, (nodes, devices - 1)), copy, key)
         for place in range(1, devices):
             held = self._left(held)
-            exits[:, place] = held + self._latency + delays[:, place - 1]
-        exits[:, 0] = held
-        return exits
+            finishes[:, place] = held + self._latency + delays[:, place - 1]
+        finishes[:, 0] = held
+        return finishes
 
     def _left(self, start: Times) -> Times:
         if self._link.timed:
-            return self._table.left(start, np.zeros_like(start), self._nbytes)
-        return start + self._busy
+            return self._table.departure(start, np.zeros_like(start), self._nbytes)
+        return start + self._serialization
 
-    def _delays(self, rank: Times, message: Times | int, key: int) -> Times:
+    def _draw_jitter(self, rank: Times, message: Times | int, key: int) -> Times:
         if not self._link.random:
             return np.zeros_like(rank)
         kinds = np.zeros_like(rank)
-        return self._table.delays(kinds, self._nbytes, key=key, message=message, rank=rank)
+        return self._table.draw_jitter(kinds, self._nbytes, key=key, message=message, rank=rank)
 
 
 def prepare(call: Call) -> HierarchicalAllReduce:

@@ -7,7 +7,7 @@ nodes, W the line rate, with the constants of the tables below:
     tree   base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
 
 and half of the ring's steps for an all-gather, which has no tree. The latency of a Simple ring
-between nodes counts 1.4 times. W is that of the network card, for one node that of the bus.
+between nodes counts 1.4 times. W is that of the network NIC, for one node that of the bus.
 
 What was chosen is then carried out in the tuner's terms: every rank begins `base` later; a hop
 costs the path's latency and the table's, and carries `share` of what the path carries; the ring is
@@ -156,9 +156,9 @@ class _Later:
         self._by, self._collective = by, collective
         self.nbytes = collective.nbytes
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        return self._collective(entry + self._by, key)
+        return self._collective(starts + self._by, key)
 
 
 def prepare_allreduce(call: Call, mode: Mode) -> Prepared:

@@ -74,7 +74,7 @@ def _measured(
     model: ModelFacts, device: Device, measured: MeasuredTimes, shape: LayerTimes | None
 ) -> StepTime:
     batch = model.samples_per_worker
-    pace = 1.0 if device.training_end is None else measured.at(device.training_end, batch)
+    slowdown = 1.0 if device.training_end is None else measured.at(device.training_end, batch)
     batches = ", ".join(str(step.batch) for step in measured.steps)
     cited = [source for step in measured.nearest(batch) for source in step.sources]
     how = {
@@ -85,7 +85,7 @@ def _measured(
         else f"from measured batches ({batches}) in proportion",
     }[measured.place(batch)]
     return StepTime(
-        seconds=Fraction(measured.seconds(batch, shape, model) * pace),
+        seconds=Fraction(measured.seconds(batch, shape, model) * slowdown),
         provenance=f"T({batch}) of {model.name} on {device.title}, {measured.precision}, {how}: "
         + "; ".join(dict.fromkeys(cited)),
         estimate=measured.estimate or measured.place(batch) == "beyond",

@@ -27,7 +27,7 @@ class Hops:
     latencies: Times | None = None
     """None: those that the links say."""
 
-    def busy(self, nbytes: Bytes | int) -> Times:
+    def serialization(self, nbytes: Bytes | int) -> Times:
         """For how long each message occupies its sender, unless that depends on the start."""
         if self.timed:
             return np.zeros(len(self.senders), dtype=np.int64)
@@ -42,15 +42,19 @@ class Hops:
             return self.latencies
         return self.table.latency(self.kinds[0], nbytes)
 
-    def delays(self, nbytes: Bytes | int, *, key: int, message: NDArray[np.int64] | int) -> Times:
+    def draw_jitter(
+        self, nbytes: Bytes | int, *, key: int, message: NDArray[np.int64] | int
+    ) -> Times:
         """The random delay of each message, number `message` of its sender."""
         if not self.random:
             return np.zeros(len(self.senders), dtype=np.int64)
-        return self.table.delays(self.kinds[0], nbytes, key=key, message=message, rank=self.senders)
+        return self.table.draw_jitter(
+            self.kinds[0], nbytes, key=key, message=message, rank=self.senders
+        )
 
-    def left(self, start: Times, nbytes: Bytes | int) -> Times:
+    def departure(self, start: Times, nbytes: Bytes | int) -> Times:
         """When each message that may start at `start` has left, absolute times."""
-        return self.table.left(start, self.kinds[0], nbytes)
+        return self.table.departure(start, self.kinds[0], nbytes)
 
     def some(self, chosen: NDArray[np.bool_]) -> Hops:
         """Those messages that are chosen, `[n]`."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
-from gcsim.simulator.network.delays import RandomDelays
+from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
 Kinds = NDArray[np.int64]
@@ -47,7 +47,7 @@ class LinkTable:
     def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
         """For how long each message `[n]` occupies its sender; one size for all or one each.
 
-        Links that are `timed` are asked with `left` instead. Raises `InputError` when the time is
+        Links that are `timed` are asked by `departure`. Raises `InputError` when the time is
         beyond the clock.
         """
         columns = self._arrays()
@@ -56,9 +56,9 @@ class LinkTable:
         sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
         straight = columns.straight[kinds]
         if straight.all():
-            return columns.busy(kinds, sizes)
+            return columns.serialization(kinds, sizes)
         found = np.empty(kinds.shape, dtype=np.int64)
-        found[straight] = columns.busy(kinds[straight], sizes[straight])
+        found[straight] = columns.serialization(kinds[straight], sizes[straight])
         found[~straight] = self._asked("serialization", kinds[~straight], sizes[~straight])
         return found
 
@@ -72,15 +72,15 @@ class LinkTable:
             found[asked] = self._asked("latency_for", kinds[asked], sizes[asked])
         return found
 
-    def left(self, start: Times, kinds: Kinds, nbytes: Bytes | int) -> Times:
+    def departure(self, start: Times, kinds: Kinds, nbytes: Bytes | int) -> Times:
         """When each message `[n]` that may start at `start`, absolute time, has left."""
         sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
         messages = zip(kinds.tolist(), start.tolist(), sizes.tolist(), strict=True)
-        found = [self.links[kind].left(begin, size) for kind, begin, size in messages]
+        found = [self.links[kind].departure(begin, size) for kind, begin, size in messages]
         check_range(_ZERO, max(found, default=0))
         return _times(found)
 
-    def delays(
+    def draw_jitter(
         self,
         kinds: Kinds,
         nbytes: Bytes | int,
@@ -89,12 +89,12 @@ class LinkTable:
         message: NDArray[np.int64] | int,
         rank: Ranks,
     ) -> Times:
-        """The random extra latency of each message, as `delays.py` draws it.
+        """The random extra latency of each message, as `jitter.py` draws it.
 
         `[n]`, or `[k, n]` for k numbers of messages.
         """
         shape = np.broadcast_shapes(np.shape(message), kinds.shape)
-        return self._arrays().delays(
+        return self._arrays().draw_jitter(
             np.broadcast_to(kinds, shape),
             nbytes if isinstance(nbytes, int) else np.broadcast_to(nbytes, shape),
             key=key,
@@ -149,9 +149,9 @@ class _Columns:
         self.latency = _times([link.latency_for(0) for link in links])
 
     @cached_property
-    def delays(self) -> RandomDelays:
+    def draw_jitter(self) -> JitterDraws:
         """Of all links."""
-        return RandomDelays(self._links)
+        return JitterDraws(self._links)
 
     @cached_property
     def _line(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -162,7 +162,7 @@ class _Columns:
     def _rough(self) -> NDArray[np.float64]:
         return np.array([[over / under, base / under] for over, under, base in self._lines])
 
-    def busy(self, kinds: Kinds, sizes: Bytes) -> Times:
+    def serialization(self, kinds: Kinds, sizes: Bytes) -> Times:
         """Serialisation times on links that are straight lines."""
         if not len(sizes):
             return sizes.copy()

@@ -1,14 +1,14 @@
-"""Which paths do the messages of a round take, when some of them pass the same card or cable?
+"""Which paths do the messages of a round take, when some of them pass the same NIC or cable?
 
 Between two devices of a node a message takes the devices' own links; to another node it takes the
-network cards of both nodes and what lies between them. Messages of a round that pass the same thing
+network NICs of both nodes and what lies between them. Messages of a round that pass the same thing
 in the same direction share it: each gets its rate divided by their number.
 
 | shared                      | by the round's messages that                                     |
 |-----------------------------|------------------------------------------------------------------|
 | a device's own link, out/in | leave/reach the device inside its node                           |
 | the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)          |
-| a network card, out/in      | leave/reach the node                                             |
+| a network NIC, out/in      | leave/reach the node                                             |
 | a rack's uplink, out/in     | leave/reach the rack                                             |
 | the air (`Link.shared`)     | cross it: once for each end of a message that is a station       |
 
@@ -18,7 +18,7 @@ both racks' switches together, comes on top once.
 
 Where a round has very many different paths, of links without size factors, delays and traces, the
 links on the way are listed instead, the slowest of which counts: that is the same time, and a
-cluster of n different cards has n of them but n^2 paths.
+cluster of n different NICs has n of them but n^2 paths.
 
 Assumptions: messages of a round that share something take as long as if they started together, also
 when skew keeps them apart; a switch holds nothing up.
@@ -81,21 +81,21 @@ class RoundPaths:
         *,
         devices: int,
         nodes: int,
-        cards: Sequence[Link],
+        nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None,
         shared_bus: bool,
         framing: Framing,
     ) -> None:
-        """`cards` and `buses`: one for all nodes or one each."""
+        """`nics` and `buses`: one for all nodes or one each."""
         self.table = LinkTable()
         self._devices, self._nodes = devices, nodes
         self._racks, self._shared_bus, self._framing = racks, shared_bus, framing
-        # a card and a bus that are equal links stay two kinds
+        # a NIC and a bus that are equal links stay two kinds
         numbers: dict[tuple[str, Link], int] = {}
         self._bus = np.resize(_numbered(numbers, "bus", buses), nodes)
         self._first_card = len(numbers)
-        self._card = np.resize(_numbered(numbers, "card", cards), nodes)
+        self._nic = np.resize(_numbered(numbers, "NIC", nics), nodes)
         self._links = [link for _, link in numbers]
         self._stations = np.array([link.shared for link in self._links])
         uplinks = [racks.uplink] if racks else []
@@ -112,12 +112,12 @@ class RoundPaths:
     def flat(self) -> bool:
         """Messages of ranks that send one each and receive one each all see the same link."""
         racks = self._racks is not None and self._racks.nodes < self._nodes
-        cards = len(self._links) - self._first_card
-        return self._devices == cards == 1 and not racks and not self._stations.any()
+        nics = len(self._links) - self._first_card
+        return self._devices == nics == 1 and not racks and not self._stations.any()
 
     def ends(self) -> tuple[Kinds, Integers] | None:
-        """Where a message of such a round sees its ends' cards alone: the number of each rank's
-        card in the table, and its latency, half of which counts; the slower card's rate does.
+        """Where a message of such a round sees its ends' NICs alone: the number of each rank's
+        NIC in the table, and its latency, half of which counts; the slower NIC's rate does.
         None where more than that matters.
         """
         racks = self._racks is not None and self._racks.nodes < self._nodes
@@ -126,7 +126,7 @@ class RoundPaths:
         if self._stations.any():
             return None
         one = np.ones(self._nodes, dtype=np.int64)
-        return self._numbers(_Ends(kind=self._card, share=one)), self._latency[self._card]
+        return self._numbers(_Ends(kind=self._nic, share=one)), self._latency[self._nic]
 
     def hops(self, senders: Ranks, receivers: Ranks, *, whole: bool = False) -> Hops:
         """Of the messages of one round, `[n]`; with `whole`, their paths however many there are."""
@@ -137,7 +137,7 @@ class RoundPaths:
             own = out if self._shared_bus else rank
             ends.append(
                 _Ends(
-                    kind=np.where(crosses, self._card[node], self._bus[node]),
+                    kind=np.where(crosses, self._nic[node], self._bus[node]),
                     share=_crowd(np.where(crosses, node, self._nodes + own)),
                 )
             )

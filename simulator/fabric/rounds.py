@@ -38,19 +38,19 @@ class Fabric:
         *,
         nodes: int,
         devices: int,
-        cards: Sequence[Link],
+        nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None = None,
         shared_bus: bool = False,
         framing: Framing | None = None,
     ) -> None:
-        """`cards` join a node to the others, `buses` its devices: one for all nodes or one each."""
+        """`nics` join a node to the others, `buses` its devices: one for all nodes or one each."""
         self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
             "nodes": nodes,
             "devices": devices,
-            "cards": cards,
+            "nics": nics,
             "buses": buses,
             "racks": racks,
             "shared_bus": shared_bus,
@@ -66,7 +66,7 @@ class Fabric:
         return Fabric(
             nodes=cluster.nodes,
             devices=cluster.devices_per_node,
-            cards=[cluster.card(node) for node in nodes] if cluster.cards else [cluster.network],
+            nics=[cluster.nic(node) for node in nodes] if cluster.nics else [cluster.network],
             buses=[cluster.intra_node],
             racks=cluster.racks,
             shared_bus=cluster.shared_bus,
@@ -79,9 +79,9 @@ class Fabric:
         return self._paths.flat
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
-        """The cards of the two ranks of a message, where these are all that it sees.
+        """The NICs of the two ranks of a message, where these are all that it sees.
 
-        Of messages as those of `flat`, on plain links: the table, the number of each rank's card
+        Of messages as those of `flat`, on plain links: the table, the number of each rank's NIC
         in it and its latency; None where more matters.
         """
         found = self._paths.ends()
@@ -122,10 +122,10 @@ class Fabric:
         """
         hops = self._paths.hops(senders, receivers)
         start = ready[senders]
-        left = hops.left(start, nbytes) if hops.timed else start + hops.busy(nbytes)
+        left = hops.departure(start, nbytes) if hops.timed else start + hops.serialization(nbytes)
         ready = ready.copy()
         ready[senders] = left
-        arrival = left + hops.latency(nbytes) + hops.delays(nbytes, key=key, message=message)
+        arrival = left + hops.latency(nbytes) + hops.draw_jitter(nbytes, key=key, message=message)
         ready[receivers] = np.maximum(ready[receivers], arrival) + reduction(nbytes, gamma)
         return ready
 

@@ -7,7 +7,7 @@ reaches at steady state when every second packet is acknowledged:
 
 It holds for each connection, whatever else shares the link. Assumption: the way back has the
 latency of the way there. Losses "sampled" leave the rate as it is and make single messages late,
-by what TCP does to repair them (`Loss.recovery`): `delays.py` has the law.
+by what TCP does to repair them (`Loss.recovery`): `jitter.py` has the law.
 
 Source: J. Padhye, V. Firoiu, D. Towsley, J. Kurose, "Modeling TCP throughput: a simple model and
 its empirical validation", SIGCOMM 1998 (the approximate model); RFC 3819, sec. 8.5.1.

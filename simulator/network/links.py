@@ -7,7 +7,7 @@ rate is the goodput that the transport reaches: line rate times `efficiency` (go
 rate, 1448/1538 = 0.9415 for TCP over Ethernet with an MTU of 1500 bytes), without what background
 traffic takes, and no more than what losses leave (`impairments.py`). Measured links often reach
 less with short messages: `factors`. Where the rate changes over time (`rate_trace.py`), or an
-uplink must wait for a grant, when a message has left depends on when it started (`left`).
+uplink must wait for a grant, when a message has left depends on when it started (`departure`).
 """
 
 from __future__ import annotations
@@ -147,13 +147,13 @@ class Link(Setting):
 
         `InternalError` where it does (`timed`).
         """
-        known = self._busy.get(nbytes)
+        known = self._serialization.get(nbytes)
         if known is None:
             if self.timed:
                 raise InternalError(f"{self.name}: how long {nbytes} bytes take depends on when")
-            if len(self._busy) >= _KEPT_SIZES:
-                self._busy.clear()
-            self._busy[int(nbytes)] = known = self._duration(int(nbytes))
+            if len(self._serialization) >= _KEPT_SIZES:
+                self._serialization.clear()
+            self._serialization[int(nbytes)] = known = self._duration(int(nbytes))
         return known
 
     def latency_for(self, nbytes: int) -> Picoseconds:
@@ -162,7 +162,7 @@ class Link(Setting):
             return self.latency_ps
         return self._latencies[bisect_right(self._sizes, nbytes)]
 
-    def left(self, start: Picoseconds, nbytes: int) -> Picoseconds:
+    def departure(self, start: Picoseconds, nbytes: int) -> Picoseconds:
         """When a message that may start at `start`, absolute time, has left its sender.
 
         It waits for the next grant, then its overhead passes, then its bytes flow at the rate of
@@ -188,7 +188,7 @@ class Link(Setting):
 
     @cached_property
     def timed(self) -> bool:
-        """When a message has left depends on the absolute time: only `left` tells."""
+        """When a message has left depends on the absolute time: only `departure` tells."""
         up = self.up
         return (
             self.trace is not None
@@ -206,7 +206,7 @@ class Link(Setting):
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @cached_property
-    def _busy(self) -> dict[int, Picoseconds]:
+    def _serialization(self) -> dict[int, Picoseconds]:
         return {}
 
     @cached_property

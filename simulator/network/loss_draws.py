@@ -67,7 +67,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import inlined, loop
 from gcsim.simulator.clock import Times
-from gcsim.simulator.network.delay_draws import LATEST, fraction, ln
+from gcsim.simulator.network.jitter_draws import LATEST, fraction, ln
 
 # Compiled into the loops below, whose kept machine code is checked against this file alone.
 

@@ -1,4 +1,4 @@
-"""When do flows end of which each crosses one shared link, such as the card of a server?
+"""When do flows end of which each crosses one shared link, such as the NIC of a server?
 
 On a link with capacity C and n flows each has C / n. The link's virtual time V is the number of
 bytes that a flow which had always been there would have got, dV = C dt / n; a flow that starts at

@@ -98,8 +98,8 @@ class Crossings:
         rates = filled(flows, dict(enumerate(map(Fraction, capacities))))
         distinct = sorted(set(rates))
         scale = lcm(*(rate.denominator for rate in distinct))
-        place_of = {rate: place for place, rate in enumerate(distinct)}
-        level = np.array([place_of[rate] for rate in rates], dtype=np.int64)
+        location_of = {rate: place for place, rate in enumerate(distinct)}
+        level = np.array([location_of[rate] for rate in rates], dtype=np.int64)
         return Levels(level, [int(rate * scale) for rate in distinct], scale, level)
 
 

@@ -35,7 +35,7 @@ from gcsim.simulator.steps.events.ring_programs import RingPrograms
 from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle
-from gcsim.simulator.steps.noise import paces
+from gcsim.simulator.steps.noise import slowdowns
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
@@ -57,9 +57,9 @@ class Averager:
 
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
         self.cluster, self._training, self._seed = cluster, training, seed
-        self.carry_out: CarryOut = CollectiveMemo(cluster)
+        self.execute: CarryOut = CollectiveMemo(cluster)
         """The cluster's collectives."""
-        self.together = Together(cluster, training, self.carry_out)
+        self.together = Together(cluster, training, self.execute)
         """How long they take when all ranks enter at once."""
         self._rings = RingPrograms(cluster)
         noise = training.noise
@@ -102,11 +102,11 @@ class Averager:
 
     def _repeats(self, schedule: Schedule) -> bool:
         """Whether nothing in it is random, or depends on absolute time."""
-        return self._noise is None and (not schedule.talks or not self.varies)
+        return self._noise is None and (not schedule.communicates or not self.varies)
 
     def _average(self, schedule: Schedule) -> Average:
         if self._repeats(schedule):
-            return mean_of_cycle(self._steady(schedule), talks=schedule.talks)
+            return mean_of_cycle(self._steady(schedule), communicates=schedule.communicates)
         length, iterations = len(schedule), self._iterations(schedule)
         while True:
             run = self._many(schedule, WARM_UP + iterations)
@@ -139,8 +139,8 @@ class Averager:
             return simulate_steady(
                 schedule,
                 ranks=ranks,
-                carry_out=self.carry_out,
-                pace=self._slow,
+                execute=self.execute,
+                slowdown=self._slow,
                 rings=self._rings,
                 tolerance=TOLERANCE,
                 most_classes=None if only_events else VECTOR_RANKS,
@@ -152,8 +152,8 @@ class Averager:
         return vector_steady.simulate_steady(
             schedule,
             ranks=ranks,
-            carry_out=self.carry_out,
-            pace=self._slow,
+            execute=self.execute,
+            slowdown=self._slow,
             most=min(MOST, max(FEWEST, MOST_TIMES // ranks)),
             tolerance=TOLERANCE,
         )
@@ -166,9 +166,9 @@ class Averager:
         return vector_step.simulate(
             schedule,
             ranks=self.cluster.workers,
-            carry_out=self.carry_out,
+            execute=self.execute,
             iterations=iterations,
-            pace=self._pace,
+            slowdown=self._slowdown,
             seed=self._seed,
         )
 
@@ -176,21 +176,21 @@ class Averager:
         return simulate(
             schedule,
             ranks=self.cluster.workers,
-            carry_out=self.carry_out,
+            execute=self.execute,
             iterations=iterations,
-            pace=self._pace,
+            slowdown=self._slowdown,
             seed=self._seed,
             spans=spans,
             rings=self._rings,
         )
 
     def _events(self, schedule: Schedule) -> Events:
-        return Events(schedule, carry_out=self.carry_out, pace=self._slow, rings=self._rings)
+        return Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
 
-    def _pace(self, iteration: int) -> NDArray[np.float64] | None:
+    def _slowdown(self, iteration: int) -> NDArray[np.float64] | None:
         if self._noise is None:
             return self._slow
-        drawn = paces(self._noise, self._seed, iteration, self.cluster.workers)
+        drawn = slowdowns(self._noise, self._seed, iteration, self.cluster.workers)
         return drawn if self._slow is None else drawn * self._slow
 
 
@@ -200,11 +200,11 @@ def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
         return None
     factor = {node: float(slower) for node, slower in training.slow_nodes.items()}
     nodes = map(cluster.node_of, range(cluster.workers))
-    paces = np.array([factor.get(node, 1.0) for node in nodes], dtype=np.float64)
+    slowdowns = np.array([factor.get(node, 1.0) for node in nodes], dtype=np.float64)
     for rank, slower in training.slow_workers.items():
         node = training.slow_nodes.get(cluster.node_of(rank), 1)
-        paces[rank] = float(slower * node)
-    return paces
+        slowdowns[rank] = float(slower * node)
+    return slowdowns
 
 
 def _only_events(schedule: Schedule) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.steps.step_plan import Carried, Job, Kind, Resource, Span
+from gcsim.simulator.steps.step_plan import CollectiveSpan, Job, Kind, Resource, Span
 
 PARTS = (
     "forward",
@@ -39,7 +39,7 @@ _KINDS: tuple[Kind, ...] = ("forward", "backward", "encode", "decode", "optimize
 
 
 @dataclass(slots=True, kw_only=True)
-class Ledger:
+class TimeBreakdown:
     """What one worker did in one iteration, on each resource in the order of time."""
 
     begin: Picoseconds
@@ -125,7 +125,7 @@ class Ledger:
                 start=entry,
                 end=left,
                 bucket=bucket,
-                carried=Carried(record=record, place=place, waited=last - entry),
+                carried=CollectiveSpan(record=record, place=place, waited=last - entry),
             )
 
     def _of_loader(self, rank: int) -> Iterator[Span]:

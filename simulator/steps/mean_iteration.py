@@ -19,7 +19,7 @@ class Average:
 
     iteration: Fraction
     parts: dict[str, Fraction]
-    """By `ledger.PARTS`; all but communication add up to the iteration."""
+    """By `breakdown.PARTS`; all but communication add up to the iteration."""
     iterations: Times
     """Those that count, `[n]`."""
     rank: int
@@ -41,14 +41,14 @@ def mean_of(run: Run, rank: int, iterations: int) -> Average:
     )
 
 
-def mean_of_cycle(steady: Steady, *, talks: bool) -> Average:
+def mean_of_cycle(steady: Steady, *, communicates: bool) -> Average:
     """Of the iterations that repeat for ever.
 
     Of the rank that ends the last one last (ties: the lowest); where ranks do not talk to each
     other, of the one whose cycle takes longest.
     """
     cycle = steady.cycle
-    rank = int((cycle[-1].after.start if talks else steady.shift).argmax())
+    rank = int((cycle[-1].after.start if communicates else steady.shift).argmax())
     times: Times = np.array([iteration.durations[rank] for iteration in cycle])
     return Average(
         iteration=Fraction(int(times.sum()), len(cycle)),

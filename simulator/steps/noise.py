@@ -37,7 +37,7 @@ _TAIL, _POINTS = 12.0, 24_001
 """Where normal draws end, and the points of the integral up to there."""
 
 
-def paces(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:
+def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:
     """How many times as long each rank computes in an iteration, float64 `[ranks]`, >= 0."""
     factors = np.ones(ranks, dtype=np.float64)
     if noise.variation:

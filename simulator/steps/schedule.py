@@ -49,14 +49,14 @@ class Schedule:
         return self.turns[iteration % len(self.turns)]
 
     @property
-    def talks(self) -> bool:
+    def communicates(self) -> bool:
         """Whether ranks ever wait for each other."""
         return any(bucket.collectives for plan in self.plans for bucket in plan.buckets)
 
     @property
-    def meets(self) -> bool:
+    def interacts(self) -> bool:
         """Whether what a rank does can matter to another: they talk, or share cores."""
-        return self.talks or self.plans[0].machines is not None
+        return self.communicates or self.plans[0].machines is not None
 
 
 def schedule_of(plan: StepPlan | Schedule) -> Schedule:

@@ -33,7 +33,7 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
   `kinds`, each of these jobs gets on at the speed min(1, cores / n); it ends at the first whole
   picosecond at which it has had its duration, and counts until then.
 - A rank's pace f in an iteration stretches everything that its streams do in it:
-  `stretched(duration, f)`, each job on its own.
+  `slowed_by(duration, f)`, each job on its own.
 
 Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
 """
@@ -55,8 +55,8 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
 """A collective's exit times `[p]`, given its record, entry times `[p]`, server time, and the key
-of its random numbers (`delays.collective_key`)."""
-Pace = Callable[[int], "NDArray[np.float64] | None"]
+of its random numbers (`jitter.collective_key`)."""
+Slowdown = Callable[[int], "NDArray[np.float64] | None"]
 """By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
 _SIDE: frozenset[Kind] = frozenset({"encode", "decode"})
@@ -146,7 +146,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class CollectiveSpan:
     """A collective as one rank was in it."""
 
     record: CollectiveRecord
@@ -175,7 +175,7 @@ class Span:
     end: Picoseconds
     bucket: int | None = None
     """None: of no bucket's exchange or backward pass."""
-    carried: Carried | None = None
+    carried: CollectiveSpan | None = None
     """Of the communicator."""
 
 
@@ -206,6 +206,6 @@ def even(iteration: int) -> None:
     """The pace at which everybody computes equally fast in every iteration."""
 
 
-def stretched(duration: Picoseconds, factor: float) -> Picoseconds:
+def slowed_by(duration: Picoseconds, factor: float) -> Picoseconds:
     """A duration at a rank's pace; nearest picosecond, halves to the even one."""
     return int(np.rint(duration * factor)) if factor != 1 else duration

@@ -106,7 +106,7 @@ def direct_times(
                 *before, after = watch.stretches
                 now = [sum(before), after, watch.left_out]
                 lowest[step] = [min(*pair) for pair in zip(lowest.get(step, now), now, strict=True)]
-    settled = {cls.phase(parameters, step): step for step in steps}  # the last of each kind
+    warmup_steps = {cls.phase(parameters, step): step for step in steps}  # the last of each kind
     return [
         Direct(
             compressor=name,
@@ -116,5 +116,5 @@ def direct_times(
             left_out=lowest[step][2],
             metered=exchanges[step],
         )
-        for phase, step in settled.items()
+        for phase, step in warmup_steps.items()
     ]

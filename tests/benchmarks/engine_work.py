@@ -22,7 +22,7 @@ from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import predict
-from gcsim.simulator.steps.noise import paces
+from gcsim.simulator.steps.noise import slowdowns
 from gcsim.simulator.steps.vectors.step import simulate
 from gcsim.simulator.training import Noise, Training
 from tests.benchmarks.kernel_curve import KERNELS, curve
@@ -108,15 +108,15 @@ def iterations(make: Callable[[int], Cluster], ranks: int, count: int, *, noise:
     where = make(ranks)
     step = profile("dense", ELEVEN, 1).phases[0].steps[0]
     plan = Planner(where, compute(ELEVEN), Training()).plan(step)
-    carry_out = CollectiveMemo(where)
+    execute = CollectiveMemo(where)
 
     def simulated(number: int) -> None:
         simulate(
             plan,
             ranks=ranks,
-            carry_out=carry_out,
+            execute=execute,
             iterations=number,
-            pace=lambda i: paces(NOISE, 0, i, ranks) if noise else None,
+            slowdown=lambda i: slowdowns(NOISE, 0, i, ranks) if noise else None,
         )
 
     simulated(1)

@@ -26,14 +26,14 @@ PATIENCE = 10.0
 
 def curve(record: CollectiveRecord, where: Cluster, *, calls: int = 3) -> float:
     """CPU seconds of a call; the lowest of some, each with other entry times."""
-    carry_out = CollectiveMemo(where)
+    execute = CollectiveMemo(where)
     random = np.random.default_rng(0)
     entries = [random.integers(0, 10**9, where.workers) for _ in range(calls + 1)]
-    carry_out(record, entries[0], 0, 1)
+    execute(record, entries[0], 0, 1)
     times = []
     for number, entry in enumerate(entries[1:]):
         begin = time.process_time()
-        carry_out(record, entry, 0, number + 2)
+        execute(record, entry, 0, number + 2)
         times.append(time.process_time() - begin)
     return min(times)
 

@@ -95,10 +95,10 @@ def sources(model: str, folder: Path) -> dict[str, Gradients]:
 
 
 def _error(profile: TrafficProfile) -> str:
-    laws = compressor_class(profile.compressor).laws(
+    properties = compressor_class(profile.compressor).properties(
         check_parameters(profile.compressor, profile.parameters)
     )
-    if laws.scale_free:
+    if properties.scale_free:
         return f"{profile.quality.cosine_similarity:.3f} c"
     return significant(profile.quality.nmse)
 

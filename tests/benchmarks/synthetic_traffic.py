@@ -77,11 +77,11 @@ def cluster(nodes: int, devices: int = 1, collectives: Collectives = Collectives
 def unlike(where: Cluster) -> Cluster:
     """The cluster with a rate of its own for each node's link, 7.5 to 10 Gb/s."""
     rates = [Fraction(1000 - (7919 * node) % 251, 1000) for node in range(where.nodes)]
-    cards = {
-        node: replace(NETWORK, name=f"card {node}", bandwidth=NETWORK.bandwidth * rate)
+    nics = {
+        node: replace(NETWORK, name=f"NIC {node}", bandwidth=NETWORK.bandwidth * rate)
         for node, rate in enumerate(rates)
     }
-    return replace(where, cards=cards)
+    return replace(where, nics=nics)
 
 
 def late(where: Cluster) -> Cluster:

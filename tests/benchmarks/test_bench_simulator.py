@@ -15,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.predict import predict
 from tests.benchmarks.synthetic_traffic import ALEXNET, WAYS, cluster, compute, profiles
 
@@ -50,4 +50,4 @@ def test_one_collective(benchmark: BenchmarkFixture, ranks: int, name: str) -> N
     servers = replace(CLUSTER.collectives, servers=ranks // 2)
     many = replace(CLUSTER, nodes=ranks // 2, collectives=servers)
     entry = np.zeros(ranks, dtype=np.int64)
-    benchmark.pedantic(carry_out, args=(RECORDS[name], entry, many), rounds=3)
+    benchmark.pedantic(execute, args=(RECORDS[name], entry, many), rounds=3)

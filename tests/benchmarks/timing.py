@@ -106,7 +106,7 @@ def timings(name: str, given: dict[str, Any], source: torch.Tensor) -> list[Timi
         layout=BucketLayout(index=0, slices=(piece,)), gradient=source, second_moment=moment
     )
     best: dict[str, list[float]] = {}
-    first = cls.settled(parameters)
+    first = cls.warmup_steps(parameters)
     with torch.no_grad():
         for step in range(first, first + max(ROUNDS, cls.period(parameters) + 1)):
             phase = cls.phase(parameters, step)

@@ -332,7 +332,7 @@ def test_check_says_what_would_run() -> None:
 TOPOLOGY = (
     "cluster.nodes=[2, 8]", "cluster.collectives={transport: gloo, servers: 2 "
     "dedicated, server_network: 40gbe}",
-    "cluster.cards={3: 1gbe}", "cluster.racks={nodes: 4, uplink: 10gbe}", "cluster.shared_bus=true",
+    "cluster.nics={3: 1gbe}", "cluster.racks={nodes: 4, uplink: 10gbe}", "cluster.shared_bus=true",
     "training={encode_on: side, side_slowdown: 1.5, accumulation: 4, slow_nodes: {3: 2}, "
     "noise: {variation: 0.1}, iterations: 50}",
 )  # fmt: skip
@@ -346,9 +346,9 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     said = {line[:13].strip(): line[13:].strip() for line in done.stdout.splitlines()}
     # TCP's framing leaves 1448 of 1538 bytes: 9.41 of 10 Gbit/s
     assert said["network"] == "10gbe: 9.41 Gbit/s of 10 Gbit/s, latency 120 us"
-    assert said["card, node 3"] == "1gbe: 941 Mbit/s of 1 Gbit/s, latency 120 us"
+    assert said["NIC, node 3"] == "1gbe: 941 Mbit/s of 1 Gbit/s, latency 120 us"
     assert said["intra-node"].endswith("; devices share it")
-    # the fullest rack has four 10-Gbit/s cards on an uplink of 10 Gbit/s
+    # the fullest rack has four 10-Gbit/s NICs on an uplink of 10 Gbit/s
     assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
     assert said["racks"].endswith("oversubscribed 4.00:1")
     assert said["servers"].startswith("2, on machines of their own, 40gbe: 15 Gbit/s of 40 ")

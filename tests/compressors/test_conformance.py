@@ -17,7 +17,7 @@ from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_fra
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.conformance import CHECKS, FOLLOWS, examine
 from gcsim.compressors.conformance.subject import subject_of
-from gcsim.compressors.laws import Laws
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.errors import ExpectationError, InputError
@@ -65,8 +65,8 @@ class Plain(Compressor):
         return update
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(unbiased=True, exact=True, error_bound=lambda v: 0.0)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(unbiased=True, exact=True, error_bound=lambda v: 0.0)
 
 
 class Undescribed(Plain):
@@ -179,8 +179,8 @@ class Biased(Plain):
         return update * (0.99 + 0.002 * torch.rand(update.shape, generator=noise))
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(unbiased=True)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(unbiased=True)
 
 
 class ForgetsToDivide(Plain):
@@ -188,26 +188,26 @@ class ForgetsToDivide(Plain):
         return self.worker.count * (yield from super().exchange(bucket, step))
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws()
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
 
 
 class BreaksItsBound(Biased):
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(error_bound=lambda v: 1e-8 * float(v.square().sum()))
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(error_bound=lambda v: 1e-8 * float(v.square().sum()))
 
 
 class BoastsOfAnExactError(Plain):
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(error_bound=lambda v: 0.1 * float(v.square().sum()), error_is_exact=True)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(error_bound=lambda v: 0.1 * float(v.square().sum()), error_is_exact=True)
 
 
 class Forgets(Biased):
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(conserves=True)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(conserves=True)
 
 
 class SendsNothing(Plain):
@@ -225,8 +225,8 @@ class TellsWorkerZeros(Plain):
         return super().mean(bucket, list(payloads)[:1]) * self.worker.count
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws()
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
 
 
 class KeepsItsOwn(Plain):
@@ -251,8 +251,8 @@ class Remembers(Plain):
         return self.velocity[bucket.layout.index].clone()
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws()
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
 
 
 class KeepsAGenerator(Plain):
@@ -267,8 +267,8 @@ class KeepsAGenerator(Plain):
         return update * (1 + 1e-3 * torch.rand(update.shape, generator=self.generator))
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws()
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
 
 
 class HasAUnit(Plain):
@@ -279,8 +279,8 @@ class HasAUnit(Plain):
         return update * (update.abs() > 1e-3)
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws()
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
 
 
 class GathersUnequal(Plain):
@@ -296,14 +296,14 @@ class DrawsWithoutASeed(Plain):
         return update * (1 + 1e-3 * torch.rand(update.shape, generator=noise))
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws()
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
 
 
 class LosesALittle(Biased):
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(exact=True)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(exact=True)
 
 
 def test_the_method_to_be_spoilt_passes() -> None:
@@ -356,8 +356,8 @@ class SumsExactly(ForgetsToDivide):
     """The laws of the mean break with it: exact, unbiased."""
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(unbiased=True, exact=True)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(unbiased=True, exact=True)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def _peak(name: str) -> float:
     member = create(name, Worker(rank=0, count=1, seed=0))
     moment = gradient.square() if member.requires else None
     bucket = Bucket(layout=layout, gradient=gradient, second_moment=moment)
-    first = type(member).settled(type(member).Parameters())
+    first = type(member).warmup_steps(type(member).Parameters())
 
     def step(number: int) -> None:
         with torch.no_grad():

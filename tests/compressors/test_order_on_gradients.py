@@ -51,9 +51,9 @@ def error(v: Tensor, name: str, **parameters: Any) -> float:
     test_conformance.py holds it to, else the mean over four draws."""
     chosen = check_parameters(name, parameters)
     square = float(v.double().square().sum())
-    laws = compressor_class(name).laws(chosen)
-    if laws.error_is_exact and laws.error_bound is not None:
-        return laws.error_bound(v) / square
+    properties = compressor_class(name).properties(chosen)
+    if properties.error_is_exact and properties.error_bound is not None:
+        return properties.error_bound(v) / square
     piece = TensorSlice(name="weight", shape=(v.numel(),), offset=0, index=0)
     bucket = Bucket(layout=BucketLayout(index=0, slices=(piece,)), gradient=v)
     total = 0.0

@@ -109,8 +109,9 @@ CLASS = {
         "def exchange(self, bucket, step):  # HERE\n"
         "    total = yield AllReduce(tensor=bucket.gradient.mul_(0.5))\n    return total"
     ),
-    "has laws that raise": (
-        "@classmethod\ndef laws(cls, parameters):\n    return Laws(unbiased=True)  # HERE"
+    "has properties that raise": (
+        "@classmethod\ndef properties(cls, parameters):\n"
+        "    return Properties(unbiased=True)  # HERE"
     ),
     "has a period of nothing": (
         "@classmethod\ndef period(cls, parameters):\n    return 0\n"

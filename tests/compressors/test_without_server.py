@@ -16,7 +16,7 @@ from gcsim.simulator.cluster import Cluster, Collectives, TransportName
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.push_pull import carried, ways
+from gcsim.simulator.push_pull import as_collectives, ways
 from gcsim.traces.profile import (
     Compute,
     Exchange,
@@ -79,7 +79,7 @@ def test_no_algorithm_is_a_parameter_server_unless_servers_are_named(
     cls = compressor_class(name)
     pushed = False
     for parameters in variants(name):
-        first = cls.settled(check_parameters(name, parameters))
+        first = cls.warmup_steps(check_parameters(name, parameters))
         crew, records = team(name, [(40, 30), (30,)], **parameters), []
         for step in range(first, first + STEPS):
             generator = torch.Generator().manual_seed(step)
@@ -91,11 +91,11 @@ def test_no_algorithm_is_a_parameter_server_unless_servers_are_named(
         assert {record.without_server for record in asked} <= {cls.about.without_server}
         for transport in TRANSPORTS:
             where = cluster(transport=transport)
-            found = carried(profile(records), where)
+            found = as_collectives(profile(records), where)
             assert not any("server" in title for title in titles(found, where)), transport
             assert "parameter_server" not in ways(profile(records), where)
             if asked:
                 served = replace(where, collectives=replace(where.collectives, servers="per_node"))
-                kept = carried(profile(records), served)
+                kept = as_collectives(profile(records), served)
                 assert any("server" in title for title in titles(kept, served))
     assert pushed == (cls.about.without_server is not None)

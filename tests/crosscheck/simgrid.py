@@ -2,7 +2,7 @@
 
 Model: CM02 without cross-traffic: a message takes latency + bytes / bandwidth, flows that meet
 share fairly. Computation costs nothing. The network is a full-duplex star of hosts, and sends are
-buffered; or hosts share cards and racks (`Shared`), and a rank waits for what it sends.
+buffered; or hosts share NICs and racks (`Shared`), and a rank waits for what it sends.
 
 Source: Casanova, Giersch, Legrand, Quinson and Suter 2014 (J. Parallel Distrib. Comput. 74(10)),
 "Versatile, scalable, and accurate simulation of distributed applications and platforms".
@@ -81,7 +81,7 @@ def compiled(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Hosts, one rank each, that share one card a node, and the uplinks of racks."""
+    """Hosts, one rank each, that share one NIC a node, and the uplinks of racks."""
 
     devices: int
     """Ranks a node."""
@@ -98,8 +98,8 @@ class Shared:
 
     def _parts(self, ranks: int) -> Iterator[str]:
         nodes = ranks // self.devices
-        card, bus, uplink = self.card_bit_per_s, self.bus_bit_per_s, self.uplink_bit_per_s
-        links = {f"card{node}": (card, SHORT_LATENCY_S / 2) for node in range(nodes)}
+        nic, bus, uplink = self.card_bit_per_s, self.bus_bit_per_s, self.uplink_bit_per_s
+        links = {f"NIC{node}": (nic, SHORT_LATENCY_S / 2) for node in range(nodes)}
         links |= {f"bus{rank}": (bus, SHORT_LATENCY_S) for rank in range(ranks)}
         links |= {f"rack{rack}": (uplink, 0.0) for rack in range(-(-nodes // self.rack))}
         for rank in range(ranks):
@@ -120,7 +120,7 @@ class Shared:
             return [f"bus{b}in"]
         leaves, reaches = out // self.rack, into // self.rack
         between = [] if leaves == reaches else [f"rack{leaves}out", f"rack{reaches}in"]
-        return [f"card{out}out", *between, f"card{into}in"]
+        return [f"NIC{out}out", *between, f"NIC{into}in"]
 
 
 def simulate(

@@ -54,7 +54,7 @@ def together(ranks: int) -> Times:
 
 
 def star(ranks: int) -> Fabric:
-    return Fabric(nodes=ranks, devices=1, cards=[LINK], buses=[LINK])
+    return Fabric(nodes=ranks, devices=1, nics=[LINK], buses=[LINK])
 
 
 def seconds(times: Times) -> float:
@@ -126,14 +126,14 @@ def test_all_gather_in_the_rounds_of_mpichs_pipelined_ring(
 def test_transfers_to_one_host_share_its_card(program: Path, sizes: tuple[int, ...]) -> None:
     theirs = simgrid.simulate(program, "star", [0, *sizes])
     flows = [FlowClass(size, {"in": 1, sender: 1}) for sender, size in enumerate(sizes)]
-    cards: dict[Any, Capacity] = dict.fromkeys(["in", *range(len(sizes))], LINK.rate)
+    nics: dict[Any, Capacity] = dict.fromkeys(["in", *range(len(sizes))], LINK.rate)
     ours = []
 
     def ended(_: int, end: int) -> dict[int, int]:
         ours.append(end / PS_PER_SECOND + simgrid.LATENCY_S)
         return {}
 
-    share_fairly(dict.fromkeys(range(len(sizes)), 0), flows, cards, ended)
+    share_fairly(dict.fromkeys(range(len(sizes)), 0), flows, nics, ended)
     assert sorted(theirs.arrivals_s) == pytest.approx(sorted(ours), rel=BOUND)
 
 
@@ -147,10 +147,10 @@ SHARED = simgrid.Shared(
 
 
 def shared(ranks: int) -> Fabric:
-    card, bus, uplink = (
+    nic, bus, uplink = (
         Link(name=name, bandwidth=Fraction(rate, 8), latency=Fraction(str(latency)))
         for name, rate, latency in (
-            ("card", SHARED.card_bit_per_s, simgrid.SHORT_LATENCY_S),
+            ("NIC", SHARED.card_bit_per_s, simgrid.SHORT_LATENCY_S),
             ("bus", SHARED.bus_bit_per_s, simgrid.SHORT_LATENCY_S),
             ("uplink", SHARED.uplink_bit_per_s, 0),
         )
@@ -158,7 +158,7 @@ def shared(ranks: int) -> Fabric:
     return Fabric(
         nodes=ranks // SHARED.devices,
         devices=SHARED.devices,
-        cards=[card],
+        nics=[nic],
         buses=[bus],
         racks=Racks(nodes=SHARED.rack, uplink=uplink),
     )
@@ -170,7 +170,7 @@ def shared(ranks: int) -> Fabric:
 def test_messages_share_cards_and_uplinks_by_number(
     program: Path, operation: str, ranks: int, most_us: int
 ) -> None:
-    """Two ranks behind each card, racks of two nodes, entries up to 0.1 s apart.
+    """Two ranks behind each NIC, racks of two nodes, entries up to 0.1 s apart.
 
     SimGrid shares while messages cross; shares by number let the last rank end 11 % too early at
     most, and 0.7 % too late (docs/model.md).
@@ -182,10 +182,10 @@ def test_messages_share_cards_and_uplinks_by_number(
     ).ends_s
     entry = np.array(enters_us, dtype=np.int64) * (PS_PER_SECOND // 10**6)
     if operation == "pairwise":
-        exits = pairwise_alltoall([nbytes] * ranks, shared(ranks))(entry)
+        finishes = pairwise_alltoall([nbytes] * ranks, shared(ranks))(entry)
     else:
-        exits = halving_doubling_allreduce(nbytes, shared(ranks))(entry)
-    assert -0.115 < seconds(exits) / max(theirs) - 1 < 0.0075
+        finishes = halving_doubling_allreduce(nbytes, shared(ranks))(entry)
+    assert -0.115 < seconds(finishes) / max(theirs) - 1 < 0.0075
 
 
 def test_the_check_would_notice_one_step_too_many(program: Path) -> None:

@@ -104,9 +104,9 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
          "'cluster.network.bandwidth=1 Gbit/s,10 Gbit/s'"),
         ("nodes: [1, 2, 4]", "nodes: 4\n  host: 2", "cluster.host = 2: must be a mapping (key: "
          "value); its keys: cores, dispatch, dispatch_range, in_flight, per_byte, "),
-        ("nodes: [1, 2, 4]", "nodes: 4\n  cards: {03: 1gbe}", "cluster.cards.03: '03' is not the "
+        ("nodes: [1, 2, 4]", "nodes: 4\n  nics: {03: 1gbe}", "cluster.nics.03: '03' is not the "
          "number of a node; write 3"),
-        ("nodes: [1, 2, 4]", "nodes: 4\n  cards: {0-3: 1gbe}", "'0-3' is not the number of a "
+        ("nodes: [1, 2, 4]", "nodes: 4\n  nics: {0-3: 1gbe}", "'0-3' is not the number of a "
          "node; name each node of the range"),
         ("workers: 2", "workers: 0", "a.yaml:4:36: error: gradients.workers = 0: must be at"),
         ("workers: 2", "learning_rate: 0", "gradients.learning_rate = 0: must be greater than 0"),
@@ -515,14 +515,14 @@ def test_any_small_file_loads_or_is_refused_as_input(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    way=st.lists(_WORDS | st.sampled_from(["0", "1", "2", "-1"]), min_size=1, max_size=3),
+    key_path=st.lists(_WORDS | st.sampled_from(["0", "1", "2", "-1"]), min_size=1, max_size=3),
     value=_VALUES,
 )
 def test_any_option_is_taken_or_refused_as_input(
-    tmp_path: Path, way: list[str], value: str
+    tmp_path: Path, key_path: list[str], value: str
 ) -> None:
     try:
-        scenario = load(tmp_path, GOOD, f"{'.'.join(way)}={value}")
+        scenario = load(tmp_path, GOOD, f"{'.'.join(key_path)}={value}")
     except InputError:
         return  # and nothing but InputError
     assert reread(tmp_path, scenario) == scenario

@@ -28,7 +28,7 @@ def test_the_whole_file_loads_without_a_warning(
         scenario = load_scenario(path)
     assert not caplog.records
     assert scenario.node_counts == (4, 8)
-    assert scenario.cluster.cards[3] == catalog.link("1gbe", scenario.cluster.collectives.transport)
+    assert scenario.cluster.nics[3] == catalog.link("1gbe", scenario.cluster.collectives.transport)
     assert scenario.training.slow_nodes == {1: Fraction(5, 4)}
 
 

@@ -21,7 +21,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
-from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out, traffic_of
+from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute, traffic_of
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.host import MANY, Host, Traffic, Work
 from gcsim.simulator.steps.events.ring_programs import RingPrograms
@@ -323,28 +323,29 @@ def test_a_host_that_costs_nothing_changes_nothing_and_one_that_does_changes_all
 ) -> None:
     record = next(record for record in RECORDS if record.kind == kind)
     chosen: dict[str, Any] = {kind: name} if kind in {"all_reduce", "all_gather"} else {}
-    busy = replace(FREE, per_message=Fraction(1, 1000))
+    serialization = replace(FREE, per_message=Fraction(1, 1000))
     for nodes, devices in ((4, 1), (2, 2)):
-        entry = times([3, 10**9, 0, 5])
-        alone = carry_out(record, entry, cluster(nodes, devices, **chosen))
-        free = carry_out(record, entry, cluster(nodes, devices, host=FREE, **chosen))
+        starts = times([3, 10**9, 0, 5])
+        alone = execute(record, starts, cluster(nodes, devices, **chosen))
+        free = execute(record, starts, cluster(nodes, devices, host=FREE, **chosen))
         assert (alone == free).all()
-        slow = carry_out(record, entry, cluster(nodes, devices, host=busy, **chosen))
+        slow = execute(record, starts, cluster(nodes, devices, host=serialization, **chosen))
         assert (slow > alone).all()
         assert (
-            slow - alone <= busy.work(traffic_of(record, cluster(nodes, devices, **chosen))).beside
+            slow - alone
+            <= serialization.work(traffic_of(record, cluster(nodes, devices, **chosen))).beside
         ).all()
 
 
 @given(ENTRIES, ENTRIES, HOSTS, st.sampled_from(RECORDS), st.integers(0, 10**12))
 def test_later_entries_never_give_earlier_exits(
-    entry: list[int], later: list[int], host: Host, record: CollectiveRecord, shift: int
+    starts: list[int], later: list[int], host: Host, record: CollectiveRecord, shift: int
 ) -> None:
     memo = CollectiveMemo(cluster(4, host=host))
-    before = memo(record, times(entry))
-    assert (memo(record, times(entry) + shift) == before + shift).all()
+    before = memo(record, times(starts))
+    assert (memo(record, times(starts) + shift) == before + shift).all()
     if record.kind != "all_to_all":
-        assert (memo(record, times(entry) + times(later)) >= before).all()
+        assert (memo(record, times(starts) + times(later)) >= before).all()
 
 
 def test_gloos_copies_come_after_the_messages() -> None:
@@ -352,28 +353,28 @@ def test_gloos_copies_come_after_the_messages() -> None:
     host = replace(FREE, cores=2, ranks="all")
     of = cluster(8, host=host, all_gather="gloo_ring")
     record = gather(*[10_000] * 8)
-    before = carry_out(record, times([0] * 8), of)
+    before = execute(record, times([0] * 8), of)
     copying = replace(of, host=replace(host, per_copied_byte=Fraction(1, 10**9)))
-    assert (carry_out(record, times([0] * 8), copying) - before == 4 * 80_000_000).all()
+    assert (execute(record, times([0] * 8), copying) - before == 4 * 80_000_000).all()
 
 
 def test_collectives_whose_hosts_work_run_one_at_a_time() -> None:
     assert RingPrograms(cluster(4))(RECORDS[0]) is not None
-    busy = replace(FREE, per_message=Fraction(1, 10**6))
-    assert RingPrograms(cluster(4, host=busy))(RECORDS[0]) is None
+    serialization = replace(FREE, per_message=Fraction(1, 10**6))
+    assert RingPrograms(cluster(4, host=serialization))(RECORDS[0]) is None
 
 
 @given(
     dispatch=st.integers(0, 10**9),
-    entry=st.lists(st.integers(0, 10**9), min_size=4, max_size=4),
+    starts=st.lists(st.integers(0, 10**9), min_size=4, max_size=4),
     record=st.sampled_from(RECORDS),
 )
 def test_a_dispatch_comes_on_top_of_every_collective_whatever_its_size(
-    dispatch: int, entry: list[int], record: CollectiveRecord
+    dispatch: int, starts: list[int], record: CollectiveRecord
 ) -> None:
     host = Host(dispatch=Fraction(dispatch, 10**12))
-    plain = carry_out(record, times(entry), cluster(4))
-    assert (carry_out(record, times(entry), cluster(4, host=host)) == plain + dispatch).all()
+    plain = execute(record, times(starts), cluster(4))
+    assert (execute(record, times(starts), cluster(4, host=host)) == plain + dispatch).all()
 
 
 def test_without_a_number_of_cores_each_process_has_one() -> None:
@@ -384,7 +385,7 @@ def test_without_a_number_of_cores_each_process_has_one() -> None:
     )
     record = gather(*[10_000] * 8)
     left = [
-        carry_out(record, times([0] * 8), cluster(1, 8, host=host, all_gather="gloo_ring")).max()
+        execute(record, times([0] * 8), cluster(1, 8, host=host, all_gather="gloo_ring")).max()
         for host in (own, eight, one)
     ]
     assert left[0] == left[1] < left[2]

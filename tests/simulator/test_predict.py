@@ -350,7 +350,7 @@ def test_ranks_that_behave_alike_may_be_simulated_once(
         simulate(
             StepPlan(compute=compute, buckets=tuple(work)),
             ranks=chosen.workers,
-            carry_out=CollectiveMemo(chosen),
+            execute=CollectiveMemo(chosen),
             spans=True,
             collapse=collapse,
             iterations=2,

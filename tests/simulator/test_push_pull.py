@@ -20,11 +20,11 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
+from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import predict, schedule_of_period
-from gcsim.simulator.push_pull import by_servers, carried, way, ways
+from gcsim.simulator.push_pull import as_collectives, by_servers, way, ways
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import (
@@ -87,19 +87,19 @@ def by_hand(record: CollectiveRecord, where: Cluster) -> int:
     now = np.full(p, 10 * US + 3 * US, dtype=np.int64)
     if way(record, where) == "all_gather":
         if record.variable:
-            now = carry_out(lengths, now, where)
-        now = carry_out(CollectiveRecord(kind="all_gather", sent=sent), now, where) + serve_whole
+            now = execute(lengths, now, where)
+        now = execute(CollectiveRecord(kind="all_gather", sent=sent), now, where) + serve_whole
     else:
-        now = carry_out(
+        now = execute(
             CollectiveRecord(kind="all_to_all", sent=sent, variable=record.variable), now, where
         )
         now = now + serve_stripe
         if record.variable:
-            now = carry_out(lengths, now, where)
+            now = execute(lengths, now, where)
         # the recorded stripes are rounded up, and once more for another number of workers
         recorded = -(-record.pulled // len(record.sent))
         stripe = -(-recorded * len(record.sent) // p)
-        now = carry_out(CollectiveRecord(kind="all_gather", sent=(stripe,) * p), now, where)
+        now = execute(CollectiveRecord(kind="all_gather", sent=(stripe,) * p), now, where)
     return int(now.max()) + 2 * US
 
 
@@ -124,8 +124,8 @@ def test_the_parts_one_after_the_other(
     record = push(*sent, pulled=pulled, without_server=without, variable=variable)
     where = cluster(nodes, devices, transport=transport)
     planner = Planner(where, COMPUTE, Training())
-    (plan,) = schedule_of_period(carried(profile(record), where), planner).plans
-    found = simulate(plan, ranks=where.workers, carry_out=CollectiveMemo(where))
+    (plan,) = schedule_of_period(as_collectives(profile(record), where), planner).plans
+    found = simulate(plan, ranks=where.workers, execute=CollectiveMemo(where))
     assert int(found.finish.max()) == by_hand(record, where)
 
 
@@ -186,11 +186,11 @@ def test_servers_that_are_named_without_a_number_are_one_a_node() -> None:
 
 def test_a_profile_without_push_pull_stays_the_object_it_is() -> None:
     dense = profile(CollectiveRecord(kind="all_reduce", sent=(4000,), element=4), None)
-    assert carried(dense, cluster(4)) is dense
+    assert as_collectives(dense, cluster(4)) is dense
     asked = profile(push(4000, pulled=4000))
-    assert carried(asked, cluster(4, servers=2)) is asked
-    once = carried(asked, cluster(4))
-    assert carried(once, cluster(4)) is once
+    assert as_collectives(asked, cluster(4, servers=2)) is asked
+    once = as_collectives(asked, cluster(4))
+    assert as_collectives(once, cluster(4)) is once
 
 
 def test_dense_through_servers_is_the_servers_all_reduce_beside_other_all_reduces() -> None:
@@ -205,4 +205,4 @@ def test_dense_through_servers_is_the_servers_all_reduce_beside_other_all_reduce
 
 def test_a_push_to_nobody_is_our_bug() -> None:
     with pytest.raises(InternalError, match="no parameter server"):
-        carry_out(push(4, pulled=4), np.zeros(4, dtype=np.int64), cluster(4))
+        execute(push(4, pulled=4), np.zeros(4, dtype=np.int64), cluster(4))

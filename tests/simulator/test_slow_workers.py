@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.host import Host
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.averages import slow_ranks
@@ -54,11 +54,11 @@ def test_its_nodes_factor_and_its_own_multiply() -> None:
     assert iteration(slow_nodes=node, slow_workers={3: Fraction(2)}) == COMPUTES * 3 + RING
     assert iteration(slow_nodes=node, slow_workers={4: Fraction(4, 3)}) == COMPUTES * 3 // 2 + RING
     # the factors are multiplied before they become floats: 1/3 of 3 is 1
-    paces = slow_ranks(
+    slowdowns = slow_ranks(
         WHERE, Training(slow_nodes={1: Fraction(3)}, slow_workers={2: Fraction(1, 3)})
     )
-    assert paces is not None
-    assert paces.tolist() == [1, 1, 1, 3, 1, 1]
+    assert slowdowns is not None
+    assert slowdowns.tolist() == [1, 1, 1, 3, 1, 1]
 
 
 def test_all_workers_of_a_node_are_the_node() -> None:
@@ -72,13 +72,13 @@ def test_all_workers_of_a_node_are_the_node() -> None:
     workers=st.dictionaries(st.integers(0, 5), st.fractions(Fraction(1, 9), 9), max_size=6),
 )
 def test_every_rank_has_its_pace(nodes: dict[int, Fraction], workers: dict[int, Fraction]) -> None:
-    paces = slow_ranks(WHERE, Training(slow_nodes=nodes, slow_workers=workers))
+    slowdowns = slow_ranks(WHERE, Training(slow_nodes=nodes, slow_workers=workers))
     expected = [float(nodes.get(rank // 2, 1) * workers.get(rank, 1)) for rank in range(6)]
     if not nodes and not workers:
-        assert paces is None
+        assert slowdowns is None
     else:
-        assert paces is not None
-        assert paces.tolist() == expected
+        assert slowdowns is not None
+        assert slowdowns.tolist() == expected
     slowest = max(expected)
     exact = iteration(slow_nodes=nodes, slow_workers=workers)
     assert exact == round(FORWARD * slowest) + round(BACKWARD * slowest) + RING
@@ -105,5 +105,5 @@ def test_a_slow_worker_on_shared_cores_keeps_the_others_waiting_for_a_core() -> 
 
 
 def test_the_ring_of_these_tests_costs_what_they_say() -> None:
-    exits = carry_out(VECTOR, np.zeros(6, dtype=np.int64), WHERE)
-    assert exits.tolist() == [RING] * 6
+    finishes = execute(VECTOR, np.zeros(6, dtype=np.int64), WHERE)
+    assert finishes.tolist() == [RING] * 6

@@ -35,7 +35,7 @@ from gcsim.traces.profile import (
     TrafficProfile,
 )
 from gcsim.traces.stage1.metered import metered_exchange
-from gcsim.traces.stage1.quality import Judge, Score
+from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.timing.allocator import give_back_freed_memory
 
 MAX_STEPS = 256
@@ -78,7 +78,7 @@ class _Notes:
     steps: int
     exchanges: list[list[Exchange]] = field(default_factory=list)
     """By bucket, then by step."""
-    scores: list[Score] = field(default_factory=list)
+    scores: list[ErrorMetrics] = field(default_factory=list)
     """By window."""
 
 
@@ -134,7 +134,7 @@ def steps_to_run(subject: Subject, iterations: int) -> int:
 def _phases(subject: Subject) -> list[str]:
     """The kinds of step of one settled period."""
     cls, parameters = subject.compressor, subject.parameters
-    first = cls.settled(parameters)
+    first = cls.warmup_steps(parameters)
     return [cls.phase(parameters, first + n) for n in range(cls.period(parameters))]
 
 
@@ -174,10 +174,10 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
     ]
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
-    apart = cls.laws(parameters).replicas == "differ"
-    judge = Judge(shelf.layout.numel, cls.momentum(parameters), apart=apart)
+    apart = cls.properties(parameters).replicas == "differ"
+    errors = ErrorMeter(shelf.layout.numel, cls.momentum(parameters), apart=apart)
     exchanges = []
-    first = cls.settled(parameters)
+    first = cls.warmup_steps(parameters)
     for number in range(note.steps):
         buckets = shelf.buckets(number, needs_moments)
         meter = Meter(shelf.workers)
@@ -186,7 +186,7 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
                 [participate(w, b, first + number) for w, b in zip(team, buckets, strict=True)],
                 meter,
             )
-            judge.add(buckets, updates)
+            errors.add(buckets, updates)
         moments = (
             Compute(stage="moments", fixed=total(shelf.moment_costs)) if needs_moments else None
         )
@@ -194,8 +194,8 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
         if (number + 1) % window == 0:
             index = number // window
             while len(note.scores) <= index:
-                note.scores.append(Score())
-            judge.settle(note.scores[index])
+                note.scores.append(ErrorMetrics())
+            errors.settle(note.scores[index])
     note.exchanges.append(exchanges)
 
 
@@ -210,7 +210,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
     cls, parameters = subject.compressor, subject.parameters
     names = _phases(subject)
     kinds = list(dict.fromkeys(names))
-    first = cls.settled(parameters)
+    first = cls.warmup_steps(parameters)
     ran = [cls.phase(parameters, first + number) for number in range(note.steps)]
     steps = [
         Step(number=first + number, exchanges=tuple(bucket[number] for bucket in note.exchanges))

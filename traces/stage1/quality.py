@@ -19,7 +19,7 @@ from gcsim.errors import InternalError
 
 
 @dataclass(slots=True)
-class Score:
+class ErrorMetrics:
     """Squared lengths of update, dense update and their difference, summed over buckets."""
 
     update: float = 0.0
@@ -39,7 +39,7 @@ class Score:
         return product / scale if scale else float(self.update == self.dense)
 
 
-class Judge:
+class ErrorMeter:
     """Compares what was delivered with what dense training would have applied."""
 
     def __init__(self, numel: int, momentum: tuple[float, bool], *, apart: bool = False) -> None:
@@ -71,7 +71,7 @@ class Judge:
         self._updates = judged
         self._dense = dense if self._dense is None else self._dense.add_(dense)
 
-    def settle(self, score: Score) -> None:
+    def settle(self, score: ErrorMetrics) -> None:
         """Close the window and add this bucket's part to its score."""
         assert self._dense is not None
         share = 1 / len(self._updates)

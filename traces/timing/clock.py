@@ -21,7 +21,7 @@ _MOST_CALLS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Dispersion:
     """Seconds of one call: the lowest and the median of the repeats."""
 
     lowest: float
@@ -34,7 +34,7 @@ class DeviceClock(Protocol):
     device: str
     """torch's name of it: "cpu" or "cuda"."""
 
-    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         """Run `call` often enough; `waits`: the call itself waits for the device."""
 
 
@@ -47,7 +47,7 @@ class CpuClock:
         one = torch.get_num_threads() == 1
         self.now = now or (time.thread_time if one else time.perf_counter)
 
-    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         """See `DeviceClock`."""
         return _repeated(lambda calls: _loop(call, calls, self.now), repeats)
 
@@ -57,7 +57,7 @@ class CudaClock:
 
     device = "cuda"
 
-    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         """See `DeviceClock`."""
         torch.cuda.synchronize()
         return _repeated(
@@ -91,10 +91,10 @@ def _loop(call: Callable[[], object], calls: int, now: Callable[[], float]) -> f
     return now() - started
 
 
-def _repeated(run: Callable[[int], float], repeats: int) -> Spread:
+def _repeated(run: Callable[[int], float], repeats: int) -> Dispersion:
     """The first run warms up, and says how many calls make a loop."""
     run(1)
     once = run(1)
     calls = min(_MOST_CALLS, max(1, round(SHORTEST / once) if once > 0 else _MOST_CALLS))
     found = sorted(run(calls) / calls for _ in range(repeats))
-    return Spread(found[0], found[len(found) // 2])
+    return Dispersion(found[0], found[len(found) // 2])

@@ -63,7 +63,7 @@ STEPS = 2
 
 def steps_of(cls: type[Compressor], parameters: CompressorParameters) -> list[int]:
     """`STEPS` steps of each kind, the kinds in turn; further steps of a kind are skipped."""
-    first, period = cls.settled(parameters), cls.period(parameters)
+    first, period = cls.warmup_steps(parameters), cls.period(parameters)
     phases = [cls.phase(parameters, first + n) for n in range(period)]
     places = sorted(phases.index(name) for name in set(phases))
     return [first + turn * period + place for turn in range(STEPS) for place in places]

@@ -109,13 +109,13 @@ def fit(seen: Sequence[Observation], processor: Processor, precision: Precision)
     measured = np.array([each.seconds for each in seen])
     counts = Counter(each.group for each in seen)
     weights = np.array([counts[each.group] ** -0.5 for each in seen])
-    paces = np.ones(len(seen))
+    slowdowns = np.ones(len(seen))
     found = _solve(basis, measured, weights)
     for _ in range(_ROUNDS if processor == "cpu" else 0):
         factors = _factors(seen, measured / (basis @ found))
         middle = exp(statistics.median(log(factor) for factor, _ in factors.values()))
-        paces = np.array([factors[each.board][0] / middle for each in seen])
-        found = _solve(basis, measured / paces, weights)
+        slowdowns = np.array([factors[each.board][0] / middle for each in seen])
+        found = _solve(basis, measured / slowdowns, weights)
     spread = [0.0] * 4
     for column, value in zip(columns, found, strict=True):
         for term in column:

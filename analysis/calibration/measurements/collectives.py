@@ -60,7 +60,7 @@ class Reading:
     """What made it, with its version where it says one."""
     measurements: tuple[Measurement, ...]
     line_rate: float | None = None
-    """Bytes per second, where the file states what the network card can do."""
+    """Bytes per second, where the file states what the network NIC can do."""
     notes: tuple[str, ...] = ()
     """What a reader of the fit should know."""
 

@@ -7,7 +7,7 @@
        elements   min (us)   p50 (us)   p99 (us)   max (us)   avg (GB/s)    samples
         1048576       4040       4698       6128      12366        0.823       1000
 
-The median (p50) is taken. `speed` is the card's line rate in Mbit/s, -1 where it is not known. Its
+The median (p50) is taken. `speed` is the NIC's line rate in Mbit/s, -1 where it is not known. Its
 GB/s are 2^30 bytes of the vector a second, which tells how long an element is: elements are float32
 or float16, and the header does not say which. `allgather_ring` counts the elements of one rank.
 

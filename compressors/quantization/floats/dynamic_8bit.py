@@ -30,10 +30,10 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import add_looked_up, largest_magnitude
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import decoder, split_body
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError
 
@@ -53,8 +53,8 @@ class Dynamic8Bit(Compressor):
     )
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(error_bound=error_bound)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(error_bound=error_bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield AllGather(payload=encode(bucket.gradient, bucket.layout))

@@ -53,9 +53,9 @@ from gcsim.compressors.coding.frame import (
     pack_frame,
 )
 from gcsim.compressors.coding.messages import decoder, only_frame, split_body
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
@@ -98,14 +98,14 @@ class Fp8(Compressor[Fp8Parameters]):
         self.form = FORMATS[parameters.format]
 
     @classmethod
-    def laws(cls, parameters: Fp8Parameters) -> Laws:
-        """See `Compressor.laws`: half a unit in the last place of each element."""
+    def properties(cls, parameters: Fp8Parameters) -> Properties:
+        """See `Compressor.properties`: half a unit in the last place of each element."""
         form = FORMATS[parameters.format]
 
         def bound(values: Tensor) -> float:
             return form.error_bound(values, power_of_two_scale(largest_magnitude(values), form))
 
-        return Laws(error_bound=bound)
+        return Properties(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         if self.parameters.aggregation != "all_gather":

@@ -23,8 +23,8 @@ from typing import ClassVar
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.floats.narrow_floats import BFLOAT16, FLOAT16, Narrow, narrow
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange
 
 
@@ -41,8 +41,8 @@ class HalfPrecision(Compressor):
     )
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(error_bound=cls.form.error_bound)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(error_bound=cls.form.error_bound)
 
     @classmethod
     def dtype(cls) -> torch.dtype:

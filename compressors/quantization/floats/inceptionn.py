@@ -33,9 +33,9 @@ from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
 from gcsim.compressors.coding.floats.truncated import add_cut, cut
 from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
 from gcsim.compressors.coding.messages import decoder
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
 
@@ -66,8 +66,8 @@ class Inceptionn(Compressor[InceptionnParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: InceptionnParameters) -> Laws:
-        """See `Compressor.laws`: the bound of each form, and of zero the value itself."""
+    def properties(cls, parameters: InceptionnParameters) -> Properties:
+        """See `Compressor.properties`: the bound of each form, and of zero the value itself."""
 
         def bound(values: Tensor) -> float:
             b, unit = parameters.bound, 1.0
@@ -78,7 +78,7 @@ class Inceptionn(Compressor[InceptionnParameters]):
             errors = least.masked_fill(size >= 0.5 ** (b // 2), 0.5**15).masked_fill(size >= 1, 0.0)
             return float(errors.square().sum()) * unit**2
 
-        return Laws(error_bound=bound)
+        return Properties(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield from gather_variable(self.encode(bucket.gradient, bucket.layout))

@@ -35,10 +35,10 @@ from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.rounding.levels import CHUNK, get_codes, put_codes, random_fractions
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
 
@@ -67,10 +67,10 @@ class Natural(Compressor[NaturalParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: NaturalParameters) -> Laws:
+    def properties(cls, parameters: NaturalParameters) -> Properties:
         """Unbiased with 9 bits; 8 bits lose what is outside of their range."""
         bits = parameters.bits
-        return Laws(
+        return Properties(
             unbiased=bits == 9,
             error_bound=lambda values: rounding_error(values, bits),
             error_is_exact=True,

@@ -46,10 +46,10 @@ from gcsim.compressors.coding.one_bit.binary import (
 )
 from gcsim.compressors.coding.rounding.bucket_levels import Clip, clip_to_spread, clipped
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
 
 
@@ -78,8 +78,8 @@ class BinGradB(Compressor[BinGradBParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: BinGradBParameters) -> Laws:
-        """See `Compressor.laws`: the error is the sum of squares within the classes."""
+    def properties(cls, parameters: BinGradBParameters) -> Properties:
+        """See `Compressor.properties`: the error is the sum of squares within the classes."""
         size, iterations = parameters.bucket, parameters.lloyd_iterations
 
         def error(values: Tensor) -> float:
@@ -90,7 +90,7 @@ class BinGradB(Compressor[BinGradBParameters]):
             decoded = torch.where(coded >= thresholds[at], highs[at], lows[at])
             return float((values.double() - decoded.double()).square().sum())
 
-        return Laws(error_bound=error, error_is_exact=True)
+        return Properties(error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         size = self.parameters.bucket

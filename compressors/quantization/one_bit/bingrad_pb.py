@@ -41,10 +41,10 @@ from gcsim.compressors.coding.one_bit.binary import (
 )
 from gcsim.compressors.coding.rounding.bucket_levels import Clip, clip_to_spread, clipped
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
 
@@ -70,8 +70,8 @@ class BinGradPb(Compressor[BinGradPbParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: BinGradPbParameters) -> Laws:
-        """See `Compressor.laws`: b^2 - v^2 inside, (|v| - b)^2 outside, and what clipping adds."""
+    def properties(cls, parameters: BinGradPbParameters) -> Properties:
+        """See `Compressor.properties`: b^2 - v^2 inside, (|v| - b)^2 outside, and clipping."""
 
         def error(values: Tensor) -> float:
             size = parameters.bucket
@@ -82,7 +82,7 @@ class BinGradPb(Compressor[BinGradPbParameters]):
             means = torch.minimum(torch.maximum(coded.double(), -bounds), bounds)
             return float((bounds.square() - means.square() + (means - values).square()).sum())
 
-        return Laws(error_bound=error, error_is_exact=True)
+        return Properties(error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters

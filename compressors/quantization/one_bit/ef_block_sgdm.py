@@ -31,8 +31,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.quantization.one_bit.scaled_sign import SignMemory, mean_of, sign_error
 from gcsim.compressors.requests import Exchange, PushPull
 
@@ -64,10 +64,10 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         self._server = SignMemory(parameters.block_elements)
 
     @classmethod
-    def laws(cls, parameters: EfBlockSgdmParameters) -> Laws:
-        """See `Compressor.laws`; the first direction is 1 + m gradients long."""
+    def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
+        """See `Compressor.properties`; the first direction is 1 + m gradients long."""
         most, gain = parameters.block_elements, 1.0 + parameters.momentum
-        return Laws(
+        return Properties(
             error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
         )
 
@@ -75,8 +75,8 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
     def momentum(cls, parameters: EfBlockSgdmParameters) -> tuple[float, bool]:
         return parameters.momentum, True
 
-    def owed(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.owed`; the server's error counts for all workers, where it lies."""
+    def residual_of(self, bucket: Bucket) -> Tensor:
+        """See `Compressor.residual_of`; the server's error counts for all workers."""
         error = self._memory.error(bucket)
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 

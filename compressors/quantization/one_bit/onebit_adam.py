@@ -22,8 +22,9 @@ quality is that of the compression alone; the optimiser then divides by its froz
 which no worker needs to be told. With `update` "adam" it is Adam's direction, to be read against
 dense SGD by its cosine only, and that includes Adam's own division.
 
-A start at `freeze_step` (`settled`; a simulation starts there) finds no v. It is then the square
-of the first mean gradient that was delivered, m / (1 - b1): equal on all workers, at no cost.
+A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v, which is then the
+square of the first mean gradient that was delivered, m / (1 - b1): equal on all workers, at no
+cost.
 
 Assumes one scale a bucket (the authors' code: one a flattened parameter group) and no bias
 correction, as in their code and algorithm. The padding of the last chunks is neither in a scale
@@ -56,8 +57,8 @@ from gcsim.compressors.coding.one_bit.signs import (
     fold_average,
     write_signs,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.errors import InputError
 
@@ -106,7 +107,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         self._server_scale: dict[int, Tensor] = {}
 
     @classmethod
-    def settled(cls, parameters: OneBitAdamParameters) -> int:
+    def warmup_steps(cls, parameters: OneBitAdamParameters) -> int:
         return parameters.freeze_step
 
     @classmethod
@@ -118,12 +119,12 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         return parameters.beta1, False
 
     @classmethod
-    def laws(cls, parameters: OneBitAdamParameters) -> Laws:
-        """See `Compressor.laws`; Adam's direction is not to be compared with a gradient."""
+    def properties(cls, parameters: OneBitAdamParameters) -> Properties:
+        """See `Compressor.properties`; Adam's direction is not to be compared with a gradient."""
         if parameters.update == "adam":
-            return Laws(scale_free=True)
+            return Properties(scale_free=True)
         norm = parameters.scale
-        return Laws(error_bound=lambda v: sign_error(v, norm), error_is_exact=True)
+        return Properties(error_bound=lambda v: sign_error(v, norm), error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         if step < self.parameters.freeze_step:

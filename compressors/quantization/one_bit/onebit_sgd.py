@@ -47,10 +47,10 @@ from gcsim.compressors.coding.one_bit.columns import (
     matrix_shape,
 )
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.errors import InputError
 
@@ -96,8 +96,8 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         """By bucket: of the stripes that this worker owns, one tensor after the other."""
 
     @classmethod
-    def laws(cls, parameters: OneBitSgdParameters) -> Laws:
-        """See `Compressor.laws`: with a threshold of zero, columns lose at most what one would."""
+    def properties(cls, parameters: OneBitSgdParameters) -> Properties:
+        """See `Compressor.properties`: with a threshold of zero, no more than one column."""
 
         def error(values: Tensor) -> float:
             left = values.clone()
@@ -107,7 +107,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             return energy(left)
 
         whole = parameters.levels_per == "tensor"
-        return Laws(
+        return Properties(
             error_bound=error if whole or parameters.threshold == "zero" else None,
             error_is_exact=whole,
             conserves=parameters.error_feedback,
@@ -136,8 +136,8 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             add_stripe(answer, layout, update, 1.0, matrices=matrices, stripe=(owner, count))
         return update
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the error, and N times what this worker holds as an owner."""
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
         held = bucket_state(self._error, bucket).clone()

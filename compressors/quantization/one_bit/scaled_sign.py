@@ -42,9 +42,9 @@ from gcsim.compressors.coding.one_bit.signs import (
     scaled_sign_bits,
     write_signs,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.errors import InputError
 
@@ -69,8 +69,8 @@ class ScaledSign(Compressor[ScaledSignParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: ScaledSignParameters) -> Laws:
-        return Laws(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
+    def properties(cls, parameters: ScaledSignParameters) -> Properties:
+        return Properties(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         message = self._encode(bucket)
@@ -115,11 +115,13 @@ class EfSignSgd(ScaledSign):
         self._server = SignMemory()
 
     @classmethod
-    def laws(cls, parameters: ScaledSignParameters) -> Laws:
-        return Laws(error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True)
+    def properties(cls, parameters: ScaledSignParameters) -> Properties:
+        return Properties(
+            error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True
+        )
 
-    def owed(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.owed`; the server's error counts for all workers, where it lies."""
+    def residual_of(self, bucket: Bucket) -> Tensor:
+        """See `Compressor.residual_of`; the server's error counts for all workers."""
         error = self._memory.error(bucket)
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 

@@ -41,10 +41,10 @@ from gcsim.compressors.coding.integers.packing import check_packed, pack_signs
 from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.one_bit.signs import add_signs, write_signs
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 
 
@@ -86,8 +86,8 @@ class SignSgd(Compressor[P]):
     )
 
     @classmethod
-    def laws(cls, parameters: P) -> Laws:
-        return Laws(scale_free=True)
+    def properties(cls, parameters: P) -> Properties:
+        return Properties(scale_free=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout = bucket.layout

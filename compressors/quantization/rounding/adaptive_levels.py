@@ -38,10 +38,10 @@ from gcsim.compressors.coding.rounding.tables import (
     table_error,
 )
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 
 
@@ -88,7 +88,7 @@ class AdaptiveLevels(Compressor[P]):
         return "update" if step % parameters.update_every == 0 else "step"
 
     @classmethod
-    def laws(cls, parameters: P) -> Laws:
+    def properties(cls, parameters: P) -> Properties:
         """Unbiased; the error is that of the table which is fitted to the tensor alone.
 
         Although it is an equality it is not called one: a great part of it may be due to jumps to
@@ -102,7 +102,7 @@ class AdaptiveLevels(Compressor[P]):
                 levels = cls.fitted(parameters, components, levels)
             return table_error(values, levels, size=parameters.bucket, norm=parameters.norm)
 
-        return Laws(unbiased=True, error_bound=error)
+        return Properties(unbiased=True, error_bound=error)
 
     def levels_of(self, bucket: Bucket) -> Levels:
         """The table of a DDP bucket: float32, ascending from -1 to 1."""

@@ -19,9 +19,9 @@ from gcsim.compressors.coding.rounding.bucket_levels import (
     rounding_error,
     search_levels,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
 
@@ -57,11 +57,11 @@ class BucketTables(Compressor[P]):
         return search_levels(values, size=p.bucket, count=p.levels, clip=p.clip, search=search)
 
     @classmethod
-    def laws(cls, parameters: P) -> Laws:
+    def properties(cls, parameters: P) -> Properties:
         def error(values: Tensor) -> float:
             return rounding_error(values, cls.tables(values, parameters), parameters.bucket)
 
-        return Laws(unbiased=parameters.clip is None, error_bound=error, error_is_exact=True)
+        return Properties(unbiased=parameters.clip is None, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield AllGather(payload=self.encode(bucket, step))

@@ -30,8 +30,8 @@ from gcsim.compressors.coding.rounding.tables import (
     exponential_levels,
     table_error,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 
 
@@ -63,7 +63,7 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
         )
 
     @classmethod
-    def laws(cls, parameters: NuqsgdParameters) -> Laws:
+    def properties(cls, parameters: NuqsgdParameters) -> Properties:
         """Unbiased, with the error of random rounding between known levels."""
         chosen = parameters
         levels = exponential_levels(chosen.bits, chosen.multiplier, zero=chosen.zero)
@@ -71,7 +71,7 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
         def error(values: Tensor) -> float:
             return table_error(values, levels, size=chosen.bucket, norm=chosen.norm)
 
-        return Laws(unbiased=True, error_bound=error, error_is_exact=True)
+        return Properties(unbiased=True, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters

@@ -57,9 +57,9 @@ from gcsim.compressors.coding.rounding.levels import (
     bucket_parts,
     encode_levels,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.errors import InputError
@@ -115,14 +115,14 @@ class Qsgd(Compressor[QsgdParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: QsgdParameters) -> Laws:
+    def properties(cls, parameters: QsgdParameters) -> Properties:
         """Unbiased; the error is bounded bucket by bucket (the paper's, and Bernoulli's 1/4)."""
         chosen = parameters
 
         def bound(values: Tensor) -> float:
             return error_bound(values, chosen.steps, chosen.bucket, chosen.norm)
 
-        return Laws(unbiased=True, error_bound=bound)
+        return Properties(unbiased=True, error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         message = self.encode(bucket, step)

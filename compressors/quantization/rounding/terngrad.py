@@ -39,10 +39,10 @@ from gcsim.compressors.coding.rounding.levels import (
     encode_levels,
     greatest_magnitude,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.errors import InputError
@@ -97,7 +97,7 @@ class TernGrad(Compressor[TernGradParameters]):
             )
 
     @classmethod
-    def laws(cls, parameters: TernGradParameters) -> Laws:
+    def properties(cls, parameters: TernGradParameters) -> Properties:
         """Unbiased only without clipping; the error is known exactly, clipping included."""
         chosen = parameters
 
@@ -108,7 +108,7 @@ class TernGrad(Compressor[TernGradParameters]):
             magnitude = clipped.abs()
             return float(((exact - clipped).square() + magnitude * (scalar - magnitude)).sum())
 
-        return Laws(unbiased=chosen.clip is None, error_bound=error, error_is_exact=True)
+        return Properties(unbiased=chosen.clip is None, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters

@@ -45,7 +45,6 @@ from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.rounding.rotated import LARGEST, rotate_back, round_rotated
 from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
@@ -57,6 +56,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.errors import InputError
@@ -122,8 +122,8 @@ class Thc(ErrorFeedback[ThcParameters]):
         self.table = lookup_table(parameters)
 
     @classmethod
-    def laws(cls, parameters: ThcParameters) -> Laws:
-        return Laws(conserves=parameters.error_feedback)
+    def properties(cls, parameters: ThcParameters) -> Properties:
+        return Properties(conserves=parameters.error_feedback)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout = bucket.layout

@@ -45,9 +45,9 @@ from gcsim.compressors.coding.selecting.sampling import Weights
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.sparsification.by_chance.distribution import Distribution
@@ -166,9 +166,9 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         return share_of_mean(values, self.worker.count, self.parameters.values)
 
     @classmethod
-    def laws(cls, parameters: RandomSamplingParameters) -> Laws:
+    def properties(cls, parameters: RandomSamplingParameters) -> Properties:
         float32 = parameters.values == "fp32"
-        return Laws(
+        return Properties(
             unbiased=parameters.unbiased and float32,
             error_bound=cls._error_bound(parameters),
             error_is_exact=not issubclass(cls, GradientSampling),

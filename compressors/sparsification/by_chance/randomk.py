@@ -26,9 +26,9 @@ from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import distinct_positions
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
 
@@ -94,13 +94,13 @@ class RandomK(ErrorFeedback[RandomKParameters]):
         return "residual (n)" if parameters.error_feedback else "none"
 
     @classmethod
-    def laws(cls, parameters: RandomKParameters) -> Laws:
+    def properties(cls, parameters: RandomKParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             kept = share_kept(vector.numel(), parameters.ratio)
             lost = 1.0 / kept - 1.0 if parameters.scaled else 1.0 - kept
             return lost * energy(vector)
 
-        return Laws(
+        return Properties(
             unbiased=parameters.scaled,
             error_bound=bound,
             error_is_exact=True,

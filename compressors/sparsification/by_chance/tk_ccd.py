@@ -34,10 +34,10 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Rati
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.selecting.selection import largest
 from gcsim.compressors.coding.sparse import ValueFormat
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
 from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.sparsification.by_chance.mean_shares import rounding_error, share_of_mean
@@ -133,9 +133,9 @@ class TkCcd(Compressor[TkCcdParameters]):
         return share_of_mean(values, self.worker.count, self.parameters.values)
 
     @classmethod
-    def laws(cls, parameters: TkCcdParameters) -> Laws:
-        """See `Compressor.laws`; the first step is a synchronisation, which only rounds."""
-        return Laws(error_bound=rounding_error(parameters.values))
+    def properties(cls, parameters: TkCcdParameters) -> Properties:
+        """See `Compressor.properties`; the first step is a synchronisation, which only rounds."""
+        return Properties(error_bound=rounding_error(parameters.values))
 
 
 @kernel("random")

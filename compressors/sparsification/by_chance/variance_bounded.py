@@ -47,10 +47,10 @@ from gcsim.compressors.coding.integers.packing import (
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.selecting.sampling import Weights, draw
 from gcsim.compressors.coding.selecting.selection import scatter_add
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_chance.normalisation import (
@@ -115,14 +115,14 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         )
 
     @classmethod
-    def laws(cls, parameters: VarianceBoundedParameters) -> Laws:
+    def properties(cls, parameters: VarianceBoundedParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             scale, magnitude = multiplier(Weights(vector), parameters)
             sizes = vector.double().abs()
             uncertain = sizes[sizes * scale < 1.0]
             return float((uncertain * magnitude - uncertain.square()).sum())
 
-        return Laws(unbiased=True, error_bound=bound, error_is_exact=True)
+        return Properties(unbiased=True, error_bound=bound, error_is_exact=True)
 
 
 def multiplier(weights: Weights, parameters: VarianceBoundedParameters) -> tuple[float, float]:

@@ -63,10 +63,10 @@ from gcsim.compressors.coding.selecting.selection import (
 from gcsim.compressors.coding.selecting.subsets import distinct_positions
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 
@@ -107,7 +107,7 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     )
 
     @classmethod
-    def laws(cls, parameters: DeepReduceParameters) -> Laws:
+    def properties(cls, parameters: DeepReduceParameters) -> Properties:
         def bound(v: Tensor) -> float:
             n = v.numel()
             certain = share_kept(n, parameters.ratio)
@@ -115,7 +115,7 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
                 certain *= _certain_share(parameters, n)
             return (1 - certain) * energy(v)
 
-        return Laws(error_bound=bound, conserves=parameters.error_feedback)
+        return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         message, fixed_length = self.encode(bucket, step)

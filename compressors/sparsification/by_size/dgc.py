@@ -59,10 +59,10 @@ from gcsim.compressors.coding.sparse import (
     pack_sparse,
     travelling,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
 
@@ -120,8 +120,8 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         return parameters.momentum, parameters.nesterov
 
     @classmethod
-    def settled(cls, parameters: DgcParameters) -> int:
-        """See `Compressor.settled`: the warm-up is over."""
+    def warmup_steps(cls, parameters: DgcParameters) -> int:
+        """See `Compressor.warmup_steps`: the warm-up is over."""
         return parameters.warmup_epochs * parameters.steps_per_epoch
 
     def ratio(self, step: int) -> float:
@@ -221,16 +221,16 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         return indices[:k], values[:k]
 
     @classmethod
-    def laws(cls, parameters: DgcParameters) -> Laws:
+    def properties(cls, parameters: DgcParameters) -> Properties:
         plain = parameters.clip_norm is None and not parameters.nesterov
-        return Laws(
+        return Properties(
             error_bound=energy if plain else None,
             conserves=parameters.clip_norm is None
             and (parameters.momentum == 0 or not parameters.factor_masking),
         )
 
-    def owed(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.owed`: the velocity of the tensors that are compressed."""
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
+        """See `Compressor.residual_of`: the velocity of the tensors that are compressed."""
         held = torch.zeros_like(bucket.gradient)
         for piece, part in bucket.layout.views(held):
             if (v := self.v.get(piece.index)) is not None:

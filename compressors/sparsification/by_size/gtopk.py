@@ -34,9 +34,9 @@ from gcsim.compressors.coding.sparse import (
     pack_sparse,
     unpack_sparse,
 )
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
 from gcsim.errors import InputError
 
@@ -63,8 +63,8 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         self._residual: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: GlobalTopKParameters) -> Laws:
-        return Laws(error_bound=lambda v: lost_by_selection(v, parameters.ratio))
+    def properties(cls, parameters: GlobalTopKParameters) -> Properties:
+        return Properties(error_bound=lambda v: lost_by_selection(v, parameters.ratio))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout = bucket.layout

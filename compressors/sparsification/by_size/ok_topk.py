@@ -45,8 +45,8 @@ from gcsim.compressors.coding.selecting.marks import at_least
 from gcsim.compressors.coding.selecting.selection import count_kept, largest
 from gcsim.compressors.coding.sparse import lost_by_selection, pack_sparse, unpack_sparse
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllReduce,
     AllToAll,
@@ -109,8 +109,10 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         self._schedules: dict[int, _Schedule] = {}
 
     @classmethod
-    def laws(cls, parameters: OkTopKParameters) -> Laws:
-        return Laws(conserves=True, error_bound=lambda v: lost_by_selection(v, parameters.ratio))
+    def properties(cls, parameters: OkTopKParameters) -> Properties:
+        return Properties(
+            conserves=True, error_bound=lambda v: lost_by_selection(v, parameters.ratio)
+        )
 
     @classmethod
     def period(cls, parameters: OkTopKParameters) -> int:

@@ -42,10 +42,10 @@ from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.selecting.selection import count_kept, largest, share_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.errors import InputError
 
@@ -86,9 +86,9 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
         return "residual (n)" if keeps else "none"
 
     @classmethod
-    def laws(cls, parameters: OmniReduceParameters) -> Laws:
+    def properties(cls, parameters: OmniReduceParameters) -> Properties:
         if parameters.keep == "nonzero":
-            return Laws(unbiased=True, exact=True, conserves=True)
+            return Properties(unbiased=True, exact=True, conserves=True)
 
         def bound(v: Tensor) -> float:
             blocks = block_count(v.numel(), parameters.block)
@@ -96,7 +96,7 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
                 return (1 - share_kept(blocks, parameters.ratio)) * energy(v)
             return min(energy(v), blocks * parameters.threshold**2)
 
-        return Laws(error_bound=bound, conserves=parameters.error_feedback)
+        return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout = bucket.layout

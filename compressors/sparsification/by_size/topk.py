@@ -36,9 +36,9 @@ from gcsim.compressors.coding.sparse import (
     sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 
 
@@ -88,9 +88,9 @@ class TopK(ErrorFeedback[TopKParameters]):
         return torch.cat(frames), fixed_length
 
     @classmethod
-    def laws(cls, parameters: TopKParameters) -> Laws:
+    def properties(cls, parameters: TopKParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             lost = lost_by_selection(vector, parameters.ratio)
             return lost + lost_in_transit(vector, parameters.values)
 
-        return Laws(error_bound=bound, conserves=parameters.error_feedback)
+        return Properties(error_bound=bound, conserves=parameters.error_feedback)

@@ -37,10 +37,10 @@ from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, p
 from gcsim.compressors.coding.messages import bucket_state, decoder
 from gcsim.compressors.coding.selecting.marks import note_places
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
 
@@ -93,8 +93,8 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         return self.parameters.bin_conv if len(piece.shape) > 2 else self.parameters.bin_fc
 
     @classmethod
-    def laws(cls, parameters: AdaCompParameters) -> Laws:
-        return Laws(conserves=True)
+    def properties(cls, parameters: AdaCompParameters) -> Properties:
+        return Properties(conserves=True)
 
 
 def add_and_select(

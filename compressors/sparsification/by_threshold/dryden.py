@@ -48,10 +48,10 @@ from gcsim.compressors.coding.selecting.selection import (
 )
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 
 _ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
@@ -93,7 +93,7 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         return torch.cat(frames)
 
     @classmethod
-    def laws(cls, parameters: DrydenParameters) -> Laws:
+    def properties(cls, parameters: DrydenParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             left = energy(vector)
             for side in (vector[vector > 0].double(), vector[vector < 0].double()):
@@ -101,7 +101,7 @@ class Dryden(ErrorFeedback[DrydenParameters]):
                     left -= count_kept(n, parameters.proportion) * float(side.mean()) ** 2
             return left
 
-        return Laws(error_bound=bound, conserves=True)
+        return Properties(error_bound=bound, conserves=True)
 
 
 def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[Tensor, Tensor]:

@@ -40,9 +40,9 @@ from gcsim.compressors.coding.sparse import (
     sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
@@ -145,9 +145,9 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         return 0.0 if sent == values.numel() else kth_magnitude(values, sent + 1)
 
     @classmethod
-    def laws(cls, parameters: GradientDroppingParameters) -> Laws:
+    def properties(cls, parameters: GradientDroppingParameters) -> Properties:
         m = parameters.momentum
-        return Laws(
+        return Properties(
             error_bound=None if m else energy,
             conserves=m == 0 or not parameters.factor_masking,
         )

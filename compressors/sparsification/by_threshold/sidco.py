@@ -53,9 +53,9 @@ from gcsim.compressors.coding.sparse import (
     sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_threshold.magnitude_fits import (
     Distribution,
@@ -185,5 +185,5 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         state.sent, state.steps, state.last = 0.0, 0, mean
 
     @classmethod
-    def laws(cls, parameters: SidcoParameters) -> Laws:
-        return Laws(error_bound=energy, conserves=parameters.error_feedback)
+    def properties(cls, parameters: SidcoParameters) -> Properties:
+        return Properties(error_bound=energy, conserves=parameters.error_feedback)

@@ -29,10 +29,10 @@ from gcsim.compressors.coding.messages import bucket_state, decoder, split_body
 from gcsim.compressors.coding.selecting.marks import add_and_mark, take
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 from gcsim.errors import InputError
@@ -93,7 +93,7 @@ class Strom(ErrorFeedback[StromParameters]):
         return torch.cat(frames)
 
     @classmethod
-    def laws(cls, parameters: StromParameters) -> Laws:
+    def properties(cls, parameters: StromParameters) -> Properties:
         tau = parameters.tau
 
         def lost(vector: Tensor) -> float:
@@ -102,7 +102,7 @@ class Strom(ErrorFeedback[StromParameters]):
             sent = magnitudes > tau if words else magnitudes >= tau
             return energy(torch.where(sent, magnitudes - tau, magnitudes))
 
-        return Laws(error_bound=lost, error_is_exact=True, conserves=True)
+        return Properties(error_bound=lost, error_is_exact=True, conserves=True)
 
 
 # --- the dense form ---------------------------------------------------------------------------

@@ -35,9 +35,9 @@ from gcsim.compressors.coding.sparse import (
     sent_of,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 
 
@@ -91,12 +91,12 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         return pack_coded(sent, coded, n, coder)
 
     @classmethod
-    def laws(cls, parameters: ThresholdParameters) -> Laws:
+    def properties(cls, parameters: ThresholdParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             most = vector.numel() * parameters.threshold**2
             return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
 
-        return Laws(error_bound=bound, conserves=parameters.error_feedback)
+        return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
 
 def just_above(threshold: float) -> np.float32:

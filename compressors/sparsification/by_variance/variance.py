@@ -49,10 +49,10 @@ from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.frame import Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_variance.words import (
     BIAS,
@@ -96,9 +96,9 @@ class VarianceBased(Compressor[VarianceParameters]):
         self._moment: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: VarianceParameters) -> Laws:
-        """See `Compressor.laws`: what is not sent is all lost in one step's view, at most."""
-        return Laws(error_bound=energy)
+    def properties(cls, parameters: VarianceParameters) -> Properties:
+        """See `Compressor.properties`: what is not sent is all lost in one step's view, at most."""
+        return Properties(error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`. Raises `InputError` without second moments."""

@@ -32,10 +32,10 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_variance.variance import moments_of
 from gcsim.compressors.sparsification.by_variance.words import BLOCK, joined
@@ -72,8 +72,8 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         self._moment: dict[int, Tensor] = {}
 
     @classmethod
-    def laws(cls, parameters: VarianceHybridParameters) -> Laws:
-        return Laws(conserves=True, error_bound=energy)
+    def properties(cls, parameters: VarianceHybridParameters) -> Properties:
+        return Properties(conserves=True, error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """See `Compressor.exchange`. Raises `InputError` without second moments."""

@@ -61,10 +61,10 @@ from gcsim.compressors.coding.messages import bucket_state, frames_of
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.sparsification.ce_sgd.messages import (
@@ -125,7 +125,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         """The server's: V by (tensor, rank)."""
 
     @classmethod
-    def laws(cls, parameters: CeSgdParameters) -> Laws:
+    def properties(cls, parameters: CeSgdParameters) -> Properties:
         p = parameters
 
         def bound(values: Tensor) -> float:
@@ -135,7 +135,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
             deviation = math.sqrt(n * p.start_density * (1 - p.start_density))
             return (mean + math.hypot(mean, deviation)) / 2 / n * energy(values)
 
-        return Laws(
+        return Properties(
             error_bound=bound if p.levels is None else None,
             conserves=p.residual and not p.mask_received,
             replicas="differ" if p.mask_received else "identical",

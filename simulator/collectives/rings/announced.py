@@ -77,7 +77,7 @@ class AnnouncedRing:
         self._prices = Prices(
             kinds=messages.kinds,
             nbytes=messages.nbytes,
-            busy=messages.busy(),
+            serialization=messages.serialization(),
             latency=messages.latency.reshape(-1),
             back=back[messages.kinds],
             reductions=messages.reductions,
@@ -89,27 +89,27 @@ class AnnouncedRing:
             alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
             self._period = common_period(alike, messages.kinds)
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
         program, ranks = self.program, self.ranks
-        entry = entry[::-1] if program.backwards else entry
+        starts = starts[::-1] if program.backwards else starts
         per_phase = (ranks - 1) * program.pieces.shape[1]
-        check_range(entry, (2 * len(program.phases) * per_phase + 4) * self._slowest)
-        period = common_period(entry, multiple_of=self._period) if self._period else ranks
-        state = state_of(np.ascontiguousarray(entry[:period]), program.in_flight)
+        check_range(starts, (2 * len(program.phases) * per_phase + 4) * self._slowest)
+        period = common_period(starts, multiple_of=self._period) if self._period else ranks
+        state = state_of(np.ascontiguousarray(starts[:period]), program.in_flight)
         once = program.pieces[:period]  # [q, s]
         pieces = np.concatenate((once, once)).T.copy()  # [s, 2 q]
         sent = np.zeros(ranks, dtype=np.int64)
         rules = rules_of(program, ranks, once, constant=self._messages.constant)
         for phase in program.phases:
-            for first, last, late in self._portions(phase, per_phase, sent, key, period):
-                self._messages.check_delays(int(state.posted.max()), last - first, late)
+            for first, last, jitter in self._portions(phase, per_phase, sent, key, period):
+                self._messages.check_jitter(int(state.posted.max()), last - first, jitter)
                 shift, reduces = phase.first % period, phase.reduces
-                self._post(state, pieces, self._prices, rules, reduces, late, shift, first, last)
+                self._post(state, pieces, self._prices, rules, reduces, jitter, shift, first, last)
             while state.queue[0]:
                 wait(state)
-        exits = np.tile(state.posted, ranks // period)
-        return exits[::-1] if program.backwards else exits
+        finishes = np.tile(state.posted, ranks // period)
+        return finishes[::-1] if program.backwards else finishes
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +123,7 @@ class AnnouncedRing:
 
         `sent` `[p]` counts the data messages of each rank, and moves on.
         """
-        if not self._messages.late.any:
+        if not self._messages.jitter.any:
             yield 0, posts, np.zeros((0, period), dtype=np.int64)
             return
         program, messages = self.program, self._messages
@@ -137,14 +137,14 @@ class AnnouncedRing:
             real = messages.nbytes[sizes] > 0 if program.skips_empty else sizes >= 0
             number = sent + np.cumsum(real, axis=0) - real
             sent += real.sum(axis=0)
-            late = messages.late(
+            jitter = messages.jitter(
                 np.tile(messages.kinds, (last - first, 1)),
                 messages.nbytes[sizes],
                 key=key,
                 message=number,
                 rank=np.tile(rank[::-1] if program.backwards else rank, (last - first, 1)),
             )
-            yield first, last, late
+            yield first, last, jitter
 
 
 class NothingSent:
@@ -152,6 +152,6 @@ class NothingSent:
 
     nbytes = 0
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        return np.full_like(entry, entry.max())
+        return np.full_like(starts, starts.max())

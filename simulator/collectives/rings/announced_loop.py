@@ -60,7 +60,7 @@ class Prices(NamedTuple):
     """`[q]`: link class of the link that leaves a rank."""
     nbytes: Ints
     """`[sizes]`: bytes of a size class."""
-    busy: Times
+    serialization: Times
     """`[sizes x links]`, flat: how long a message takes its link, by size and link class."""
     latency: Times
     """`[sizes x links]`, flat: from then to its arrival."""
@@ -84,11 +84,11 @@ class Rules(NamedTuple):
 
 
 @loop
-def state_of(entry: Times, window: int) -> State:
-    """Of ranks that enter at `entry` `[q]`, with nothing posted."""
-    times = np.full((_SLOTS + 2 * window, entry.size), NOTHING, dtype=np.int64)
+def state_of(starts: Times, window: int) -> State:
+    """Of ranks that enter at `starts` `[q]`, with nothing posted."""
+    times = np.full((_SLOTS + 2 * window, starts.size), NOTHING, dtype=np.int64)
     for row in range(_DATA):
-        times[row] = entry
+        times[row] = starts
     return State(
         times,
         times[_POSTED],
@@ -98,7 +98,7 @@ def state_of(entry: Times, window: int) -> State:
         times[_WORD],
         times[_SLOTS : _SLOTS + window],
         times[_SLOTS + window :],
-        np.zeros((window, entry.size), dtype=np.int64),
+        np.zeros((window, starts.size), dtype=np.int64),
         np.zeros(2, dtype=np.int64),
     )
 
@@ -110,7 +110,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     prices: Prices,
     rules: Rules,
     reduces: bool,
-    late: Times,
+    jitter: Times,
     shift: int,
     first: int,
     last: int,
@@ -118,7 +118,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]` is the size class of each piece of each block, twice over, so that the
-    blocks of q ranks from any one on are one slice; `reduces`: what arrives is added; `late`
+    blocks of q ranks from any one on are one slice; `reduces`: what arrives is added; `jitter`
     `[last - first, q]` are the messages' random delays by sender, or `[0, q]`.
 
     With f what the messages of one block do to the state, f(state + c) = f(state) + c. So where
@@ -131,7 +131,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     while number < last:
         block, piece = number // per_block, number % per_block
         turned = (shift - block) % q  # the block that rank 0 sends
-        late_now = late[number - first] if late.shape[0] > 0 else none
+        late_now = jitter[number - first] if jitter.shape[0] > 0 else none
         _message(state, pieces[piece, turned : turned + q], prices, rules, reduces, late_now)
         number += 1
         # with as many in flight at the end of a block as at that of the one before
@@ -144,12 +144,17 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 
 def _message(  # noqa: PLR0917 - as a compiled loop
-    state: State, size: Ints, prices: Prices, rules: Rules, reduces: bool, late: Times
+    state: State, size: Ints, prices: Prices, rules: Rules, reduces: bool, jitter: Times
 ) -> None:
     """Post one message of each rank, of size class `size` `[q]`."""
     q, window = state.posted.size, state.arrives.shape[0]
     width = prices.latency.size // prices.nbytes.size  # link classes
-    kinds, nbytes, busy, latency = prices.kinds, prices.nbytes, prices.busy, prices.latency
+    kinds, nbytes, serialization, latency = (
+        prices.kinds,
+        prices.nbytes,
+        prices.serialization,
+        prices.latency,
+    )
     if state.queue[0] == window:
         wait(state)
     slot = (state.queue[1] + state.queue[0]) % window  # the first free one
@@ -168,10 +173,10 @@ def _message(  # noqa: PLR0917 - as a compiled loop
                 continue
             at = size[r] * width + kinds[r]
             start = posted[r] if knows[r] else max(posted[r], word[r])
-            leaves = max(left[r], start) + busy[at]
+            leaves = max(left[r], start) + serialization[at]
             arrives = leaves + latency[at]
-            if late.size > 0:
-                arrives += late[r]
+            if jitter.size > 0:
+                arrives += jitter[r]
             if rules.two:  # behind the announcement that is on the connection already
                 arrives = max(arrives, state.word[r])
                 state.data[r] = arrives
@@ -184,7 +189,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
     state.queue[0] += 1
 
 
-# callable from compiled loops, and plain Python for `busy` that is no array (`Messages.run`)
+# callable from compiled loops, and plain Python where `serialization` is no array (`Messages.run`)
 register_jitable(error_model="numpy")(_message)
 
 
@@ -285,7 +290,7 @@ def wait(state: State) -> None:
 
 @loop
 def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
-    entry: Times,
+    starts: Times,
     pieces: Ints,
     prices: Prices,
     rules: Rules,
@@ -297,16 +302,16 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 ) -> None:
     """Into `out` `[worlds]`: when the last of q ranks is done with all phases.
 
-    As `post`, in each of many worlds: `entry` `[worlds, q]` and the times of `prices` have a row
+    As `post`, in each of many worlds: `starts` `[worlds, q]` and the times of `prices` have a row
     for each, `reduces` and `shifts` one for each phase, of `posts` messages.
     """
-    none = np.zeros((0, entry.shape[1]), dtype=np.int64)
+    none = np.zeros((0, starts.shape[1]), dtype=np.int64)
     for world in range(out.size):
-        state = state_of(entry[world], window)
+        state = state_of(starts[world], window)
         here = Prices(
             prices.kinds,
             prices.nbytes,
-            prices.busy[world],
+            prices.serialization[world],
             prices.latency[world],
             prices.back[world],
             prices.reductions[world],

@@ -3,15 +3,15 @@
 What a rank waits for is a chain of sends. In a ring of n steps a chain stays at a rank, which then
 sends the next lower block, or hops on with the block to the next rank: n sends, of which the stays
 cost their block's serialisation B and the hops a latency L more. A chain that begins with block q,
-at the rank that enters at `entry[q]`, and ends where the next send would be of block e, has stayed
+at the rank that enters at `starts[q]`, and ends where the next send would be of block e, has stayed
 k times, k congruent to q - e (mod p), with blocks q, q - 1, ..., e + 1, and has hopped n - k times,
 best with the dearest block that it comes by, H = B + L:
 
     exit[e + n] = max over q of (entry[q] + B[q] + B[q-1] + ... + B[e+1] + (n - k) H)
 
 Staying is never dearer than hopping, so that only the smallest k counts, but for one case: where
-all blocks from q to e are cheap ones, a chain may go around once more, k + p, for the sake of the
-dear ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
+all blocks from q to e are small ones, a chain may go around once more, k + p, for the sake of the
+large ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
 
 Two kinds are what an all-reduce has: its chunks differ by one element at most.
 
@@ -39,18 +39,18 @@ class ClosedForm:
 
     steps: int
     first: int
-    """The first dear block."""
-    dear: int
-    """How many blocks are dear, p or fewer; they follow each other (mod p)."""
-    busy: tuple[Picoseconds, Picoseconds]
-    """Serialisation of a dear block and of a cheap one."""
+    """The first large block."""
+    large: int
+    """How many blocks are large, p or fewer; they follow each other (mod p)."""
+    serialization: tuple[Picoseconds, Picoseconds]
+    """Serialisation of a large block and of a small one."""
     hop: tuple[Picoseconds, Picoseconds]
-    """The same with the latency; a dear one's is not smaller."""
+    """The same with the latency; a large one's is not smaller."""
 
     @staticmethod
     def of(
         sizes: NDArray[np.int64],
-        busy: Sequence[Picoseconds],
+        serialization: Sequence[Picoseconds],
         latency: Sequence[Picoseconds],
         steps: int,
     ) -> ClosedForm | None:
@@ -60,79 +60,81 @@ class ClosedForm:
             return None
         if len(ends) == 0:
             one, ranks = int(sizes[0]), len(sizes)
-            both, hop = (busy[one],) * 2, (busy[one] + latency[one],) * 2
-            return ClosedForm(steps=steps, first=0, dear=ranks, busy=both, hop=hop)
-        starts = [(int(end) + 1) % len(sizes) for end in ends]
-        kinds = [int(sizes[start]) for start in starts]
-        hops = [busy[kind] + latency[kind] for kind in kinds]
+            both, hop = (serialization[one],) * 2, (serialization[one] + latency[one],) * 2
+            return ClosedForm(steps=steps, first=0, large=ranks, serialization=both, hop=hop)
+        begins = [(int(end) + 1) % len(sizes) for end in ends]
+        kinds = [int(sizes[start]) for start in begins]
+        hops = [serialization[kind] + latency[kind] for kind in kinds]
         place = 0 if hops[0] >= hops[1] else 1
         return ClosedForm(
             steps=steps,
-            first=starts[place],
-            dear=(starts[1 - place] - starts[place]) % len(sizes),
-            busy=(busy[kinds[place]], busy[kinds[1 - place]]),
+            first=begins[place],
+            large=(begins[1 - place] - begins[place]) % len(sizes),
+            serialization=(serialization[kinds[place]], serialization[kinds[1 - place]]),
             hop=(hops[place], hops[1 - place]),
         )
 
-    def __call__(self, entry: Times) -> Times:
+    def __call__(self, starts: Times) -> Times:
         """Exit times `[p]` for entry times `[p]`, int64, picoseconds."""
-        exits = np.empty(len(entry), dtype=np.int64)
-        entry = np.ascontiguousarray(entry, dtype=np.int64)
-        _exits(entry, exits, self.steps, self.first, self.dear, *self.busy, *self.hop)
-        return exits
+        finishes = np.empty(len(starts), dtype=np.int64)
+        starts = np.ascontiguousarray(starts, dtype=np.int64)
+        _finishes(
+            starts, finishes, self.steps, self.first, self.large, *self.serialization, *self.hop
+        )
+        return finishes
 
 
 @loop
-def _exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
-    entry: Times,
-    exits: Times,
+def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    starts: Times,
+    finishes: Times,
     steps: int,
     first: int,
-    dear: int,
-    busy: int,
-    cheap_busy: int,
+    large: int,
+    serialization: int,
+    small_serialization: int,
     hop: int,
     cheap_hop: int,
 ) -> None:
-    """Blocks and ranks count from the first dear block, so that the dear ones are 0 ... `dear` - 1.
+    """Blocks and ranks count from the first large block: the large ones are 0 ... `large` - 1.
 
-    With P the running sum of the serialisation, a chain by way of a dear block is worth
+    With P the running sum of the serialisation, a chain by way of a large block is worth
     (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and P of it for a chain that
     goes from block 0 to block p - 1. Straight lines are added in loops of their own, which run
     several ranks at a time; only running maxima go rank by rank.
     """
-    ranks = entry.size
-    around = dear * busy + (ranks - dear) * cheap_busy - ranks * hop
-    to_cheap = dear * (busy - hop) + cheap_busy
+    ranks = starts.size
+    around = large * serialization + (ranks - large) * small_serialization - ranks * hop
+    to_cheap = large * (serialization - hop) + small_serialization
     worth = np.empty(ranks, dtype=np.int64)
-    worth[: ranks - first] = entry[first:]
-    worth[ranks - first :] = entry[:first]
-    of_dear, of_cheap = worth[:dear], worth[dear:]
-    cheap_alone = of_cheap.copy()
-    _add_line(of_dear, busy, busy - hop)
-    _add_line(of_cheap, to_cheap, cheap_busy - hop)
+    worth[: ranks - first] = starts[first:]
+    worth[ranks - first :] = starts[:first]
+    of_dear, of_small = worth[:large], worth[large:]
+    small_alone = of_small.copy()
+    _add_line(of_dear, serialization, serialization - hop)
+    _add_line(of_small, to_cheap, small_serialization - hop)
     up_to = np.empty(ranks, dtype=np.int64)  # the best of blocks 0 ... q
     _running_maximum(worth, up_to)
     _running_maximum(worth[::-1], worth[::-1])
     over_the_end = of_dear[1:]
     for q in range(over_the_end.size):
         over_the_end[q] = max(over_the_end[q], up_to[q] + around)
-    _add_line(of_dear, steps * hop - busy, hop - busy)
-    if dear < ranks:
-        _add_line(cheap_alone, 0, cheap_busy - cheap_hop)
-        _running_maximum(cheap_alone[::-1], cheap_alone[::-1])
-        _add_line(cheap_alone, steps * cheap_hop, cheap_hop - cheap_busy)
-        # blocks that a chain of `steps` sends reaches: from some cheap one on, all of them
-        reached = up_to[dear + steps - ranks : ranks]
-        near = min(reached.size, of_cheap.size)
-        of_cheap[:near] = reached[:near]
-        of_cheap[near:] = up_to[ranks - 1]
-        _add_line(of_cheap, around + steps * hop - to_cheap, hop - cheap_busy)
-        for q in range(of_cheap.size):
-            of_cheap[q] = max(of_cheap[q], cheap_alone[q])
+    _add_line(of_dear, steps * hop - serialization, hop - serialization)
+    if large < ranks:
+        _add_line(small_alone, 0, small_serialization - cheap_hop)
+        _running_maximum(small_alone[::-1], small_alone[::-1])
+        _add_line(small_alone, steps * cheap_hop, cheap_hop - small_serialization)
+        # blocks that a chain of `steps` sends reaches: from some small one on, all of them
+        reached = up_to[large + steps - ranks : ranks]
+        near = min(reached.size, of_small.size)
+        of_small[:near] = reached[:near]
+        of_small[near:] = up_to[ranks - 1]
+        _add_line(of_small, around + steps * hop - to_cheap, hop - small_serialization)
+        for q in range(of_small.size):
+            of_small[q] = max(of_small[q], small_alone[q])
     at = (first + steps) % ranks
-    exits[at:] = worth[: ranks - at]
-    exits[:at] = worth[ranks - at :]
+    finishes[at:] = worth[: ranks - at]
+    finishes[:at] = worth[ranks - at :]
 
 
 @loop

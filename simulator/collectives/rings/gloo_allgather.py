@@ -62,13 +62,13 @@ class _Apart:
     def __init__(self, sizes: Sequence[int], links: Sequence[Link]) -> None:
         self._links, self._ring = links, gloo_ring_allgather(sizes, links)
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        first, late = (0, 1) if entry[0] <= entry[1] else (1, 0)
-        entry = entry.copy()
+        first, late = (0, 1) if starts[0] <= starts[1] else (1, 0)
+        starts = starts.copy()
         latency = max(1, self._links[first].latency_for(0))
-        entry[late] = max(entry[late], entry[first] + latency)
-        return self._ring(entry, key)
+        starts[late] = max(starts[late], starts[first] + latency)
+        return self._ring(starts, key)
 
 
 def prepare(call: Call) -> Prepared:

@@ -25,14 +25,14 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
     sent: Row,
     received: Row,
     width: int,
-    busy: Row,
+    serialization: Row,
     latency: Row,
     reductions: Row,
     starts: Row,
     runs: Row,
     sizes: Row,
     kinds: Row,
-    late: NDArray[np.int64],
+    jitter: NDArray[np.int64],
     steady: int,
     first: int,
     last: int,
@@ -40,11 +40,12 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
 ) -> None:
     """Take `sent` and `received` `[q]` from before step `first` to before step `last`.
 
-    With runs (`starts` `[n + 1]` and size classes `runs` `[n]` of the blocks of q ranks), `busy`
-    and `latency` are `[sizes, width]`, flat, by size class and rank; without (n = 0), they are
-    `[sizes, width]` by size class and link class, to be looked up by `sizes` `[2 q]`, the size
-    class of each block, twice over, and `kinds` `[q]`. Steps before step `reducing` reduce.
-    `late` `[last - first, q]` are random delays by step and sender, `[0, q]` where there are none.
+    With runs (`starts` `[n + 1]` and size classes `runs` `[n]` of the blocks of q ranks),
+    `serialization` and `latency` are `[sizes, width]`, flat, by size class and rank; without (n
+    = 0), they are `[sizes, width]` by size class and link class, to be looked up by `sizes` `[2
+    q]`, the size class of each block, twice over, and `kinds` `[q]`. Steps before step
+    `reducing` reduce. `jitter` `[last - first, q]` are random delays by step and sender, `[0,
+    q]` without.
 
     Where f is what a step does to the state, f(state + c) = f(state) + c for every constant c. So
     when a step has shifted the state x by one constant, f(x) = x + c, the next one does it again,
@@ -67,18 +68,20 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
             row = runs[run] * width
             low, high = starts[run] + turned, starts[run + 1] + turned
             if low < q:
-                _leave(sent, received, arrived, busy, latency, row, low, min(high, q))
+                _leave(sent, received, arrived, serialization, latency, row, low, min(high, q))
             if high > q:
-                _leave(sent, received, arrived, busy, latency, row, max(low - q, 0), high - q)
+                _leave(
+                    sent, received, arrived, serialization, latency, row, max(low - q, 0), high - q
+                )
         block = sizes[q - turned : 2 * q - turned]  # of block (r - step) mod q
         if starts.size == 0:
             for r in range(q):
                 at = block[r] * width + kinds[r]
-                left = max(sent[r], received[r]) + busy[at]
+                left = max(sent[r], received[r]) + serialization[at]
                 sent[r] = left
                 arrived[r] = left + latency[at]
-        if late.shape[0] > 0:
-            _delay(arrived, late[step - first])
+        if jitter.shape[0] > 0:
+            _delay(arrived, jitter[step - first])
         _arrive(received, arrived, reductions, starts, runs, block, turned, step < reducing)
         step += 1
         if looks:
@@ -99,7 +102,7 @@ def _leave(  # noqa: PLR0917
     sent: Row,
     received: Row,
     arrived: Row,
-    busy: Row,
+    serialization: Row,
     latency: Row,
     row: int,
     low: int,
@@ -107,7 +110,7 @@ def _leave(  # noqa: PLR0917
 ) -> None:
     """One run's messages, of the ranks from `low` to before `high`."""
     part, heard, reach = sent[low:high], received[low:high], arrived[low:high]
-    takes, travels = busy[row + low : row + high], latency[row + low : row + high]
+    takes, travels = serialization[row + low : row + high], latency[row + low : row + high]
     for r in range(part.size):
         left = max(part[r], heard[r]) + takes[r]
         part[r] = left
@@ -115,9 +118,9 @@ def _leave(  # noqa: PLR0917
 
 
 @loop
-def _delay(arrived: Row, late: Row) -> None:
+def _delay(arrived: Row, jitter: Row) -> None:
     for r in range(arrived.size):
-        arrived[r] += late[r]
+        arrived[r] += jitter[r]
 
 
 @loop

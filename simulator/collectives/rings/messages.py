@@ -26,7 +26,7 @@ from gcsim.simulator.clock import (
     check_time,
     too_long,
 )
-from gcsim.simulator.network.delays import RandomDelays
+from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
 DRAWN_AT_A_TIME = 1 << 18
@@ -93,7 +93,7 @@ class Messages:
     """By size class."""
     slowest: Picoseconds
     """No message takes longer, its reduction included, but for random delays."""
-    late: RandomDelays
+    jitter: JitterDraws
     """The random delays of messages on `links`."""
     timed: bool
     """On some links it depends on the absolute time when a message has left."""
@@ -139,26 +139,26 @@ class Messages:
             latency=latency,
             reductions=reductions,
             slowest=slowest,
-            late=RandomDelays(distinct),
+            jitter=JitterDraws(distinct),
             timed=timed,
         )
 
-    def busy(self) -> NDArray[np.int64]:
+    def serialization(self) -> NDArray[np.int64]:
         """What is added to a message's start to get when it has left: by size and link, flat."""
         if self.timed:
             return cast("NDArray[np.int64]", Departures(self))
         return self.serialisation.reshape(-1)
 
     def run(self, compiled: F) -> F:
-        """The loop to which `busy` may be given."""
+        """The loop to which `serialization` may be given."""
         return cast("F", getattr(compiled, "py_func", compiled)) if self.timed else compiled
 
     @property
     def constant(self) -> bool:
         """Every message takes as long whenever it is sent."""
-        return not (self.late.any or self.timed)
+        return not (self.jitter.any or self.timed)
 
-    def delays(
+    def draw_jitter(
         self,
         sizes: Classes,
         *,
@@ -174,9 +174,9 @@ class Messages:
             np.array(np.broadcast_to(values, sizes.shape), dtype=np.int64)
             for values in (self.kinds[rank], message, rank)
         )
-        return self.late(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
+        return self.jitter(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
 
-    def check_delays(self, now: Picoseconds, rounds: int, drawn: Times) -> None:
+    def check_jitter(self, now: Picoseconds, rounds: int, drawn: Times) -> None:
         """Raise `InputError` when the clock cannot hold what `rounds` rounds after `now` take.
 
         Nobody waits for more than one message of each round, one after the other.
@@ -215,7 +215,7 @@ class Departure:
         self._link, self._nbytes = link, nbytes
 
     def __radd__(self, start: Picoseconds) -> Picoseconds:
-        left = self._link.left(int(start), self._nbytes)
+        left = self._link.departure(int(start), self._nbytes)
         check_time(left)
         return left
 

@@ -56,7 +56,7 @@ class PreparedPieces:
         self._sizes, self._piece = sizes, piece
         self._pieces = {self.ranks: Pieces.of(sizes, piece)}
         self._messages = messages = Messages.of(self._pieces[self.ranks].sizes, links)
-        self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
+        self._serialization, self._latency = messages.serialization(), messages.latency.reshape(-1)
         self._period = 0
         if messages.constant:
             self._period = common_period(classes(sizes)[1], messages.kinds)
@@ -66,11 +66,11 @@ class PreparedPieces:
         """Memory, about."""
         return 4096 + 64 * self.ranks + self._pieces[self.ranks].row.nbytes
 
-    def _repeating(self, entry: Times) -> tuple[int, Pieces]:
+    def _repeating(self, starts: Times) -> tuple[int, Pieces]:
         """How many ranks stand for all of them, with these entry times, and their pieces."""
         period = self.ranks
         if self._period:
-            period = common_period(entry, multiple_of=self._period)
+            period = common_period(starts, multiple_of=self._period)
         if period not in self._pieces:
             self._pieces[period] = Pieces.of(self._sizes[:period], self._piece)
         return period, self._pieces[period]

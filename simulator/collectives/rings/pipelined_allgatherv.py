@@ -6,7 +6,7 @@ that it came from first; one unequal contribution no longer holds up a whole ste
 
     T <= (sum n_i + (p - 1) piece) beta, when latency is zero
 
-With F the end of a rank's send and A the arrival of a piece at it, `entry` for its own:
+With F the end of a rank's send and A the arrival of a piece at it, `starts` for its own:
 
     F = max(F of the piece before, A) + serialisation    A of r + 1 = max(F + latency + delay,
                                                                     A of the piece before)
@@ -46,22 +46,22 @@ class PreparedPipeline(PreparedPieces):
     of its sender.
     """
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
         messages, ranks = self._messages, self.ranks
-        period, pieces = self._repeating(entry)
-        free = np.array(entry[:period], dtype=np.int64)
+        period, pieces = self._repeating(starts)
+        free = np.array(starts[:period], dtype=np.int64)
         heard = free.copy()
         there = np.repeat(free[::-1], pieces.count[::-1])  # the highest block's pieces come first
         forward = messages.run(_forward)
-        check_range(entry, (ranks - 1) * int(pieces.count.max()) * messages.slowest)
-        for first, last, late in self._turns(period, key):
+        check_range(starts, (ranks - 1) * int(pieces.count.max()) * messages.slowest)
+        for first, last, jitter in self._turns(period, key):
             rounds = last // period - first // period + 1
             per_round = int(pieces.count.max())
-            messages.check_delays(
+            messages.check_jitter(
                 int(max(free.max(), heard.max())) + (per_round - 1) * rounds * messages.slowest,
                 rounds,
-                late,
+                jitter,
             )
             forward(
                 free,
@@ -71,10 +71,10 @@ class PreparedPipeline(PreparedPieces):
                 pieces.first,
                 pieces.count,
                 messages.kinds,
-                self._busy,
+                self._serialization,
                 self._latency,
                 len(messages.links),
-                late,
+                jitter,
                 first,
                 last,
             )
@@ -87,7 +87,7 @@ class PreparedPipeline(PreparedPieces):
         rank.
         """
         turns = (self.ranks - 1) * period
-        if not self._messages.late.any:
+        if not self._messages.jitter.any:
             yield 0, turns, _NONE
             return
         pieces = self._pieces[self.ranks]
@@ -104,7 +104,7 @@ class PreparedPipeline(PreparedPieces):
         number = np.arange(int(count.sum()), dtype=np.int64)
         begins = np.cumsum(count) - count
         sent_before = (pieces.first[block] - pieces.first[rank]) % len(pieces.row)
-        return self._messages.delays(
+        return self._messages.draw_jitter(
             pieces.row[number + np.repeat(pieces.first[block] - begins, count)],
             key=key,
             message=number + np.repeat(sent_before - begins, count),
@@ -121,18 +121,18 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     first: NDArray[np.int64],
     count: NDArray[np.int64],
     kinds: NDArray[np.int64],
-    busy: Times,
+    serialization: Times,
     latency: Times,
     width: int,
-    late: Times,
+    jitter: Times,
     begin: int,
     end: int,
 ) -> None:
     """The turns from `begin` to before `end` of q ranks that stand for all.
 
     `free` `[q]` is when a rank's sends have left, `heard` `[q]` when the last piece has reached it,
-    `there` (a number a piece) when a piece has reached the rank that sends it next. `busy` and
-    `latency` are flat, by size class and link class, of which there are `width`.
+    `there` (a number a piece) when a piece has reached the rank that sends it next. `serialization`
+    and `latency` are flat, by size class and link class, of which there are `width`.
     """
     q, drawn = free.size, 0
     for turn in range(begin, end):
@@ -141,10 +141,10 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         left, last = free[r], heard[to]
         for x in range(first[block], first[block] + count[block]):
             at = row[x] * width + kind
-            left = max(left, there[x]) + busy[at]
+            left = max(left, there[x]) + serialization[at]
             arrives = left + latency[at]
-            if late.size > 0:
-                arrives += late[drawn]
+            if jitter.size > 0:
+                arrives += jitter[drawn]
                 drawn += 1
             last = max(last, arrives)
             there[x] = last

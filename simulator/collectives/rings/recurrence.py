@@ -2,7 +2,7 @@
 
 Rank r sends to rank r + 1 (mod p), and at step s it sends block (r - s) mod p. It starts the
 send of step s when it has received (and reduced) what step s - 1 brought, and when the send of
-step s - 1 has left. With F the end of a rank's send and R of its receive, both `entry` before
+step s - 1 has left. With F the end of a rank's send and R of its receive, both `starts` before
 the first step:
 
     S = max(R[s-1], F[s-1])    F[s] = S + serialisation    R[s] = max(F[s] of r - 1 + latency
@@ -11,7 +11,7 @@ the first step:
 The message that a rank sends at step s is its number s when random delays are drawn. Messages from
 a rank to the next arrive in order: one that would overtake those before it arrives with the last of
 them, and since R[s-1] is not before that, the maximum with R[s-1] says it. Where the rate of a link
-changes over time, F[s] is what the link says of a message that starts at S (`Link.left`).
+changes over time, F[s] is what the link says of a message that starts at S (`Link.departure`).
 
 Assumptions: messages are buffered (a sender does not wait for its receiver, a receiver takes up
 what arrived before it entered), and an empty block still costs a message's latency.
@@ -80,50 +80,53 @@ class PreparedRing:
         self._together: Times | None = None
         self._closed: ClosedForm | None = None
         if messages.constant and len(messages.links) == 1 and not messages.reductions.any():
-            busy, latency = messages.serialisation[:, 0].tolist(), messages.latency[:, 0].tolist()
-            self._closed = ClosedForm.of(self._sizes, busy, latency, steps)
+            serialization, latency = (
+                messages.serialisation[:, 0].tolist(),
+                messages.latency[:, 0].tolist(),
+            )
+            self._closed = ClosedForm.of(self._sizes, serialization, latency, steps)
 
     @property
     def nbytes(self) -> int:
         """Memory, about: numbers of each rank, of each size on each link."""
         return 4096 + 112 * self.ranks + 16 * self._messages.latency.size
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
         messages = self._messages
-        check_range(entry, self.steps * messages.slowest)
+        check_range(starts, self.steps * messages.slowest)
         if not messages.constant:
-            return self._step_by_step(entry, key)
-        first = int(entry[0])
-        if int(entry.min()) == first == int(entry.max()):
+            return self._step_by_step(starts, key)
+        first = int(starts[0])
+        if int(starts.min()) == first == int(starts.max()):
             if self._together is None:
                 self._together = self._constant(np.zeros(self.ranks, dtype=np.int64))
             return self._together + first
-        return self._constant(entry)
+        return self._constant(starts)
 
-    def _constant(self, entry: Times) -> Times:
+    def _constant(self, starts: Times) -> Times:
         if self._closed is not None:
-            return self._closed(entry)
+            return self._closed(starts)
         period = self._period
         if period < self.ranks:
-            period = common_period(entry, multiple_of=period)
-        sent = np.array(entry[:period], dtype=np.int64)
+            period = common_period(starts, multiple_of=period)
+        sent = np.array(starts[:period], dtype=np.int64)
         received = sent.copy()
         self._layout(period).advance((sent, received), range(self.steps), self._reducing)
-        exits = np.maximum(sent, received)
-        return exits if period == self.ranks else np.tile(exits, self.ranks // period)
+        finishes = np.maximum(sent, received)
+        return finishes if period == self.ranks else np.tile(finishes, self.ranks // period)
 
-    def _step_by_step(self, entry: Times, key: int) -> Times:
+    def _step_by_step(self, starts: Times, key: int) -> Times:
         messages, layout = self._messages, self._layout(self.ranks)
-        sent = np.array(entry, dtype=np.int64)
+        sent = np.array(starts, dtype=np.int64)
         received = sent.copy()
         rows = max(1, DRAWN_AT_A_TIME // self.ranks)
         for first in range(0, self.steps, rows):
             last = min(self.steps, first + rows)
-            late = self._late(first, last, key) if messages.late.any else None
-            if late is not None:
-                messages.check_delays(int(max(sent.max(), received.max())), last - first, late)
-            layout.advance((sent, received), range(first, last), self._reducing, late)
+            jitter = self._late(first, last, key) if messages.jitter.any else None
+            if jitter is not None:
+                messages.check_jitter(int(max(sent.max(), received.max())), last - first, jitter)
+            layout.advance((sent, received), range(first, last), self._reducing, jitter)
         return np.maximum(sent, received)
 
     def _late(self, first: int, last: int, key: int) -> Times:
@@ -132,7 +135,7 @@ class PreparedRing:
         rank = np.arange(self.ranks, dtype=np.int64)
         twice = np.concatenate((self._sizes, self._sizes))
         sizes = twice[(self.ranks - step % self.ranks) + rank]  # of block (r - step) mod p
-        return self._messages.delays(sizes, key=key, message=step, rank=rank)
+        return self._messages.draw_jitter(sizes, key=key, message=step, rank=rank)
 
     def _layout(self, period: int) -> _Layout:
         """For the first `period` ranks, which the others repeat."""
@@ -148,42 +151,42 @@ class _Layout:
 
     def __init__(self, messages: Messages, sizes: Classes) -> None:
         q, kinds = len(sizes), messages.kinds[: len(sizes)]
-        starts = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
+        begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
         self.reductions = messages.reductions
         self.sizes = np.concatenate((sizes, sizes))
         self.kinds: Row = np.ascontiguousarray(kinds)
         self.none = np.zeros((0, q), dtype=np.int64)
-        self.starts = self.runs = _NO_ROW
+        self.begins = self.runs = _NO_ROW
         self.width, self.loop = len(messages.links), messages.run(steps_of_ring)
-        self.busy, self.latency = messages.busy(), messages.latency.reshape(-1)
-        few = len(starts) * 8 <= q + 8 and len(messages.nbytes) * q <= _LARGEST_TABLE
+        self.serialization, self.latency = messages.serialization(), messages.latency.reshape(-1)
+        few = len(begins) * 8 <= q + 8 and len(messages.nbytes) * q <= _LARGEST_TABLE
         if few and not messages.timed:
             self.width = q
-            self.busy = messages.serialisation[:, kinds].reshape(-1)
+            self.serialization = messages.serialisation[:, kinds].reshape(-1)
             self.latency = messages.latency[:, kinds].reshape(-1)
-            self.starts, self.runs = np.append(starts, q), sizes[starts]
+            self.begins, self.runs = np.append(begins, q), sizes[begins]
         self.steady = NEVER_STEADY
         if messages.constant:
-            if len(starts) == 1:
+            if len(begins) == 1:
                 self.steady = STILL
             elif not kinds.any():
                 self.steady = MOVING
 
     def advance(
-        self, state: tuple[Times, Times], steps: range, reducing: int, late: Times | None = None
+        self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None
     ) -> None:
         """Take what q ranks have sent and received from before to behind some steps."""
         self.loop(
             *state,
             self.width,
-            self.busy,
+            self.serialization,
             self.latency,
             self.reductions,
-            self.starts,
+            self.begins,
             self.runs,
             self.sizes,
             self.kinds,
-            self.none if late is None else late,
+            self.none if jitter is None else jitter,
             self.steady,
             steps.start,
             steps.stop,

@@ -57,18 +57,18 @@ class PreparedRounds(PreparedPieces):
     A call takes O(p) operations a round, on O(p) memory beside the row of blocks.
     """
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
         messages, ranks = self._messages, self.ranks
-        period, pieces = self._repeating(entry)
+        period, pieces = self._repeating(starts)
         # a rank sends all blocks but its successor's
         sends = ranks // period * len(pieces.row) - np.roll(pieces.count, -1)
         rounds = int(sends.max())
-        ready = np.array(entry[:period], dtype=np.int64)
-        check_range(entry, rounds * messages.slowest)
+        ready = np.array(starts[:period], dtype=np.int64)
+        check_range(starts, rounds * messages.slowest)
         place, exchange = pieces.first.copy(), messages.run(_exchange)
-        for first, last, late in self._rounds(rounds, period, key):
-            messages.check_delays(int(ready.max()), last - first, late)
+        for first, last, jitter in self._rounds(rounds, period, key):
+            messages.check_jitter(int(ready.max()), last - first, jitter)
             exchange(
                 ready,
                 place,
@@ -76,19 +76,19 @@ class PreparedRounds(PreparedPieces):
                 sends,
                 messages.kinds,
                 messages.nbytes,
-                self._busy,
+                self._serialization,
                 self._latency,
                 len(messages.links),
-                late,
+                jitter,
                 first,
                 last,
             )
-        exits: Times = np.maximum(np.tile(ready, ranks // period), entry.max())
-        return exits
+        finishes: Times = np.maximum(np.tile(ready, ranks // period), starts.max())
+        return finishes
 
     def _rounds(self, rounds: int, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
         """Portions of the rounds, with the random delays `[rounds, p]` of their messages."""
-        if not self._messages.late.any:
+        if not self._messages.jitter.any:
             yield 0, rounds, np.zeros((0, period), dtype=np.int64)
             return
         pieces, rank = self._pieces[self.ranks], np.arange(self.ranks, dtype=np.int64)
@@ -100,7 +100,11 @@ class PreparedRounds(PreparedPieces):
             last = min(rounds, first + together)
             at = pieces.first + np.arange(first, last, dtype=np.int64)[:, None]
             number: NDArray[np.int64] = sent_before[at] - sent_before[pieces.first]
-            yield first, last, self._messages.delays(twice[at], key=key, message=number, rank=rank)
+            yield (
+                first,
+                last,
+                self._messages.draw_jitter(twice[at], key=key, message=number, rank=rank),
+            )
 
 
 @loop
@@ -111,18 +115,19 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     sends: NDArray[np.int64],
     kinds: NDArray[np.int64],
     nbytes: NDArray[np.int64],
-    busy: Times,
+    serialization: Times,
     latency: Times,
     width: int,
-    late: NDArray[np.int64],
+    jitter: NDArray[np.int64],
     begin: int,
     end: int,
 ) -> None:
     """Take `ready` `[q]` from before round `begin` to before round `end`.
 
-    `place` `[q]` is where in the row of blocks a rank is, and moves on; rank r sends in its first
-    `sends[r]` rounds. `busy` and `latency` are flat, by size class and link class, of which there
-    are `width`; `late` is `[end - begin, q]`, or `[0, q]` where there are no random delays.
+    `place` `[q]` is where in the row of blocks a rank is, and moves on; rank r sends in its
+    first `sends[r]` rounds. `serialization` and `latency` are flat, by size class and link
+    class, of which there are `width`; `jitter` is `[end - begin, q]`, or `[0, q]` where there
+    are no random delays.
     """
     q = ready.size
     arrived = np.empty(q, dtype=np.int64)
@@ -135,11 +140,11 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             arrived[r] = _NOTHING
             if number < sends[r] and nbytes[size] > 0:
                 at = size * width + kinds[r]
-                left = ready[r] + busy[at]
+                left = ready[r] + serialization[at]
                 ready[r] = left
                 arrived[r] = left + latency[at]
-                if late.shape[0] > 0:
-                    arrived[r] += late[number - begin, r]
+                if jitter.shape[0] > 0:
+                    arrived[r] += jitter[number - begin, r]
         ready[0] = max(ready[0], arrived[q - 1])
         for r in range(1, q):
             ready[r] = max(ready[r], arrived[r - 1])

@@ -79,20 +79,24 @@ class RingWorlds:
         if reduces and program.sizes[0] * program.pieces.size <= _ABOUT_ALL * sent[0]:
             program = replace(program, pieces=np.zeros_like(program.pieces))
         received = sizes_received(record, sent)[0]
-        entry, back = self._copied(sent), self._copied([received])[:, 0]
-        exits = self._exits(program, entry, record.dtype)
-        return self._hosted(program, entry.max(axis=1), exits, 0 if reduces else received) + back
+        starts, back = self._copied(sent), self._copied([received])[:, 0]
+        finishes = self._finishes(program, starts, record.dtype)
+        return (
+            self._hosted(program, starts.max(axis=1), finishes, 0 if reduces else received) + back
+        )
 
     def _copied(self, sizes: Sequence[int]) -> Times:
         """Between device and host: `[clusters, sizes]`."""
         if not self._cluster.collectives.stages:
             return np.zeros((len(self._copies), len(sizes)), dtype=np.int64)
         places, ranks = classes(sizes)
-        times = [self._busy(self._copies, n) + self._later(self._copies, n) for n in places]
+        times = [
+            self._serialization(self._copies, n) + self._later(self._copies, n) for n in places
+        ]
         copies: Times = np.stack(times, axis=1)[:, ranks]
         return copies
 
-    def _busy(self, numbers: NDArray[np.int64], nbytes: int) -> Times:
+    def _serialization(self, numbers: NDArray[np.int64], nbytes: int) -> Times:
         if self._factors:
             return self._asked(Link.serialization, numbers, nbytes)
         times = self._once[numbers] + nbytes * self._each[numbers]
@@ -110,37 +114,37 @@ class RingWorlds:
         found = [question(self._links[number], nbytes) for number in numbers.reshape(-1).tolist()]
         return np.array(found, dtype=np.int64).reshape(numbers.shape)
 
-    def _exits(self, program: Program, entry: Times, dtype: str) -> Times:
+    def _finishes(self, program: Program, starts: Times, dtype: str) -> Times:
         """Of the last rank, without the host's work: `[clusters]`."""
         kinds, numbers = self._hops[program.backwards]
         alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
         if program.backwards:
             kinds = kinds[::-1]
-        elif entry.shape[1] == 2:
-            entry = self._apart(entry, self._later(numbers, 0)[:, kinds])
-        ranks, period = len(kinds), common_period(alike, kinds, entry[0])
+        elif starts.shape[1] == 2:
+            starts = self._apart(starts, self._later(numbers, 0)[:, kinds])
+        ranks, period = len(kinds), common_period(alike, kinds, starts[0])
         each = np.array(program.sizes, dtype=np.int64)
-        reception, gamma = np.zeros(len(entry)), np.zeros(len(entry))
+        reception, gamma = np.zeros(len(starts)), np.zeros(len(starts))
         if program.backwards:  # an all-reduce
             reception = self._prices["per_received_byte"]
             sums = [cluster.sums.gamma(dtype) for cluster in self._clusters]
             gamma = np.array([float(one) for one in sums]) * PS_PER_SECOND
         taken = np.rint(reception[:, None] * each).astype(np.int64)
         sizes = program.sizes
-        busy = np.stack([self._busy(numbers, n) for n in sizes], axis=1)
+        serialization = np.stack([self._serialization(numbers, n) for n in sizes], axis=1)
         latency = np.stack([self._later(numbers, n) for n in sizes], axis=1) + taken[:, :, None]
         once = program.pieces[:period]
-        found = np.empty(len(entry), dtype=np.int64)
+        found = np.empty(len(starts), dtype=np.int64)
         prices = Prices(
             kinds=np.ascontiguousarray(kinds[:period]),
             nbytes=each,
-            busy=busy.reshape(len(entry), -1),
-            latency=latency.reshape(len(entry), -1),
+            serialization=serialization.reshape(len(starts), -1),
+            latency=latency.reshape(len(starts), -1),
             back=np.ascontiguousarray(self._later(numbers, 0)[:, kinds[:period]]),
             reductions=np.rint(gamma[:, None] * each).astype(np.int64),
         )
         last_exits(
-            np.ascontiguousarray(entry[:, :period]),
+            np.ascontiguousarray(starts[:, :period]),
             np.concatenate((once, once)).T.copy(),
             prices,
             rules_of(program, ranks, once, constant=True),
@@ -153,19 +157,19 @@ class RingWorlds:
         return found
 
     @staticmethod
-    def _apart(entry: Times, latency: Times) -> Times:
-        """Two ranks gather a latency apart at least (`gloo_ring_allgather.carry_out`)."""
-        rows, first = np.arange(len(entry)), (entry[:, 0] > entry[:, 1]).astype(np.int64)
-        apart = entry.copy()
-        soonest = entry[rows, first] + np.maximum(1, latency[rows, first])
-        apart[rows, 1 - first] = np.maximum(entry[rows, 1 - first], soonest)
+    def _apart(starts: Times, latency: Times) -> Times:
+        """Two ranks gather a latency apart at least (`gloo_ring_allgather.execute`)."""
+        rows, first = np.arange(len(starts)), (starts[:, 0] > starts[:, 1]).astype(np.int64)
+        apart = starts.copy()
+        soonest = starts[rows, first] + np.maximum(1, latency[rows, first])
+        apart[rows, 1 - first] = np.maximum(starts[rows, 1 - first], soonest)
         return apart
 
-    def _hosted(self, program: Program, last: Times, exits: Times, copied: int) -> Column:
+    def _hosted(self, program: Program, last: Times, finishes: Times, copied: int) -> Column:
         """With what the processors do (`host.py`)."""
         host, prices, devices = self._host, self._prices, self._cluster.devices_per_node
         processes = self._cluster.workers if host.ranks == "all" else devices
-        network = (exits - last).astype(np.float64)
+        network = (finishes - last).astype(np.float64)
         if any(prices[price].any() for price in ("per_message", "per_byte", "per_call")):
             traffic = program.traffic(devices)
             handled = np.outer(prices["per_message"], traffic.ends)

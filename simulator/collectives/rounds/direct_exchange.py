@@ -6,7 +6,7 @@ step's send has left. What a rank has for itself stays where it is.
 
     ready' = max(ready + serialisation, arrival from rank r - s) + reduction
 
-A network card carries, at each step, one message each way of each of its node's devices whose
+A network NIC carries, at each step, one message each way of each of its node's devices whose
 partner is on another node: they share it.
 
 Assumptions: those of `fabric/rounds.py`. The message of step s is number s - 1 of its sender,
@@ -23,7 +23,7 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.simulator.clock import NO_COST, Times, check_range
-from gcsim.simulator.collectives.rounds.card_exchange import CardExchange, Parts
+from gcsim.simulator.collectives.rounds.nic_exchange import NicExchange, Parts
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.rounds import Fabric
@@ -42,25 +42,25 @@ class DirectExchange:
         """`gamma` seconds a byte are spent on what arrives; `first` is the number of a rank's first
         message. O(p^2) for p ranks."""
         self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
-        self._cards = CardExchange.of(fabric, parts, gamma, first)
+        self._nics = NicExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None
         ranks = fabric.ranks
         few = ranks * (ranks - 1) <= _WORTH_ITS_MEMORY
-        if few and (self._cards is None or self._cards.random is not None):
-            self._cards = None
+        if few and (self._nics is None or self._nics.random is not None):
+            self._nics = None
             self._rounds = Rounds(fabric, first=first)
             for step in range(1, ranks):
                 to = _partner(fabric, step)
                 self._rounds.exchange(fabric.everyone, to, self._parts.to(to), gamma)
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        if self._cards is not None:
-            return self._cards.carry_out(entry, key)
+        if self._nics is not None:
+            return self._nics.execute(starts, key)
         if self._rounds is not None:
-            return self._rounds(entry, key)
-        ready = entry
-        for step in range(1, len(entry)):
+            return self._rounds(starts, key)
+        ready = starts
+        for step in range(1, len(starts)):
             partner = _partner(self._fabric, step)
             ready = self._fabric.exchange(
                 ready,
@@ -87,7 +87,7 @@ class DirectExchange:
     @property
     def nbytes(self) -> int:
         """Memory, about."""
-        more = [each.nbytes for each in (self._cards, self._rounds) if each is not None]
+        more = [each.nbytes for each in (self._nics, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
 
 
@@ -97,9 +97,9 @@ class InTurn:
     def __init__(self, first: DirectExchange, then: DirectExchange) -> None:
         self._first, self._then = first, then
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        return self._then(self._first(entry, key), key)
+        return self._then(self._first(starts, key), key)
 
     def traffic(self, devices: int) -> Traffic:
         """What the ranks handle, `devices` a node."""

@@ -3,7 +3,7 @@
 Gather, round j: each rank r with r mod 2^(j+1) = 2^j sends the blocks of its subtree, those of
 ranks r to r + 2^j - 1, to rank r - 2^j. Then all blocks are broadcast along the same tree
 (`binomial_tree_allreduce.py`). What a library without an all-gather of its own does; the root's
-card carries all n bytes log2 p times.
+NIC carries all n bytes log2 p times.
 
 With p = 2^k, equal links, blocks and entries the last rank leaves after
 2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.

@@ -78,17 +78,17 @@ class Rounds:
             self._rounds.append(found)
             self._sent[senders] += 1
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`. Times are absolute where links change
         over time. Raises `InputError` when the clock cannot hold them.
         """
-        ready = entry.copy()
+        ready = starts.copy()
         if any(round_.hops.timed for round_ in self._rounds):
             for round_ in self._rounds:
                 _at_its_time(round_, ready, key)
         elif self._rounds:
             messages = self._messages
-            check_range(entry, messages.longest)
+            check_range(starts, messages.longest)
             flight = messages.latency
             if messages.draws is not None:
                 flight = flight + messages.draws(key)
@@ -123,11 +123,13 @@ class _Messages:
         ends = np.cumsum([len(each.senders) for each in hops], dtype=np.int64)
         senders = np.concatenate([each.senders for each in hops])
         receivers = np.concatenate([each.receivers for each in hops])
-        busy = [round_.hops.busy(round_.nbytes) for round_ in rounds]
+        serialization = [round_.hops.serialization(round_.nbytes) for round_ in rounds]
         latency = [round_.hops.latency(round_.nbytes) for round_ in rounds]
         adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
-        self.longest = sum(int(each.max()) for times in (busy, latency, adding) for each in times)
-        self.ends_and_busy = ends, senders, receivers, np.concatenate(busy)
+        self.longest = sum(
+            int(each.max()) for times in (serialization, latency, adding) for each in times
+        )
+        self.ends_and_busy = ends, senders, receivers, np.concatenate(serialization)
         self.latency = np.concatenate(latency)
         self.adding = np.concatenate(adding)
         self.draws: Callable[[int], Times] | None = None
@@ -143,15 +145,15 @@ class _Messages:
             [np.broadcast_to(round_.nbytes, round_.message.shape) for round_ in rounds]
         )
         table = rounds[0].hops.table  # the fabric's only one
-        return lambda key: table.delays(kinds, nbytes, key=key, message=numbers, rank=senders)
+        return lambda key: table.draw_jitter(kinds, nbytes, key=key, message=numbers, rank=senders)
 
 
 def _at_its_time(round_: _Round, ready: Times, key: int) -> None:
     """One round where links change over time."""
     hops, nbytes = round_.hops, round_.nbytes
-    left = hops.left(ready[hops.senders], nbytes)
+    left = hops.departure(ready[hops.senders], nbytes)
     ready[hops.senders] = left
-    flight = hops.latency(nbytes) + hops.delays(nbytes, key=key, message=round_.message)
+    flight = hops.latency(nbytes) + hops.draw_jitter(nbytes, key=key, message=round_.message)
     ready[hops.receivers] = np.maximum(ready[hops.receivers], left + flight) + round_.adding
 
 
@@ -160,7 +162,7 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     ends: Numbers,
     senders: Ranks,
     receivers: Ranks,
-    busy: Times,
+    serialization: Times,
     flight: Times,
     adding: Times,
     ready: Times,
@@ -170,7 +172,7 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     begin = 0
     for end in ends:
         for i in range(begin, end):
-            left[i - begin] = ready[senders[i]] + busy[i]
+            left[i - begin] = ready[senders[i]] + serialization[i]
         for i in range(begin, end):
             ready[senders[i]] = left[i - begin]
         for i in range(begin, end):

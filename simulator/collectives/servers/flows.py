@@ -3,7 +3,7 @@
 A class of flows is what all workers of a class push to all servers of a class, or pull from them,
 as far as they are placed alike to each other: on one node, in one rack, or in two.
 
-Where the topology spreads flows evenly (`Topology.spread_evenly`), the cards in are left out, and
+Where the topology spreads flows evenly (`Topology.spread_evenly`), the NICs in are left out, and
 all that a class of workers or servers sends to other nodes is one class of flows.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.servers.locations import ABSENT, NodeKind, Places
+from gcsim.simulator.collectives.servers.locations import ABSENT, NodeKind, Placement
 from gcsim.simulator.collectives.servers.topology import Loads, Topology, own_limit
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sharing.model import Capacity, FlowClass
@@ -42,7 +42,7 @@ class Flows:
     """All classes of flows of an exchange."""
 
     def __init__(
-        self, cluster: Cluster, places: Places, pushed: Sequence[int], pulled: int
+        self, cluster: Cluster, places: Placement, pushed: Sequence[int], pulled: int
     ) -> None:
         """`pushed[w]`: bytes of a worker of class w; `pulled`: what each worker receives."""
         self.flows: list[FlowClass] = []
@@ -102,7 +102,7 @@ class Flows:
                 self._add(False, server, worker, pull, bus)
 
     def _add_bundles(self, kinds: Sequence[NodeKind]) -> None:
-        """As cards are equal, so are all paths between nodes."""
+        """As NICs are equal, so are all paths between nodes."""
         for push in (True, False):
             senders = [kind.workers if push else kind.servers for kind in kinds]
             receivers = [kind.servers if push else kind.workers for kind in kinds]

@@ -1,16 +1,16 @@
 """How long do Gloo's broadcast, gather and scatter take?
 
 - Broadcast: rank v receives from v - 2^i, 2^i its highest bit, and then sends to v + 2^j for all
-  j > i, all at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's card, and
+  j > i, all at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC, and
   with p = 2^k, equal links and entries the last rank leaves after
 
       k (k + 1)/2 n beta + (k + 1) alpha      (not k n beta, as from one copy after the other)
 
 - Gather and scatter: every rank sends its part straight to the root, or gets it from there, all at
-  once: the root's card carries (p - 1)/p of the whole.
+  once: the root's NIC carries (p - 1)/p of the whole.
 
 Data leave when the sender has them and has heard that the receiver has announced itself. Messages
-that are under way together share cards max-min fairly, from their starts to their ends
+that are under way together share NICs max-min fairly, from their starts to their ends
 (`sharing/fair.py`); an announcement and the last byte take a latency. A rank leaves when it has
 received everything and all that it sends has left.
 
@@ -81,7 +81,7 @@ def messages_traffic(messages: Sequence[Message], cluster: Cluster) -> Traffic:
     return Traffic.of_ranks(ends, nbytes, cluster.devices_per_node)
 
 
-def carry_messages(entry: Times, messages: Sequence[Message], cluster: Cluster) -> Times:
+def carry_messages(starts: Times, messages: Sequence[Message], cluster: Cluster) -> Times:
     """Exit times `[p]` for entry times `[p]`, picoseconds, the hosts' work included.
 
     A rank sends when it has received all that is sent to it. Raises `InternalError` on clusters
@@ -89,20 +89,20 @@ def carry_messages(entry: Times, messages: Sequence[Message], cluster: Cluster) 
     """
     if cluster.racks is not None or any(link.shared for link in cluster.links()):
         raise InternalError("rooted collectives know neither racks nor shared media")
-    exits = _Exchange(entry, messages, cluster).run()
-    if cluster.host is None or len(entry) == 1:
-        return exits
+    finishes = _Exchange(starts, messages, cluster).run()
+    if cluster.host is None or len(starts) == 1:
+        return finishes
     work = cluster.host.work(messages_traffic(messages, cluster))
-    return cluster.host.exits(entry, exits, work)
+    return cluster.host.finishes(starts, finishes, work)
 
 
 class _Exchange:
-    def __init__(self, entry: Times, messages: Sequence[Message], cluster: Cluster) -> None:
-        self._entry, self._messages, self._cluster = entry.tolist(), messages, cluster
-        self._exits: list[Picoseconds] = entry.tolist()
-        self._missing = [0] * len(self._exits)
+    def __init__(self, starts: Times, messages: Sequence[Message], cluster: Cluster) -> None:
+        self._starts, self._messages, self._cluster = starts.tolist(), messages, cluster
+        self._finishes: list[Picoseconds] = starts.tolist()
+        self._missing = [0] * len(self._finishes)
         """Messages that a rank has not received yet."""
-        self._outgoing: list[list[int]] = [[] for _ in self._exits]
+        self._outgoing: list[list[int]] = [[] for _ in self._finishes]
         for place, message in enumerate(messages):
             self._missing[message.receiver] += 1
             self._outgoing[message.sender].append(place)
@@ -112,19 +112,19 @@ class _Exchange:
 
     def run(self) -> Times:
         """Exit times of all ranks."""
-        starts: dict[int, Picoseconds] = {}
+        begins: dict[int, Picoseconds] = {}
         for rank, missing in enumerate(self._missing):
             if not missing:
-                starts |= self._begin(rank, self._entry[rank])
-        share_fairly(starts, self._flows, self._capacities, self._ended)
-        return np.array(self._exits, dtype=np.int64)
+                begins |= self._begin(rank, self._starts[rank])
+        share_fairly(begins, self._flows, self._capacities, self._ended)
+        return np.array(self._finishes, dtype=np.int64)
 
     def _begin(self, rank: int, ready: Picoseconds) -> dict[int, Picoseconds]:
         """When the messages of a rank leave that has what it sends."""
         return {
             place: max(
                 ready,
-                self._entry[self._messages[place].receiver] + self._links[place].latency_for(0),
+                self._starts[self._messages[place].receiver] + self._links[place].latency_for(0),
             )
             for place in self._outgoing[rank]
         }
@@ -133,16 +133,16 @@ class _Exchange:
         message = self._messages[place]
         arrival = time + self._links[place].latency_for(message.nbytes)
         receiver = message.receiver
-        self._exits[message.sender] = max(self._exits[message.sender], time)
-        self._exits[receiver] = max(self._exits[receiver], arrival)
+        self._finishes[message.sender] = max(self._finishes[message.sender], time)
+        self._finishes[receiver] = max(self._finishes[receiver], arrival)
         self._missing[receiver] -= 1
-        return {} if self._missing[receiver] else self._begin(receiver, self._exits[receiver])
+        return {} if self._missing[receiver] else self._begin(receiver, self._finishes[receiver])
 
     def _link(self, message: Message) -> Link:
         nodes = [self._cluster.node_of(rank) for rank in (message.sender, message.receiver)]
         if nodes[0] == nodes[1]:
             return self._cluster.intra_node
-        return path(*(self._cluster.card(node) for node in nodes))
+        return path(*(self._cluster.nic(node) for node in nodes))
 
     def _flow(self, place: int) -> FlowClass:
         message, cluster = self._messages[place], self._cluster
@@ -151,7 +151,7 @@ class _Exchange:
             self._capacities["inside", place] = cluster.intra_node.line_goodput
             return FlowClass(message.nbytes, {("inside", place): 1})
         for way, node in (("out", sender), ("in", receiver)):
-            self._capacities[way, node] = cluster.card(node).line_goodput
+            self._capacities[way, node] = cluster.nic(node).line_goodput
         loads: dict[Hashable, int] = {("out", sender): 1, ("in", receiver): 1}
         if self._links[place].flow is not None:
             self._capacities["connection", place] = self._links[place].goodput

@@ -1,6 +1,6 @@
 """Which nodes are alike for an exchange with parameter servers?
 
-Nodes with equal cards, equal workers, equally many servers and alike racks see the same, so one of
+Nodes with equal NICs, equal workers, equally many servers and alike racks see the same, so one of
 each kind is enough. Where messages have random delays, everybody is of a kind of his own.
 """
 
@@ -23,7 +23,7 @@ ABSENT = -1
 class NodeKind:
     """Machines that are alike: nodes, or dedicated servers."""
 
-    card: Link | None
+    nic: Link | None
     """None: nothing of its own limits it."""
     rack: int
     """Number of the kind of rack, or `CORE`."""
@@ -43,7 +43,7 @@ class NodeKind:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Placement:
     """Who is alike."""
 
     kinds: list[NodeKind]
@@ -53,14 +53,14 @@ class Places:
     """Number of classes of servers."""
 
 
-def server_card(cluster: Cluster) -> Link | None:
-    """The card of a dedicated server; None: an access point, which limits nothing itself."""
+def server_nic(cluster: Cluster) -> Link | None:
+    """The NIC of a dedicated server; None: an access point, which limits nothing itself."""
     own = cluster.collectives.server_network
     access_point = cluster.network.shared or cluster.network.up is not None
     return cluster.network if own is None and not access_point else own
 
 
-def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Places:
+def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Placement:
     """The kinds of nodes.
 
     `worker_kinds[r]` is a number that workers with equal entry and payload share, or `ABSENT`;
@@ -72,13 +72,13 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
         cluster.servers,
     )
     hosting = cluster.collectives.server_hosts == "nodes"
-    cards: dict[Link, int] = {}
+    nics: dict[Link, int] = {}
     keys: list[tuple[object, ...]] = []
     for node in range(nodes):
         row = worker_kinds[node * devices : (node + 1) * devices]
         hosted = len(range(node, servers, nodes)) if hosting else 0
-        card = cards.setdefault(cluster.card(node), len(cards)) if cluster.cards else 0
-        keys.append((tuple(sorted(row)), hosted, card, node if apart else 0))
+        nic = nics.setdefault(cluster.nic(node), len(nics)) if cluster.nics else 0
+        keys.append((tuple(sorted(row)), hosted, nic, node if apart else 0))
     racks = _racks(cluster, keys)
     kind_of: dict[tuple[int, tuple[object, ...]], int] = {}
     first: list[tuple[int, int]] = []  # of each kind: a node and its rack
@@ -110,7 +110,7 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
         alike_racks = racks.count[racks.kind[rack]]
         kinds.append(
             NodeKind(
-                card=cluster.card(node),
+                nic=cluster.nic(node),
                 rack=racks.kind[rack],
                 in_rack=in_all[kind] // alike_racks,
                 racks=alike_racks,
@@ -122,13 +122,13 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
         for server in range(servers if apart else 1):
             alone = ((server, 1),)
             number = 1 if apart else servers
-            kinds.append(NodeKind(server_card(cluster), CORE, number, 1, (), alone))
+            kinds.append(NodeKind(server_nic(cluster), CORE, number, 1, (), alone))
         server_classes = servers if apart else 1
     worker_class = [
         ABSENT if of == ABSENT else classes[kind_at[rank // devices], of]
         for rank, of in enumerate(worker_kinds)
     ]
-    return Places(kinds=kinds, worker_class=worker_class, servers=server_classes)
+    return Placement(kinds=kinds, worker_class=worker_class, servers=server_classes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ a byte in the fluid picture; n / S rounded up where a message's size decides abo
 sends stripe s to server s. A server that has every worker's stripe computes for `server_time`,
 then sends its stripe of the answer to every worker.
 
-Server s is a process on node s mod nodes: it shares that node's network card with the node's
-workers, in both directions, so that pushes meet at the servers' cards (incast) and pulls leave
+Server s is a process on node s mod nodes: it shares that node's network NIC with the node's
+workers, in both directions, so that pushes meet at the servers' NICs (incast) and pulls leave
 through them. Or servers are dedicated machines at the switch, or behind an access point. What a
 flow crosses is said in `servers/topology.py`; all flows share links max-min fairly
 (`sharing/fair.py`):
@@ -17,7 +17,7 @@ of the path between the two (`paths.py`). A worker's push to server s is its mes
 pull to worker r is message r of sender p + s.
 
 Assumptions: those of `sharing/fair.py`; the switch is not a bottleneck; latency and overhead pass
-once a flow. With n workers on as many cards, one server elsewhere and sorted sizes s, pushes that
+once a flow. With n workers on as many NICs, one server elsewhere and sorted sizes s, pushes that
 start together end at t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C.
 
 Source: Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter server".
@@ -38,9 +38,9 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, check_range
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.flows import Ends, Flows
-from gcsim.simulator.collectives.servers.locations import ABSENT, Places, alike, server_card
+from gcsim.simulator.collectives.servers.locations import ABSENT, Placement, alike, server_nic
 from gcsim.simulator.host import Traffic
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sharing.fair import share_fairly
 
@@ -48,7 +48,7 @@ NOBODY: frozenset[int] = frozenset()
 
 
 def parameter_server(
-    entry: Times,
+    starts: Times,
     pushed: Sequence[int],
     pulled: int,
     cluster: Cluster,
@@ -64,25 +64,25 @@ def parameter_server(
     neither push nor pull, leave when they enter. Entries are absolute where a link's rate changes
     over time. p = 1 costs nothing. Raises `InputError` when a time is beyond the clock.
     """
-    if len(entry) != cluster.workers or len(pushed) != len(entry):
-        raise InternalError(f"{len(entry)} entries and {len(pushed)} payloads in {cluster}")
+    if len(starts) != cluster.workers or len(pushed) != len(starts):
+        raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
     if not cluster.servers:
         raise InternalError("a push-pull to no parameter server (see `push_pull.py`)")
-    present = [rank for rank in range(len(entry)) if rank not in absent]
-    if len(entry) == 1 or not present:
-        return entry.copy()
+    present = [rank for rank in range(len(starts)) if rank not in absent]
+    if len(starts) == 1 or not present:
+        return starts.copy()
     apart = _random(cluster)
-    workers = list(zip(entry.tolist(), pushed, strict=True))
+    workers = list(zip(starts.tolist(), pushed, strict=True))
     numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
     kinds = [
         ABSENT if rank in absent else rank if apart else numbers[worker]
         for rank, worker in enumerate(workers)
     ]
     places = alike(cluster, kinds, apart=apart)
-    exits = _Exchange(entry, pushed, pulled, cluster, places, server_time, key, apart).run()
+    finishes = _Exchange(starts, pushed, pulled, cluster, places, server_time, key, apart).run()
     if absent:
-        exits[sorted(absent)] = entry[sorted(absent)]
-    return exits
+        finishes[sorted(absent)] = starts[sorted(absent)]
+    return finishes
 
 
 class _Exchange:
@@ -90,16 +90,16 @@ class _Exchange:
 
     def __init__(  # noqa: PLR0917 - handed through
         self,
-        entry: Times,
+        starts: Times,
         pushed: Sequence[int],
         pulled: int,
         cluster: Cluster,
-        places: Places,
+        places: Placement,
         server_time: Picoseconds,
         key: int,
         apart: bool,
     ) -> None:
-        self._entry, self._server_time, self._places = entry, server_time, places
+        self._starts, self._server_time, self._places = starts, server_time, places
         of = {kind: rank for rank, kind in enumerate(places.worker_class)}
         of.pop(ABSENT, None)
         self._ranks = [of[worker] for worker in range(len(of))]
@@ -107,7 +107,7 @@ class _Exchange:
         self._flows = Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
-        self._exits: Times = np.zeros(len(self._ranks), dtype=np.int64)
+        self._finishes: Times = np.zeros(len(self._ranks), dtype=np.int64)
         """When the workers of each class have their whole answer."""
         self._ready: Times = np.zeros(places.servers, dtype=np.int64)
         """When the servers of each class have all that has arrived."""
@@ -124,15 +124,15 @@ class _Exchange:
     def run(self) -> Times:
         """Exit times of all ranks."""
         pushes = {
-            place: begins(end.link, int(self._entry[self._ranks[end.source]]))
+            place: begins(end.link, int(self._starts[self._ranks[end.source]]))
             for place, end in enumerate(self._flows.ends)
             if end.push
         }
         share_fairly(pushes, self._flows.flows, self._flows.capacities, self._ended)
         if self._missing.any():
             raise InternalError(f"servers still wait for pushes: {self._missing}")
-        self._check(int(self._exits.max()))
-        return self._exits[self._places.worker_class]
+        self._check(int(self._finishes.max()))
+        return self._finishes[self._places.worker_class]
 
     def _latencies(self, key: int | None) -> list[Picoseconds | Times]:
         """From the end of each flow to its arrival, or to its arrivals at all of its targets."""
@@ -145,7 +145,7 @@ class _Exchange:
         numbers = {name: number for number, name in enumerate(links)}
         sender = [self._sender(end) for end in ends]
         receivers = [np.atleast_1d(self._receivers(end)) for end in ends]
-        late = delays(
+        jitter = draw_jitter(
             list(links.values()),
             np.repeat([numbers[id(end.link)] for end in ends], lengths),
             np.repeat(np.array([end.nbytes for end in ends], dtype=np.int64), lengths),
@@ -155,12 +155,13 @@ class _Exchange:
         )
         stops = np.cumsum(lengths).tolist()
         return [
-            latency + (late[stop - 1] if isinstance(end.targets, int) else late[stop - n : stop])
+            latency
+            + (jitter[stop - 1] if isinstance(end.targets, int) else jitter[stop - n : stop])
             for latency, end, n, stop in zip(fixed, ends, lengths, stops, strict=True)
         ]
 
     def _sender(self, end: Ends) -> int:
-        return self._ranks[end.source] if end.push else len(self._entry) + end.source
+        return self._ranks[end.source] if end.push else len(self._starts) + end.source
 
     def _receivers(self, end: Ends) -> NDArray[np.int64] | int:
         if end.push:
@@ -176,7 +177,7 @@ class _Exchange:
         to = end.targets
         arrived = time + self._after[place]
         if not end.push:
-            self._exits[to] = np.maximum(self._exits[to], arrived)
+            self._finishes[to] = np.maximum(self._finishes[to], arrived)
             return {}
         self._ready[to] = np.maximum(self._ready[to], arrived)
         self._missing[to] -= 1
@@ -188,7 +189,7 @@ class _Exchange:
         }
 
     def _check(self, time: Picoseconds) -> None:
-        check_range(self._entry, time - int(self._entry.max()))
+        check_range(self._starts, time - int(self._starts.max()))
 
 
 def begins(link: Link, time: Picoseconds) -> Picoseconds:
@@ -200,11 +201,11 @@ def begins(link: Link, time: Picoseconds) -> Picoseconds:
 
 
 def _random(cluster: Cluster) -> bool:
-    links = {cluster.network, cluster.intra_node, *cluster.cards.values()}
+    links = {cluster.network, cluster.intra_node, *cluster.nics.values()}
     if cluster.racks is not None:
         links.add(cluster.racks.uplink)
     if cluster.collectives.server_hosts == "dedicated":
-        links.add(server_card(cluster) or cluster.network)
+        links.add(server_nic(cluster) or cluster.network)
     return any(link.random for link in links)
 
 
@@ -222,10 +223,10 @@ class PushPull:
         """Memory: nothing is kept."""
         return 0
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
         return parameter_server(
-            entry, self.pushed, self.pulled, self.cluster, server_time=self.server_time, key=key
+            starts, self.pushed, self.pulled, self.cluster, server_time=self.server_time, key=key
         )
 
 

@@ -3,9 +3,9 @@
 | between a worker and a server  | a flow crosses                                              |
 |--------------------------------|-------------------------------------------------------------|
 | on one node                    | the worker's bus, or the node's, where its devices share one |
-| on two machines                | the sender's card out, the receiver's card in               |
+| on two machines                | the sender's NIC out, the receiver's NIC in               |
 | in two racks                   | also the uplinks of both, out and in                        |
-| one or both on a shared medium | the air, for each end on it, in the place of the end's card |
+| one or both on a shared medium | the air, for each end on it, in the place of the end's NIC |
 
 A dedicated server is at the switch that joins the racks, outside of them: its flows cross one
 uplink. Stations with equal shared links are on one medium.
@@ -42,21 +42,21 @@ class Topology:
             self._add(kind)
 
     def _add(self, kind: NodeKind) -> None:
-        cluster, card = self.cluster, kind.card
-        if card is not None and card.shared:
-            self.capacities["air", card] = card.line_goodput
-        elif card is not None:
-            self.capacities["out", id(kind)] = outward(card).line_goodput
-            self.capacities["in", id(kind)] = inward(card).line_goodput
+        cluster, nic = self.cluster, kind.nic
+        if nic is not None and nic.shared:
+            self.capacities["air", nic] = nic.line_goodput
+        elif nic is not None:
+            self.capacities["out", id(kind)] = outward(nic).line_goodput
+            self.capacities["in", id(kind)] = inward(nic).line_goodput
         if cluster.racks is not None and kind.rack != CORE:
             for way in ("rack out", "rack in"):
                 self.capacities[way, kind.rack] = cluster.racks.uplink.line_goodput
 
     def link(self, sender: NodeKind, receiver: NodeKind, *, racks: bool) -> Link:
         """What a message sees between two machines; `racks`: in two of them."""
-        key = sender.card, receiver.card, racks
+        key = sender.nic, receiver.nic, racks
         if key not in self._paths:
-            self._paths[key] = self._link(sender.card, receiver.card, racks)
+            self._paths[key] = self._link(sender.nic, receiver.nic, racks)
         return self._paths[key]
 
     def _link(self, out: Link | None, into: Link | None, racks: bool) -> Link:
@@ -81,8 +81,8 @@ class Topology:
         """
         loads: Loads = {("out", id(sender)): leaving, ("in", id(receiver)): entering}
         for end in (sender, receiver):
-            if end.card is not None and end.card.shared:
-                medium = "air", end.card
+            if end.nic is not None and end.nic.shared:
+                medium = "air", end.nic
                 loads[medium] = loads.get(medium, 0) + leaving * sender.nodes
         if racks:
             loads["rack out", sender.rack] = leaving * sender.in_rack
@@ -100,17 +100,17 @@ class Topology:
         return {bus: all_alike if shared else one}
 
     def spread_evenly(self) -> bool:
-        """Whether cards in never hold a flow up when all workers take part.
+        """Whether NICs in never hold a flow up when all workers take part.
 
-        Where every node has as many workers and servers as the others, and equal cards, each
+        Where every node has as many workers and servers as the others, and equal NICs, each
         node's outgoing flows are spread evenly over all other nodes: with C / n for each of n
-        flows on a card out, a card in carries at most C.
+        flows on a NIC out, a NIC in carries at most C.
         """
         cluster = self.cluster
         network, collectives = cluster.network, cluster.collectives
         if cluster.racks is not None or network.shared or collectives.server_hosts != "nodes":
             return False
-        differ = any(card != network for card in cluster.cards.values())
+        differ = any(nic != network for nic in cluster.nics.values())
         if differ or cluster.servers % cluster.nodes:
             return False
         return never_less(inward(network).line_goodput, outward(network).line_goodput)

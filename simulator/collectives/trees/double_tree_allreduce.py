@@ -1,12 +1,12 @@
 """How long does the all-reduce over two binary trees take, pipelined in pieces?
 
 Half of the vector is reduced to the root of each tree and broadcast from there. Nearly every node
-has children in one tree only (`trees/shape.py`), so that the two together load every card evenly:
+has children in one tree only (`trees/shape.py`), so that the two together load every NIC evenly:
 two halves up, two halves down.
 
 A half is cut into pieces. A rank passes a piece up when it has added those of all its children, in
 order, and starts to pass pieces down when all its own have left it in both trees. Messages that a
-card or a device's own link carries at the same time share it (`fabric/rounds.py`): up, the two
+NIC or a device's own link carries at the same time share it (`fabric/rounds.py`): up, the two
 trees';
 down, those to all children. With H the height of a tree of nodes with one device each, m bytes a
 piece, and equal links and entries, the time is at most
@@ -17,9 +17,9 @@ Random delays are drawn for message s P + c of a sender, the c-th piece of its s
 pieces: up the first tree, up the second, then down to each child, tree by tree and by rank.
 
 Assumptions: those of `fabric/rounds.py`. A share is fixed for the way up and for the way down: a
-tree that waits leaves its share of a card unused. Up before down is NCCL's `runTreeUpDown`; its
+tree that waits leaves its share of a NIC unused. Up before down is NCCL's `runTreeUpDown`; its
 `runTreeSplit` lets the first pieces go down while the last go up, where with twice as many
-messages on a card, each half as fast, the bytes take the same time. A rank adds a piece of all its
+messages on a NIC, each half as fast, the bytes take the same time. A rank adds a piece of all its
 children at once, `gamma` seconds a byte and child, while others are under way.
 
 Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
@@ -68,19 +68,19 @@ class DoubleTreeAllReduce:
         height = max(tree.height for tree in trees)
         adding = max(int(half.adding.max()) for half in self._halves)
         self._longest = sum(
-            (cuts[0].full + 1 + height) * (int(hops.busy.max()) + adding)
+            (cuts[0].full + 1 + height) * (int(hops.serialization.max()) + adding)
             + height * int(max(hops.latency.max(), hops.last_latency.max()))
             for hops in (*up, *down)
         )
         self.nbytes = sum(half.nbytes for half in self._halves)
 
-    def __call__(self, entry: Times, key: int = 0) -> Times:
+    def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""
-        check_range(entry, self._longest)
-        left = np.maximum(*(half.reduce(entry, key) for half in self._halves))
-        exits = np.maximum(*(half.broadcast(left, key) for half in self._halves))
-        check_range(exits, 0)
-        return exits
+        check_range(starts, self._longest)
+        left = np.maximum(*(half.reduce(starts, key) for half in self._halves))
+        finishes = np.maximum(*(half.broadcast(left, key) for half in self._halves))
+        check_range(finishes, 0)
+        return finishes
 
     def traffic(self, devices: int) -> Traffic:
         """What the ranks handle: each piece once up and once down between child and parent."""

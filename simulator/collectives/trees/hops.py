@@ -43,16 +43,16 @@ class Departure:
         self._link, self._nbytes = link, nbytes
 
     def __radd__(self, start: Picoseconds) -> Picoseconds:
-        return self._link.left(int(start), self._nbytes)
+        return self._link.departure(int(start), self._nbytes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeHops:
     """Between each rank of one tree and its parent, one way; arrays `[p]` by the lower rank."""
 
-    busy: Times
+    serialization: Times
     last: Times
-    """As `busy` and `latency`, of the last piece."""
+    """As `serialization` and `latency`, of the last piece."""
     latency: Times
     last_latency: Times
     links: Hops
@@ -79,14 +79,14 @@ class TreeHops:
             links = hops.some(own)
             by_rank = np.zeros((4, fabric.ranks), dtype=np.int64)
             by_rank[:, tree.below] = (
-                links.busy(cut.piece),
-                links.busy(cut.last),
+                links.serialization(cut.piece),
+                links.serialization(cut.last),
                 links.latency(cut.piece),
                 links.latency(cut.last),
             )
             found.append(
                 TreeHops(
-                    busy=by_rank[0],
+                    serialization=by_rank[0],
                     last=by_rank[1],
                     latency=by_rank[2],
                     last_latency=by_rank[3],
@@ -111,17 +111,17 @@ class TreeHops:
     @property
     def nbytes(self) -> int:
         """Memory, about."""
-        return 80 * len(self.busy)
+        return 80 * len(self.serialization)
 
     def departures(self, nbytes: int) -> list[Departure]:
         """Of messages of so many bytes, by `below`."""
         return [Departure(link, nbytes) for link in self.links.links]
 
-    def delays(self, first: int, last: int, nbytes: int, key: int) -> Times:
+    def draw_jitter(self, first: int, last: int, nbytes: int, key: int) -> Times:
         """Random delays of pieces `first` to `last` - 1, of so many bytes: `[pieces, p]`."""
         number = self.stream * self.pieces + np.arange(first, last, dtype=np.int64)[:, None]
-        found = np.zeros((last - first, len(self.busy)), dtype=np.int64)
-        found[:, self.below] = self.links.delays(nbytes, key=key, message=number)
+        found = np.zeros((last - first, len(self.serialization)), dtype=np.int64)
+        found[:, self.below] = self.links.draw_jitter(nbytes, key=key, message=number)
         return found
 
 

@@ -51,16 +51,16 @@ class PieceByPiece:
         """Memory, about."""
         return self._up.nbytes + self._down.nbytes + 8 * self._cut.full
 
-    def reduce(self, entry: Times, key: int) -> Times:
+    def reduce(self, starts: Times, key: int) -> Times:
         """When each rank's last piece has left for its parent."""
-        added, sent, held = entry.copy(), entry.copy(), entry.copy()
+        added, sent, held = starts.copy(), starts.copy(), starts.copy()
         summed = []
-        for pieces, busy, flight, last in self._parts(self._up, key):
+        for pieces, serialization, flight, last in self._parts(self._up, key):
             sums = np.zeros(pieces, dtype=np.int64)
             adding = self._adding_last if last else self.adding
             go_up = cast("Any", _go_up).py_func if self._up.timed else _go_up
             state = added, sent, held, sums
-            go_up(self._upwards, self._tree.parent, entry, busy, flight, adding, *state)
+            go_up(self._upwards, self._tree.parent, starts, serialization, flight, adding, *state)
             check_range(sent, 0)
             summed.append(sums)
         self._summed = np.concatenate(summed)
@@ -70,40 +70,40 @@ class PieceByPiece:
         """When each rank has the result and has sent it on, which it does from its turn on."""
         sent, held = np.full_like(turn, NEVER), turn.copy()
         tree, begin = self._tree, 0
-        for pieces, busy, flight, _ in self._parts(self._down, key):
+        for pieces, serialization, flight, _ in self._parts(self._down, key):
             sums = self._summed[begin : begin + pieces]
             go_down = cast("Any", _go_down).py_func if self._down.timed else _go_down
             ranks = tree.order, tree.parent, tree.root
-            go_down(*ranks, sums, busy, flight, sent, held)
+            go_down(*ranks, sums, serialization, flight, sent, held)
             check_range(held, 0)
             begin += pieces
-        exits = held.copy()
-        np.maximum.at(exits, tree.parent[tree.below], sent[tree.below])
-        return exits
+        finishes = held.copy()
+        np.maximum.at(finishes, tree.parent[tree.below], sent[tree.below])
+        return finishes
 
     def _parts(self, hops: TreeHops, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
         """Pieces in groups: how many, what keeps their senders busy, and what follows."""
         cut = self._cut
-        rows = max(1, _AT_A_TIME // len(hops.busy))
-        starts = [*range(0, cut.full, rows), cut.full]
-        for begin, end in zip(starts, [*starts[1:], cut.full + 1], strict=True):
+        rows = max(1, _AT_A_TIME // len(hops.serialization))
+        begins = [*range(0, cut.full, rows), cut.full]
+        for begin, end in zip(begins, [*begins[1:], cut.full + 1], strict=True):
             last = begin == cut.full
             nbytes = cut.last if last else cut.piece
             flight = (hops.last_latency if last else hops.latency)[None, :]
             if hops.random:
-                flight = flight + hops.delays(begin, end, nbytes, key)
-            busy: Any = hops.last if last else hops.busy
+                flight = flight + hops.draw_jitter(begin, end, nbytes, key)
+            serialization: Any = hops.last if last else hops.serialization
             if hops.timed:
-                busy = dict(zip(hops.below.tolist(), hops.departures(nbytes), strict=True))
-            yield end - begin, busy, flight, last
+                serialization = dict(zip(hops.below.tolist(), hops.departures(nbytes), strict=True))
+            yield end - begin, serialization, flight, last
 
 
 @loop
 def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     order: Ranks,
     parent: Ranks,
-    entry: Times,
-    busy: Times,
+    starts: Times,
+    serialization: Times,
     flight: Times,
     adding: Times,
     added: Times,
@@ -114,14 +114,14 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     """Some pieces up the tree, children first; `flight[piece or 0, r]` follows what r sends."""
     varies = 1 if flight.shape[0] > 1 else 0
     for piece in range(summed.size):
-        held[:] = entry
+        held[:] = starts
         for r in order:
             above = parent[r]
             added[r] = max(added[r], held[r]) + adding[r]
             if above == r:
                 summed[piece] = added[r]
             else:
-                sent[r] = max(sent[r], added[r]) + busy[r]
+                sent[r] = max(sent[r], added[r]) + serialization[r]
                 held[above] = max(held[above], sent[r] + flight[piece * varies, r])
 
 
@@ -131,7 +131,7 @@ def _go_down(  # noqa: PLR0917 - compiled: arrays by position
     parent: Ranks,
     root: Ranks,
     summed: Times,
-    busy: Times,
+    serialization: Times,
     flight: Times,
     sent: Times,
     held: Times,
@@ -142,5 +142,5 @@ def _go_down(  # noqa: PLR0917 - compiled: arrays by position
     for piece in range(summed.size):
         held[top] = max(held[top], summed[piece])
         for r in order:
-            sent[r] = max(sent[r], held[parent[r]]) + busy[r]
+            sent[r] = max(sent[r], held[parent[r]]) + serialization[r]
             held[r] = max(held[r], sent[r] + flight[piece * varies, r])

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
-from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
 from gcsim.simulator.steps.step_plan import CarryOut
 
@@ -139,10 +139,10 @@ class Communicator:
         self,
         env: simpy.Environment,
         classes: NDArray[np.int64],
-        carry_out: CarryOut,
+        execute: CarryOut,
         seed: int = 0,
     ) -> None:
-        self._env, self._classes, self._carry_out, self._seed = env, classes, carry_out, seed
+        self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         count = int(classes.max()) + 1
         self._free = [0] * count
         """When each class has left the collective before."""
@@ -173,37 +173,37 @@ class Communicator:
 
     def _run(self, pending: Pending) -> None:
         """Everybody has asked: nothing that happens later can change when they leave."""
-        entry = list(map(max, pending.asked, self._free))
-        self._free = exits_by_class(pending, entry, self._classes, self._carry_out, self._seed)
-        last = max(entry)
-        for turn, start, end in zip(pending.turns, entry, self._free, strict=True):
+        starts = list(map(max, pending.asked, self._free))
+        self._free = finishes_by_class(pending, starts, self._classes, self._execute, self._seed)
+        last = max(starts)
+        for turn, start, end in zip(pending.turns, starts, self._free, strict=True):
             turn.succeed((start, last, end))
 
 
-def exits_by_class(
+def finishes_by_class(
     pending: Pending,
-    entry: Sequence[Picoseconds],
+    starts: Sequence[Picoseconds],
     classes: NDArray[np.int64],
-    carry_out: CarryOut,
+    execute: CarryOut,
     seed: int,
 ) -> list[Picoseconds]:
-    """When each class leaves a collective that it enters at `entry`.
+    """When each class leaves a collective that it enters at `starts`.
 
     Raises `UnlikeRanksError` when members of a class leave at different times, `InternalError`
     when a rank leaves before the last one has entered.
     """
-    times: Times = np.array(entry, dtype=np.int64)[classes]
+    times: Times = np.array(starts, dtype=np.int64)[classes]
     key = collective_key(seed, *pending.name)
     request = pending.request
-    exits = carry_out(request.record, times, request.server_time, key) + request.held
-    if int(exits.min()) < max(entry):
+    finishes = execute(request.record, times, request.server_time, key) + request.held
+    if int(finishes.min()) < max(starts):
         raise InternalError(
-            f"{request.record.kind}: a rank leaves at {exits.min()} ps, in the past of "
-            f"{max(entry)} ps, when the last one enters"
+            f"{request.record.kind}: a rank leaves at {finishes.min()} ps, in the past of "
+            f"{max(starts)} ps, when the last one enters"
         )
-    left = np.empty(len(entry), dtype=np.int64)
-    left[classes[::-1]] = exits[::-1]  # of the lowest rank of each class
-    if (left[classes] != exits).any():
-        raise UnlikeRanksError(classes, exits.tolist())
+    left = np.empty(len(starts), dtype=np.int64)
+    left[classes[::-1]] = finishes[::-1]  # of the lowest rank of each class
+    if (left[classes] != finishes).any():
+        raise UnlikeRanksError(classes, finishes.tolist())
     by_class: list[Picoseconds] = left.tolist()
     return by_class

@@ -34,16 +34,16 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
-from gcsim.simulator.network.delays import collective_key, delays
+from gcsim.simulator.network.jitter import collective_key, draw_jitter
 from gcsim.simulator.steps.events.communicator import (
     Name,
     Pending,
     Queue,
     Request,
     UnlikeRanksError,
-    exits_by_class,
+    finishes_by_class,
 )
-from gcsim.simulator.steps.events.egress_queue import Outlet
+from gcsim.simulator.steps.events.egress_queue import EgressQueue
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
 from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
@@ -76,17 +76,17 @@ class TwoSlots:
         plans: Sequence[StepPlan],
         classes: NDArray[np.int64],
         *,
-        carry_out: CarryOut,
+        execute: CarryOut,
         rings: Rings,
         seed: int = 0,
     ) -> None:
-        self._env, self._classes, self._carry_out, self._seed = env, classes, carry_out, seed
+        self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         buckets = [bucket for plan in plans for bucket in plan.buckets]
         records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
         self._programs = {record: rings(record) for record in records}
         programs = [program for program in self._programs.values() if program is not None]
         period = _period(classes, programs)
-        self._outlets = [Outlet(env) for _ in range(period)]
+        self._outlets = [EgressQueue(env) for _ in range(period)]
         """Of the ranks that stand for all."""
         self._count = int(classes.max()) + 1
         self._members: list[list[int]] = [[] for _ in range(self._count)]
@@ -143,7 +143,7 @@ class TwoSlots:
                 program,
                 self._outlets,
                 order=pending.name,
-                delays=_delays(program, collective_key(self._seed, *pending.name)),
+                jitter=_jitter(program, collective_key(self._seed, *pending.name)),
                 done=lambda rank: self._done(running, rank),
             )
         return running
@@ -167,10 +167,10 @@ class TwoSlots:
 
     def _run_alone(self, running: _Running) -> None:
         """Everybody is in it: nothing that happens later can change when they leave."""
-        exits = exits_by_class(
-            running.pending, running.entered, self._classes, self._carry_out, self._seed
+        finishes = finishes_by_class(
+            running.pending, running.entered, self._classes, self._execute, self._seed
         )
-        for member, left in enumerate(exits):
+        for member, left in enumerate(finishes):
             for rank in self._members[member]:
                 delay = left - reading(self._env.now)
                 Later(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
@@ -217,14 +217,14 @@ def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
     return len(classes)
 
 
-def _delays(program: RingProgram, key: int) -> Times | None:
+def _jitter(program: RingProgram, key: int) -> Times | None:
     """Random extra latencies `[messages, ranks]` by sender; None: there are none."""
     if not any(link.random for link in program.links):
         return None
     rank = np.array([program.rank(place) for place in range(program.ranks)], dtype=np.int64)
     sizes = np.array(sizes_of(program, program.ranks), dtype=np.int64).T
     real = sizes != NOTHING
-    by_place = delays(
+    by_place = draw_jitter(
         program.links,
         np.arange(program.ranks, dtype=np.int64),
         np.maximum(sizes, 0),

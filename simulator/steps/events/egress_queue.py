@@ -3,7 +3,7 @@
 A message that is ready when the link is busy waits for all that were ready before it; of those
 that are ready at the same instant the lower collective's goes first, then the lower message.
 
-    left = link.left(max(ready, left of the one before), nbytes)
+    left = link.departure(max(ready, left of the one before), nbytes)
 
 Source: alpha-beta links (Hockney 1994), as in `rings/recurrence.py`.
 """
@@ -37,7 +37,7 @@ class Message:
     """Called when it has."""
 
 
-class Outlet:
+class EgressQueue:
     """What leaves one rank."""
 
     def __init__(self, env: simpy.Environment) -> None:
@@ -59,7 +59,7 @@ class Outlet:
     def _choose(self) -> None:
         message = heapq.heappop(self._waiting)
         now = reading(self._env.now)
-        left = message.link.left(now, message.nbytes)
+        left = message.link.departure(now, message.nbytes)
         message.leaves(left)
         at(self._env, left - now, lambda: self._end(message))
 

@@ -58,9 +58,9 @@ class Together:
     Random delays are those of one draw.
     """
 
-    def __init__(self, cluster: Cluster, training: Training, carry_out: CarryOut) -> None:
+    def __init__(self, cluster: Cluster, training: Training, execute: CarryOut) -> None:
         self._enter = np.zeros(cluster.workers, dtype=np.int64)
-        self._carry_out, self._slowly = carry_out, _slow_bus(cluster, training)
+        self._execute, self._slowly = execute, _slow_bus(cluster, training)
         self._known: dict[
             tuple[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]
         ] = {}
@@ -76,7 +76,7 @@ class Together:
         """By itself, and, no less, beside computations from end to end."""
         key = record, server_time
         if key not in self._known:
-            alone = beside = int(self._carry_out(record, self._enter, server_time, 0).max())
+            alone = beside = int(self._execute(record, self._enter, server_time, 0).max())
             if self._slowly is not None:
                 beside = max(alone, int(self._slowly(record, self._enter, server_time, 0).max()))
             self._known[key] = alone, beside

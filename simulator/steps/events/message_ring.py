@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Picoseconds, Times, reading
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.steps.events.egress_queue import Message, Outlet, at
+from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, at
 
 NOTHING = -1
 """In the place of a size: no message."""
@@ -93,16 +93,16 @@ class MessageRing:
         self,
         env: simpy.Environment,
         program: RingProgram,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[EgressQueue],
         *,
         order: tuple[int, ...],
-        delays: Times | None,
+        jitter: Times | None,
         done: Callable[[int], None],
     ) -> None:
         """`outlets` are those of the first ranks, `order` tells the collective's place in a link's
-        queue, `delays` `[messages, ranks]` by sender, `done(rank)` is called when a rank leaves.
+        queue, `jitter` `[messages, ranks]` by sender, `done(rank)` is called when a rank leaves.
         """
-        self.program, self.env, self.order, self.delays = program, env, order, delays
+        self.program, self.env, self.order, self.jitter = program, env, order, jitter
         period = len(outlets)
         self._done = done
         sizes = sizes_of(program, period)
@@ -131,7 +131,7 @@ class MessageRing:
 class _Place:
     """One rank of the ring."""
 
-    outlet: Outlet
+    outlet: EgressQueue
     link: Link
     """To the successor."""
     successor: _Place
@@ -219,7 +219,7 @@ class _Place:
         )
 
     def _leaves(self, number: int, left: Picoseconds) -> None:
-        size, delays = self.sizes[number], self.ring.delays
+        size, delays = self.sizes[number], self.ring.jitter
         taken = round(self.ring.program.reception * max(size, 0) * PS_PER_SECOND)
         latency = self.link.latency_for(size) + taken
         late = 0 if delays is None else int(delays[number, self.rank])

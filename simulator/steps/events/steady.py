@@ -27,8 +27,8 @@ def simulate_steady(
     plan: StepPlan | Schedule,
     *,
     ranks: int,
-    carry_out: CarryOut,
-    pace: NDArray[np.float64] | None = None,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
     collapse: bool = True,
     rings: Rings | None = None,
     most: int = MOST,
@@ -37,7 +37,7 @@ def simulate_steady(
 ) -> Steady:
     """Simulate until iterations repeat; arguments as of `step.simulate`.
 
-    `carry_out` must depend neither on the key nor on absolute time; `pace` `[ranks]` is that of
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is that of
     all iterations. `tolerance` is the share of the time by which a state may differ. `most`
     iterations are simulated, or a whole round. Raises as `step.simulate`, and
     `TooManyClassesError` when more than `most_classes` ranks differ.
@@ -45,8 +45,8 @@ def simulate_steady(
     schedule = schedule_of(plan)
     events = Events(
         schedule,
-        carry_out=carry_out,
-        pace=pace,
+        execute=execute,
+        slowdown=slowdown,
         collapse=collapse,
         rings=rings,
         most_classes=most_classes,
@@ -72,15 +72,15 @@ class Events:
         self,
         schedule: Schedule,
         *,
-        carry_out: CarryOut,
-        pace: NDArray[np.float64] | None = None,
+        execute: CarryOut,
+        slowdown: NDArray[np.float64] | None = None,
         collapse: bool = True,
         rings: Rings | None = None,
         most_classes: int | None = None,
     ) -> None:
         """Arguments as of `simulate_steady`."""
-        self._schedule, self._carry_out, self._rings = schedule, carry_out, rings
-        self._pace, self._collapse, self._most_classes = pace, collapse, most_classes
+        self._schedule, self._execute, self._rings = schedule, execute, rings
+        self._slowdown, self._collapse, self._most_classes = slowdown, collapse, most_classes
 
     def iteration(self, number: int, before: State) -> Iteration:
         """One by itself, by its number, which begins in a state."""
@@ -109,8 +109,8 @@ class Events:
         return Simulation(
             self._schedule,
             classes,
-            carry_out=self._carry_out,
-            pace=lambda _: self._pace,
+            execute=self._execute,
+            slowdown=lambda _: self._slowdown,
             rings=self._rings,
             begin=before,
             first=number,
@@ -121,5 +121,5 @@ class Events:
         ranks = len(before.start)
         if not self._collapse:
             return with_classes(run, np.arange(ranks, dtype=np.int64))
-        paces = () if self._pace is None else (self._pace,)
-        return with_classes(run, coarsest(ranks, before.start, before.ahead, *paces))
+        slowdowns = () if self._slowdown is None else (self._slowdown,)
+        return with_classes(run, coarsest(ranks, before.start, before.ahead, *slowdowns))

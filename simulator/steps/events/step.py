@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
-from gcsim.simulator.steps.breakdown import PARTS, Ledger
+from gcsim.simulator.steps.breakdown import PARTS, TimeBreakdown
 from gcsim.simulator.steps.events.communicator import Communicator, UnlikeRanksError
 from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
 from gcsim.simulator.steps.events.cores import Share, shares
@@ -40,7 +40,7 @@ from gcsim.simulator.steps.schedule import (
     run_of,
     schedule_of,
 )
-from gcsim.simulator.steps.step_plan import CarryOut, Pace, Run, Span, StepPlan, even
+from gcsim.simulator.steps.step_plan import CarryOut, Run, Slowdown, Span, StepPlan, even
 
 Classes = NDArray[np.int64]
 """The class of each rank, numbered by their lowest rank."""
@@ -53,9 +53,9 @@ def simulate(
     plan: StepPlan | Schedule,
     *,
     ranks: int,
-    carry_out: CarryOut,
+    execute: CarryOut,
     iterations: int = 1,
-    pace: Pace = even,
+    slowdown: Slowdown = even,
     seed: int = 0,
     collapse: bool = True,
     spans: bool = False,
@@ -63,9 +63,9 @@ def simulate(
 ) -> Run:
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
-    `carry_out(record, entry, server_time, key)` gives a collective's exit times `[ranks]`,
+    `execute(record, starts, server_time, key)` gives a collective's exit times `[ranks]`,
     `rings(record)` says how it runs beside another one where the plan has two slots (None: it
-    does not). `pace` and `seed`, of the keys of collectives, make iterations differ. With
+    does not). `slowdown` and `seed`, of the keys of collectives, make iterations differ. With
     `collapse` ranks that behave alike are simulated once; the result is the same without. `spans`
     are those of the last iteration. Raises `InternalError` on a deadlock and when a collective
     ends before its last entry, `InputError` when the clock cannot hold the times.
@@ -74,7 +74,7 @@ def simulate(
 
     def run(classes: Classes) -> Run:
         simulation = Simulation(
-            schedule, classes, carry_out=carry_out, pace=pace, seed=seed, rings=rings
+            schedule, classes, execute=execute, slowdown=slowdown, seed=seed, rings=rings
         )
         simulation.run(iterations)
         return simulation.result(iterations, spans=spans)
@@ -110,8 +110,8 @@ class Simulation:
         schedule: Schedule,
         classes: Classes,
         *,
-        carry_out: CarryOut,
-        pace: Pace = even,
+        execute: CarryOut,
+        slowdown: Slowdown = even,
         seed: int = 0,
         rings: Rings | None = None,
         begin: State | None = None,
@@ -124,17 +124,17 @@ class Simulation:
                 raise InternalError(
                     f"{len(plan.buckets)} exchanges for {len(plan.compute.parts)} buckets"
                 )
-        self.env, self._classes, self._pace = simpy.Environment(), classes, pace
+        self.env, self._classes, self._slowdown = simpy.Environment(), classes, slowdown
         self._schedule, self._turn = schedule, first
         begin = begin or beginning(schedule, len(classes))
         self._first = np.unique(classes, return_index=True)[1]
         plan = schedule.plans[0]  # they have the same resources
         self._communicator: Communicator | TwoSlots
         if plan.slots == 1 or rings is None:
-            self._communicator = Communicator(self.env, classes, carry_out, seed)
+            self._communicator = Communicator(self.env, classes, execute, seed)
         else:
             self._communicator = TwoSlots(
-                self.env, schedule.plans, classes, carry_out=carry_out, rings=rings, seed=seed
+                self.env, schedule.plans, classes, execute=execute, rings=rings, seed=seed
             )
         share: Sequence[Share | None] = [None] * len(self._first)
         if plan.machines is not None:
@@ -152,7 +152,7 @@ class Simulation:
         ]
         self._rows: list[list[Row | None]] = []
         """By iteration and class."""
-        self._ledgers: list[list[Ledger | None]] = []
+        self._breakdowns: list[list[TimeBreakdown | None]] = []
         """As `_rows`; empty before the last iteration that all have finished."""
         self._stopped = False
 
@@ -184,26 +184,28 @@ class Simulation:
                 return
             if iteration == len(self._rows):
                 self._rows.append([None] * len(self._workers))
-                self._ledgers.append([None] * len(self._workers))
+                self._breakdowns.append([None] * len(self._workers))
             plan = schedule.plans[schedule.turn(self._turn + iteration)]
-            ledger = yield from worker.iteration(plan, iteration, self._pace_of(member, iteration))
+            breakdown = yield from worker.iteration(
+                plan, iteration, self._pace_of(member, iteration)
+            )
             finish = reading(self.env.now)
             check_room(iteration, finish)
             row = self._rows[iteration]
-            row[member] = (finish, worker.loader.ahead(finish), ledger.parts(finish))
-            self._ledgers[iteration][member] = ledger
+            row[member] = (finish, worker.loader.ahead(finish), breakdown.parts(finish))
+            self._breakdowns[iteration][member] = breakdown
             if None not in row:
                 if iteration:
-                    self._ledgers[iteration - 1].clear()
+                    self._breakdowns[iteration - 1].clear()
                 self._stopped = settled(iteration) or iteration + 1 == most
 
     def _pace_of(self, member: int, iteration: int) -> float:
-        pace = self._pace(iteration)
-        if pace is None:
+        slowdown = self._slowdown(iteration)
+        if slowdown is None:
             return 1.0
-        if (pace[self._first][self._classes] != pace).any():
-            raise UnlikeRanksError(self._classes, pace.tolist())
-        return float(pace[self._first[member]])
+        if (slowdown[self._first][self._classes] != slowdown).any():
+            raise UnlikeRanksError(self._classes, slowdown.tolist())
+        return float(slowdown[self._first[member]])
 
     def iteration(self, number: int) -> Iteration:
         """One that all have finished."""
@@ -219,7 +221,7 @@ class Simulation:
             durations=(finish - np.array(before))[self._classes],
             parts={part: parts[self._classes, k] for k, part in enumerate(PARTS)},
             after=State(
-                start=(finish - (first if self._schedule.meets else finish))[self._classes],
+                start=(finish - (first if self._schedule.interacts else finish))[self._classes],
                 ahead=ahead[:, self._classes],
             ),
             elapsed=first - min(before),
@@ -231,9 +233,11 @@ class Simulation:
         return run_of(found, spans=self._spans(iterations - 1) if spans else ())
 
     def _spans(self, iteration: int) -> tuple[Span, ...]:
-        ledgers = [ledger for ledger in self._ledgers[iteration] if ledger is not None]
+        breakdowns = [
+            breakdown for breakdown in self._breakdowns[iteration] if breakdown is not None
+        ]
         return tuple(
             span
             for rank, member in enumerate(self._classes.tolist())
-            for span in ledgers[member].spans(rank)
+            for span in breakdowns[member].spans(rank)
         )

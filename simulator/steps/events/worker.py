@@ -16,12 +16,12 @@ from typing import Any
 import simpy
 
 from gcsim.simulator.clock import Picoseconds, reading
-from gcsim.simulator.steps.breakdown import Done, Ledger, in_order
+from gcsim.simulator.steps.breakdown import Done, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.communicator import Asking, Request
 from gcsim.simulator.steps.events.cores import Share
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.events.stream import AUTOGRAD, Key, Stream, callback
-from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan, stretched
+from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan, slowed_by
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -42,19 +42,19 @@ class Worker:
         self.stream, self.side = Stream(env, share), Stream(env, share)
 
     def iteration(
-        self, plan: StepPlan, number: int, pace: float
-    ) -> Generator[simpy.Event, Any, Ledger]:
+        self, plan: StepPlan, number: int, slowdown: float
+    ) -> Generator[simpy.Event, Any, TimeBreakdown]:
         """One iteration, from now until everything is done; what was done when."""
-        return (yield from _Iteration(self, plan, number, pace).train())
+        return (yield from _Iteration(self, plan, number, slowdown).train())
 
 
 class _Iteration:
-    def __init__(self, worker: Worker, plan: StepPlan, number: int, pace: float) -> None:
+    def __init__(self, worker: Worker, plan: StepPlan, number: int, slowdown: float) -> None:
         self.worker, self.plan, self.env = worker, plan, worker.env
-        self.number, self.pace, self.loader = number, pace, worker.loader
-        self.ledger = Ledger(begin=reading(self.env.now))
+        self.number, self.slowdown, self.loader = number, slowdown, worker.loader
+        self.breakdown = TimeBreakdown(begin=reading(self.env.now))
 
-    def train(self) -> Generator[simpy.Event, Any, Ledger]:
+    def train(self) -> Generator[simpy.Event, Any, TimeBreakdown]:
         """The autograd thread."""
         compute, last = self.plan.compute, self.plan.accumulation - 1
         for micro in range(last + 1):
@@ -78,16 +78,16 @@ class _Iteration:
         yield from self._issue("backward", "backward, rest", compute.rest)
         yield self.env.all_of(exchanges)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
-        self.ledger.loads += self.loader.under_way(reading(self.env.now))
-        return self.ledger
+        self.breakdown.loads += self.loader.under_way(reading(self.env.now))
+        return self.breakdown
 
     def _wait_for_batch(self) -> Wait:
         now = reading(self.env.now)
         taken = self.loader.take(now)
-        self.ledger.loads += self.loader.made_last()
+        self.breakdown.loads += self.loader.made_last()
         if taken > now:
             yield self.env.timeout(taken - now)
-            self.ledger.waits.append((now, taken))
+            self.breakdown.waits.append((now, taken))
 
     def _exchange(self, bucket: int, work: BucketWork, behind: Sequence[simpy.Event]) -> Wait:
         """The callbacks of one bucket, behind another's."""
@@ -106,7 +106,7 @@ class _Iteration:
             now = reading(self.env.now)
             if left > now:
                 yield self.env.timeout(left - now)
-            self.ledger.network.append((record, bucket, index, entry, last, left))
+            self.breakdown.network.append((record, bucket, index, entry, last, left))
             yield from self._callback(bucket, index, [job])
 
     def _issue(self, kind: Any, name: str, duration: Picoseconds) -> Wait:
@@ -114,21 +114,21 @@ class _Iteration:
 
     def _compute(self, bucket: int | None, jobs: Sequence[Job]) -> Wait:
         """A piece of the autograd thread's."""
-        return self._work(self.worker.stream, self.ledger.compute, AUTOGRAD, bucket, jobs)
+        return self._work(self.worker.stream, self.breakdown.compute, AUTOGRAD, bucket, jobs)
 
     def _callback(self, bucket: int, index: int, jobs: Sequence[Job]) -> Wait:
         """A piece of an exchange's."""
         key = callback(bucket, index)
         if self.plan.side_stream:
-            return self._work(self.worker.side, self.ledger.side, key, bucket, jobs)
-        return self._work(self.worker.stream, self.ledger.compute, key, bucket, jobs)
+            return self._work(self.worker.side, self.breakdown.side, key, bucket, jobs)
+        return self._work(self.worker.stream, self.breakdown.compute, key, bucket, jobs)
 
     def _work(
         self, stream: Stream, done: list[Done], key: Key, bucket: int | None, jobs: Sequence[Job]
     ) -> Wait:
         """One piece of work: jobs that follow each other on the stream without a gap."""
         slower = self.plan.side_slowdown if stream is self.worker.side else 1
-        durations = [stretched(round(job.duration * slower), self.pace) for job in jobs]
+        durations = [slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
         total, machines = sum(durations), self.plan.machines
         if total == 0:  # nothing is launched, so nothing queues
             return

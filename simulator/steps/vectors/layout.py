@@ -162,7 +162,7 @@ def _matrix(rows: Sequence[tuple[int, ...]], columns: int) -> NDArray[np.int64]:
 def _stretch(
     jobs: NDArray[np.int64], factors: NDArray[np.float64], table: NDArray[np.int64]
 ) -> None:
-    """`step_plan.stretched` of each job, added to its rows."""
+    """`step_plan.slowed_by` of each job, added to its rows."""
     for j in range(jobs.shape[0]):
         duration, row, total, times = jobs[j, 0], jobs[j, 1], jobs[j, 2], jobs[j, 3]
         if duration == 0:

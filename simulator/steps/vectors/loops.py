@@ -58,8 +58,8 @@ _WIDE = 16
 def advance(  # noqa: PLR0917 - a loop takes its arrays by position
     carried: int,
     have_run: bool,
-    exits: Times,
-    entry: Times,
+    finishes: Times,
+    starts: Times,
     state: Rows,
     calls: NDArray[np.int64],
     table: Rows,
@@ -67,18 +67,18 @@ def advance(  # noqa: PLR0917 - a loop takes its arrays by position
     joined: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """Let all ranks leave collective `carried` (below 0: none) at `exits`.
+    """Let all ranks leave collective `carried` (below 0: none) at `finishes`.
 
-    The number of the next collective is returned, with its entry times in `entry`; or `STREAMS`
+    The number of the next collective is returned, with its entry times in `starts`; or `STREAMS`
     where the streams have to be run before that is known, by `run`, and this again with
     `have_run` and without a collective; or `DONE` when there is none, and then everything has been
     done; or `EARLY`.
     """
     if carried >= 0:
-        if exits.min() < entry.max():
+        if finishes.min() < starts.max():
             return EARLY
         joined[shape[BUCKET, carried]] += 1
-        _leave(carried, exits, entry, state, calls, table[places[3] + carried], shape)
+        _leave(carried, finishes, starts, state, calls, table[places[3] + carried], shape)
     needed = _needed(joined, shape, places)
     if not have_run:
         follows = False  # a bucket's next collective waits for the callback of the one before
@@ -91,16 +91,16 @@ def advance(  # noqa: PLR0917 - a loop takes its arrays by position
         return DONE
     chosen = _earliest(needed, calls, shape, joined, places)
     asked, left = calls[ASKED, chosen], state[LEFT]
-    for r in range(entry.size):
-        entry[r] = max(asked[r], left[r])
+    for r in range(starts.size):
+        starts[r] = max(asked[r], left[r])
     return chosen
 
 
 @loop
 def _leave(  # noqa: PLR0917
     carried: int,
-    exits: Times,
-    entry: Times,
+    finishes: Times,
+    starts: Times,
     state: Rows,
     calls: NDArray[np.int64],
     work: NDArray[np.int64],
@@ -113,26 +113,26 @@ def _leave(  # noqa: PLR0917
     left, shared, returned = state[LEFT], state[SHARED], calls[RETURNED, carried]
     head, tail, queue = state[HEAD], state[TAIL], calls[QUEUE]
     ties, idle, slot = 0, 0, tail[0]
-    for r in range(exits.size):
-        ties += (exits[r] == left[r]) + (tail[r] != slot)
+    for r in range(finishes.size):
+        ties += (finishes[r] == left[r]) + (tail[r] != slot)
     for column in range(work.size):
         idle += work[column] == 0
-    for r in range(exits.size):
-        shared[r] += exits[r] - entry[r]
-    returned[:] = exits
+    for r in range(finishes.size):
+        shared[r] += finishes[r] - starts[r]
+    returned[:] = finishes
     if idle == work.size:  # nothing is launched, so nothing queues
-        left[:] = exits
+        left[:] = finishes
         if shape[FOLLOWS, carried]:
-            calls[ASKED, carried + 1] = exits
+            calls[ASKED, carried + 1] = finishes
         return
     if ties + idle == 0:  # every rank's queue grows by the same
-        left[:] = exits
+        left[:] = finishes
         queue[slot] = carried
         tail[:] = slot + 1
         return
     wide = 1 if work.size > 1 else 0
-    for r in range(exits.size):
-        now, before = exits[r], left[r]
+    for r in range(finishes.size):
+        now, before = finishes[r], left[r]
         left[r] = now
         if work[r * wide] == 0:
             if shape[FOLLOWS, carried]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Times, check_room
-from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.step_plan import CarryOut
@@ -47,9 +47,9 @@ class Vectors:
     begin an iteration together again.
     """
 
-    def __init__(self, schedule: Schedule, ranks: int, carry_out: CarryOut, seed: int) -> None:
+    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
-        self._carry_out = carry_out
+        self._execute = execute
         self._steps = [PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
         self._number = 0
@@ -61,7 +61,7 @@ class Vectors:
         self._state = _zeros(STATE_ROWS, 1)
         self._taken = _zeros(plan.prefetch if plan.input_batch else 1, 1)
         self._calls, self._side = self._step.room(1)
-        self._entry, self._start = _zeros(1), _zeros(1)
+        self._starts, self._start = _zeros(1), _zeros(1)
 
     def begin(self, number: int, before: State) -> None:
         """Go on with an iteration of this number that begins in a state; the first rank at 0."""
@@ -69,7 +69,7 @@ class Vectors:
         if not any((row != row[0]).any() for row in (start, *ahead)):
             start, ahead = start[:1], ahead[:, :1]
         self._number, self._batches, self._width = number, 0, len(start)
-        self._start, self._entry = start.copy(), _zeros(self._width)
+        self._start, self._starts = start.copy(), _zeros(self._width)
         self._state = _zeros(STATE_ROWS, self._width)
         self._state[LEFT] = start
         self._taken = _zeros(len(self._taken), self._width)
@@ -77,7 +77,7 @@ class Vectors:
             self._taken[:] = earliest(ahead, batch) + start - batch
             self._state[MADE] = self._taken[0]
 
-    def iteration(self, paces: NDArray[np.float64] | None, parts: dict[str, Times]) -> Times:
+    def iteration(self, slowdowns: NDArray[np.float64] | None, parts: dict[str, Times]) -> Times:
         """Simulate the next iteration, at these paces `[ranks]`; when each rank finishes it.
 
         The iteration's `parts` `[ranks]` are filled. The finish is `[1]` where all ranks are alike.
@@ -86,8 +86,8 @@ class Vectors:
         self._step = self._steps[self._schedule.turn(self._number)]
         self._calls, self._side = self._step.room(self._width)
         factors, table = _ONE, self._step.even_table
-        if paces is not None:
-            factors = np.ascontiguousarray(paces, dtype=np.float64)
+        if slowdowns is not None:
+            factors = np.ascontiguousarray(slowdowns, dtype=np.float64)
             if factors.shape != (self._ranks,):
                 raise InternalError(f"{factors.shape} paces for {self._ranks} ranks")
             if (factors == factors[0]).all():
@@ -147,11 +147,20 @@ class Vectors:
         state[SHARED] = 0
         joined = np.zeros(layout.buckets, dtype=np.int64)
         shape, places = self._step.shape, self._step.places
-        exits, carried, have_run = self._entry, -1, False
+        finishes, carried, have_run = self._starts, -1, False
         while True:
             state, calls = self._state, self._calls
             chosen = advance(
-                carried, have_run, exits, self._entry, state, calls, table, shape, joined, places
+                carried,
+                have_run,
+                finishes,
+                self._starts,
+                state,
+                calls,
+                table,
+                shape,
+                joined,
+                places,
             )
             if chosen == STREAMS:
                 run(state, calls, self._side, table, shape, places)
@@ -159,28 +168,29 @@ class Vectors:
                 continue
             if chosen < 0:
                 break
-            exits, carried, have_run = self._carried_out(chosen), chosen, False
+            finishes, carried, have_run = self._carried_out(chosen), chosen, False
         if chosen == EARLY:
             bucket, _, record, _, _ = self._step.works[carried]
             raise InternalError(
                 f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
-                f"{exits.min()} ps, in the past of {self._entry.max()} ps, when the last one enters"
+                f"{finishes.min()} ps, in the past of {self._starts.max()} ps, when the last "
+                "one enters"
             )
 
     def _carried_out(self, chosen: int) -> Times:
-        """When the ranks leave a collective that they enter at `_entry`, `[_width]`."""
+        """When the ranks leave a collective that they enter at `_starts`, `[_width]`."""
         bucket, index, record, server_time, held = self._step.works[chosen]
         key = collective_key(self._seed, self._number, bucket, index)
         alike = self._width < self._ranks
-        entry = np.repeat(self._entry, self._ranks) if alike else self._entry.copy()
-        exits = np.ascontiguousarray(self._carry_out(record, entry, server_time, key)) + held
-        if exits.shape != (self._ranks,):
-            raise InternalError(f"{exits.shape} exit times of {self._ranks} ranks")
+        starts = np.repeat(self._starts, self._ranks) if alike else self._starts.copy()
+        finishes = np.ascontiguousarray(self._execute(record, starts, server_time, key)) + held
+        if finishes.shape != (self._ranks,):
+            raise InternalError(f"{finishes.shape} exit times of {self._ranks} ranks")
         if alike:
-            if exits.min() == exits.max():
-                return exits[:1]
+            if finishes.min() == finishes.max():
+                return finishes[:1]
             self._part()
-        return exits
+        return finishes
 
     def _part(self) -> None:
         """Each rank gets a column of its own."""
@@ -207,15 +217,15 @@ class Vectors:
             parts[kind][:] = totals[place]
         if self._step.layout.side_stream:
             out = np.zeros((len(KINDS), self._width), dtype=np.int64)
-            starts, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
-            beside(starts, self._state[ISSUED], jobs, factors, out)
+            begins, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
+            beside(begins, self._state[ISSUED], jobs, factors, out)
             for place, kind in enumerate(KINDS):
                 parts[kind] += out[place]
         parts["communication"][:] = self._state[SHARED]
         parts["input"][:] = self._state[INPUT]
 
 
-_COLUMNS = ("_state", "_taken", "_calls", "_side", "_entry", "_start")
+_COLUMNS = ("_state", "_taken", "_calls", "_side", "_starts", "_start")
 
 
 def _zeros(*shape: int) -> NDArray[np.int64]:

@@ -19,19 +19,19 @@ def simulate_steady(
     plan: StepPlan | Schedule,
     *,
     ranks: int,
-    carry_out: CarryOut,
-    pace: NDArray[np.float64] | None = None,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
     most: int = MOST,
     tolerance: float = 0.0,
 ) -> Steady:
     """Simulate until iterations repeat, `most` or a round of them; as `steady.simulate_steady`.
 
-    `carry_out` must depend neither on the key nor on absolute time; `pace` `[ranks]` is that of
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is that of
     all iterations. After `PATIENCE` iterations a state may differ from an earlier one by a share
     `tolerance` of the time between them. Raises `InternalError` as `vector_step.simulate`.
     """
     schedule = schedule_of(plan)
-    vectors = Vectors(schedule, ranks, carry_out, 0)
+    vectors = Vectors(schedule, ranks, execute, 0)
     begin = beginning(schedule, ranks)
     coming, finish = (0, begin), np.zeros(ranks, dtype=np.int64)
 
@@ -41,9 +41,9 @@ def simulate_steady(
             vectors.begin(number, before)
             finish = before.start
         parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
-        start, finish = finish, vectors.iteration(pace, parts)
+        start, finish = finish, vectors.iteration(slowdown, parts)
         first = int(finish.min())
-        relative = finish - (first if schedule.meets else finish)
+        relative = finish - (first if schedule.interacts else finish)
         after = State(
             start=np.broadcast_to(relative, (ranks,)),
             ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks)),

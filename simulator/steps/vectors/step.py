@@ -36,7 +36,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcsim.simulator.steps.schedule import Schedule, schedule_of
-from gcsim.simulator.steps.step_plan import CarryOut, Pace, Run, StepPlan, even
+from gcsim.simulator.steps.step_plan import CarryOut, Run, Slowdown, StepPlan, even
 from gcsim.simulator.steps.vectors.ranks import PARTS, Vectors
 
 
@@ -44,22 +44,22 @@ def simulate(
     plan: StepPlan | Schedule,
     *,
     ranks: int,
-    carry_out: CarryOut,
+    execute: CarryOut,
     iterations: int = 1,
-    pace: Pace = even,
+    slowdown: Slowdown = even,
     seed: int = 0,
 ) -> Run:
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
-    `carry_out` gives a collective's exits; the key that it is given is made of `seed`, iteration,
-    bucket and place. `pace(i)` are the ranks' factors in iteration i. Raises `InternalError`
+    `execute` gives a collective's exits; the key that it is given is made of `seed`, iteration,
+    bucket and place. `slowdown(i)` are the ranks' factors in iteration i. Raises `InternalError`
     for two slots, and when a collective lets a rank leave before its last entry, `InputError` when
     the clock cannot hold the times.
     """
-    vectors = Vectors(schedule_of(plan), ranks, carry_out, seed)
+    vectors = Vectors(schedule_of(plan), ranks, execute, seed)
     finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
     parts = dict(zip(PARTS, rows_of_parts, strict=True))
     for iteration in range(iterations):
         rows = {part: times[iteration] for part, times in parts.items()}
-        finish[iteration] = vectors.iteration(pace(iteration), rows)
+        finish[iteration] = vectors.iteration(slowdown(iteration), rows)
     return Run(finish=finish, parts=parts)

@@ -14,7 +14,7 @@ from gcsim.analysis.live.plan import CollectiveTask
 from gcsim.analysis.live.predict import Knowledge, record_of
 from gcsim.scenarios.catalog import device
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.host import Host
 
 ANY = Host(cores=2, per_message=Fraction(0))
@@ -53,12 +53,12 @@ def test_the_host_that_made_the_times_is_found_again(
                 Knowledge(link=None, host=one, device=device("cpu_2core")).cluster(ranks, 4 * 10**9)
                 for one in (None, host)
             ]
-            exits = carry_out(record_of(task, ranks), np.zeros(ranks, dtype=np.int64), clusters[1])
+            finishes = execute(record_of(task, ranks), np.zeros(ranks, dtype=np.int64), clusters[1])
             seen.append(
                 Observation(
                     record=record_of(task, ranks),
                     cluster=clusters[0],
-                    seconds=int(exits.max()) / PS_PER_SECOND,
+                    seconds=int(finishes.max()) / PS_PER_SECOND,
                 )
             )
     found = fit_host(seen, cores=2)

@@ -397,18 +397,18 @@ def test_a_links_note_says_how_it_is_known(result: Result, calibration: str, sai
 
 
 def test_every_kind_of_card_has_a_note_with_its_nodes(result: Result) -> None:
-    card = {"calibration": "estimate", "efficiency": 0.9, "source": "x"}
+    nic = {"calibration": "estimate", "efficiency": 0.9, "source": "x"}
     links = {
-        "cards": [
-            {"nodes": [3], "name": "1gbe", **card},
-            {"nodes": list(range(10, 20)), "name": "5gbe", **card},
+        "nics": [
+            {"nodes": [3], "name": "1gbe", **nic},
+            {"nodes": list(range(10, 20)), "name": "5gbe", **nic},
         ],
-        "rack_uplink": {"name": "20gbe", **card},
+        "rack_uplink": {"name": "20gbe", **nic},
     }
     notes = provenance_notes(replace(result, provenance={"links": links}))
     assert notes[:3] == [
-        "card of node 3: 1gbe, an estimate (90.0% of the line rate); x",
-        "cards of nodes 10, 11, 12, 13, 14, 15 and 4 more: 5gbe, an estimate (90.0% of the line "
+        "NIC of node 3: 1gbe, an estimate (90.0% of the line rate); x",
+        "NICs of nodes 10, 11, 12, 13, 14, 15 and 4 more: 5gbe, an estimate (90.0% of the line "
         "rate); x",
         "rack uplink: 20gbe, an estimate (90.0% of the line rate); x",
     ]

@@ -74,7 +74,7 @@ def test_a_steps_draws_are_those_of_exact_simulations() -> None:
     inputs = [
         one
         for one in uncertain_inputs(on, job.training, {"stated": job.passes})
-        if one.main.way[0] == "cluster"
+        if one.main.key_path[0] == "cluster"
     ]
     worlds = draw(inputs, DRAWS, 0)
     exact = [replace(job, cluster=cluster_in(world, on, inputs)).seconds for world in worlds]

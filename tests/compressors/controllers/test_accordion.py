@@ -131,8 +131,10 @@ def test_what_is_owed_survives_a_switch(
     if name == "ef_block_sgdm":
         return
     bucket = Bucket(layout=crew.layout, gradient=torch.zeros(620))
-    owed = torch.stack([worker.owed(bucket) for worker in crew.workers]).double().mean(0)
-    torch.testing.assert_close(applied + owed, wanted, rtol=1e-3, atol=1e-3)
+    residual_of = (
+        torch.stack([worker.residual_of(bucket) for worker in crew.workers]).double().mean(0)
+    )
+    torch.testing.assert_close(applied + residual_of, wanted, rtol=1e-3, atol=1e-3)
 
 
 def test_another_rank_starts_from_another_factor(team: Any, normal: Draw) -> None:
@@ -194,7 +196,7 @@ def test_defaults_are_the_papers() -> None:
     p = check_parameters("accordion", {})
     assert isinstance(p, AccordionParameters)
     assert (p.threshold, p.interval_epochs, p.low, p.high) == (0.5, 10, {"rank": 2}, {"rank": 1})
-    assert Accordion.laws(p).conserves
+    assert Accordion.properties(p).conserves
 
 
 @pytest.mark.parametrize(

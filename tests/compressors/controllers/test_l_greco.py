@@ -197,8 +197,10 @@ def test_what_is_owed_survives_a_decision(team: Any, normal: Draw) -> None:
         wanted += torch.stack(gradients).double().mean(0)
         applied += crew.step(gradients, step)[0].double()
     bucket = Bucket(layout=crew.layout, gradient=torch.zeros(4000))
-    owed = torch.stack([worker.owed(bucket) for worker in crew.workers]).double().mean(0)
-    torch.testing.assert_close(applied + owed, wanted, rtol=1e-4, atol=1e-4)
+    residual_of = (
+        torch.stack([worker.residual_of(bucket) for worker in crew.workers]).double().mean(0)
+    )
+    torch.testing.assert_close(applied + residual_of, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_defaults_are_the_papers() -> None:

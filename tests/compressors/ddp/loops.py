@@ -274,9 +274,9 @@ def lengths_that_were_told_are_not_exchanged_again(rank: int) -> None:
     collectives._gather = lambda payload: calls.append(payload.numel()) or gather(payload)  # type: ignore[method-assign, func-returns-value]
     own = torch.zeros(10 * (rank + 1), dtype=torch.uint8)
     for request in gather_variable(own):
-        collectives.carry_out(request)
+        collectives.execute(request)
     assert calls == [8]
-    collectives.carry_out(AllGather(payload=own, variable=True))
+    collectives.execute(AllGather(payload=own, variable=True))
     assert calls == [8, 8]
 
 

@@ -74,7 +74,7 @@ def carried() -> list[tuple[str, dict[str, Any]]]:
         name
         for name in REGISTRY
         for cls, parameters in [(compressor_class(name), check_parameters(name, {}))]
-        if cls.laws(parameters).replicas == "identical" and not cls.requires
+        if cls.properties(parameters).replicas == "identical" and not cls.requires
     ]
     return [(name, PHASES.get(name, {})) for name in names] + OTHERS
 

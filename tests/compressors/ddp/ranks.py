@@ -108,7 +108,7 @@ def _bytes(length: int, seed: int) -> Tensor:
 def collectives(rank: int) -> Iterator[Any]:
     carried_out = Collectives(dist.new_group(backend="gloo"))
     for request in requests(rank, carried_out.count):
-        reply = carried_out.carry_out(request)
+        reply = carried_out.execute(request)
         yield [t.clone() for t in reply] if isinstance(reply, list) else reply.clone()
 
 

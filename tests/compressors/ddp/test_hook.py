@@ -110,7 +110,7 @@ def test_exactly_what_is_not_refused_is_compared_with_lockstep() -> None:
             gcsim.ddp_hook(name)
         except InputError:
             cls = compressor_class(name)
-            local = cls.laws(check_parameters(name, {})).replicas != "identical"
+            local = cls.properties(check_parameters(name, {})).replicas != "identical"
             assert local or cls.requires, name
         else:
             accepted.add(name)

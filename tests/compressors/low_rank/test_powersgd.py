@@ -311,7 +311,7 @@ def test_a_projection_never_adds_energy(bucket_of: BucketOf, exchange: Exchange)
         (update,) = exchange(workers(rank=3, **options), [bucket])
         energy, error = bucket.gradient.square().sum(), (update - bucket.gradient).square().sum()
         assert float(update.square().sum() + error) == pytest.approx(float(energy), rel=1e-4)
-        bound = PowerSgd.laws(workers(rank=3, **options)[0].parameters).error_bound
+        bound = PowerSgd.properties(workers(rank=3, **options)[0].parameters).error_bound
         assert bound is not None
         assert float(error) <= bound(bucket.gradient)
 

@@ -164,7 +164,7 @@ def test_post_local_steps_are_those_of_hook_optimiser_and_averager(
 def test_post_local_windows_end_with_an_averaging(team: Any) -> None:
     crew = team("torch_post_local_sgd", [(5,)], start=7, interval=4)
     cls, parameters = type(crew.workers[0]), crew.workers[0].parameters
-    first = cls.settled(parameters)
+    first = cls.warmup_steps(parameters)
     assert [cls.phase(parameters, first + n) for n in range(4)] == ["local"] * 3 + ["averaging"]
     assert [cls.phase(parameters, n) for n in (0, 6, 7)] == ["dense", "dense", "averaging"]
 

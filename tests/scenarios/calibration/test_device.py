@@ -20,7 +20,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.curves import ExactCurve
 from gcsim.simulator.devices.device import Device
 from gcsim.traces.timing import clock as device_clock
-from gcsim.traces.timing.clock import CpuClock, Spread
+from gcsim.traces.timing.clock import CpuClock, Dispersion
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 
 LAUNCH = {kind: (place + 1) * 1e-6 for place, kind in enumerate(KERNEL_CLASSES)}
@@ -33,14 +33,14 @@ class KnownDevice:
 
     device = "cpu"
 
-    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Spread:
+    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         with segment() as recorder:
             call()
         lowest = 0.0
         for cost in recorder.fixed:
             lowest += cost.launches * LAUNCH[cost.kind] + cost.flops / FLOP_RATE
             lowest += cost.nbytes / BANDWIDTH[cost.kind] if cost.kind != "host_sync" else 0.0
-        return Spread(lowest, 1.5 * lowest)
+        return Dispersion(lowest, 1.5 * lowest)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,10 @@ FAMILIES = (
     ("25gbe_roce", "40gbe_roce", "100gbe_roce", "200gbe_roce", "400gbe_roce"),
     ("efa_50gb", "efa_100gb", "efa_400gb"),
     tuple(f"infiniband_{rate}" for rate in ("qdr", "fdr", "edr", "hdr", "ndr")),
-    *(tuple(f"pcie{number}_{way}" for number in (3, 4, 5)) for way in ("x16", "peer", "host")),
+    *(
+        tuple(f"pcie{number}_{key_path}" for number in (3, 4, 5))
+        for key_path in ("x16", "peer", "host")
+    ),
     ("nvlink1", "nvlink2", "nvlink3", "nvlink4"),
 )
 TRANSPORTS: tuple[TransportName | None, ...] = (None, *get_args(TransportName))
@@ -147,7 +150,7 @@ def test_the_two_ways_between_gpus_lie_in_what_is_said_where_the_way_is_unknown(
     """The default of `cluster.intra_node` with NCCL: between host memory and peer access."""
     for number in (3, 4, 5):
         unknown = catalog.link(f"pcie{number}_x16", "nccl")
-        host, peer = (catalog.link(f"pcie{number}_{way}") for way in ("host", "peer"))
+        host, peer = (catalog.link(f"pcie{number}_{key_path}") for key_path in ("host", "peer"))
         assert host.rate < unknown.rate < peer.rate < catalog.link(f"pcie{number}_x16").rate
         assert unknown.efficiency_range is not None
         low, high = (end * unknown.bandwidth for end in unknown.efficiency_range)

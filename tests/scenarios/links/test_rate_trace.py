@@ -227,11 +227,11 @@ def test_a_files_path_counts_from_the_scenarios_folder_and_an_options_from_here(
 
 def test_every_wrong_file_is_named_wherever_it_stands(tmp_path: Path) -> None:
     class Cluster(Section):
-        cards: dict[str, LinkSection]
+        nics: dict[str, LinkSection]
         racks: list[File]
 
     text = (
-        "cards:\n  '3':\n    latency: 1 s\n    trace: {file: a.csv, after: hold}\n"
+        "nics:\n  '3':\n    latency: 1 s\n    trace: {file: a.csv, after: hold}\n"
         "    up: {latency: 1 s, trace: {file: b.csv, after: hold}}\n"
         "racks:\n- network:\n    latency: 1 s\n    trace: {file: c.csv, after: hold}\n"
     )
@@ -241,8 +241,8 @@ def test_every_wrong_file_is_named_wherever_it_stands(tmp_path: Path) -> None:
     assert section is not None
     found = [str(entry) for entry in read_traces(section, document, tmp_path / "a.yaml")]
     assert [entry.split("; ")[0].replace(f"{tmp_path}/", "") for entry in found] == [
-        "a.yaml:4:19: error: cards.3.trace.file: there is no file a.csv",
-        "a.yaml:5:38: error: cards.3.up.trace.file: there is no file b.csv",
+        "a.yaml:4:19: error: nics.3.trace.file: there is no file a.csv",
+        "a.yaml:5:38: error: nics.3.up.trace.file: there is no file b.csv",
         "a.yaml:9:19: error: racks.0.network.trace.file: there is no file c.csv",
     ]
 

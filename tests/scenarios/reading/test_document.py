@@ -55,7 +55,7 @@ def test_every_value_and_key_has_its_place() -> None:
     assert document.keys[("b", "c")] == "f.yaml:3:3"
     assert document.values[("b", "c", 1)] == "f.yaml:3:10"
     assert document.place(("b", "missing")) == "f.yaml:2:1"
-    assert document.place_of_key(("b",)) == "f.yaml:2:1"
+    assert document.location_of_key(("b",)) == "f.yaml:2:1"
 
 
 @pytest.mark.parametrize(

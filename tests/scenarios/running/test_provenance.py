@@ -131,7 +131,7 @@ def test_the_users_own_times_stand_without_the_catalogues_rates(tmp_path: Path) 
 
 EVERY_LINK = (
     "cluster.nodes=8",
-    "cluster.cards={1: 1gbe, 2: {bandwidth: 5 Gbit/s, latency: 9 us}, 5: 1gbe}",
+    "cluster.nics={1: 1gbe, 2: {bandwidth: 5 Gbit/s, latency: 9 us}, 5: 1gbe}",
     "cluster.racks={nodes: 4, uplink: 10gbe_ideal}",
     "cluster.collectives={transport: gloo, servers: dedicated, server_network: 40gbe}",
 )
@@ -139,8 +139,8 @@ EVERY_LINK = (
 
 def test_every_link_in_use_has_its_source(tmp_path: Path) -> None:
     links = facts_of(load(tmp_path, TEXT, *EVERY_LINK))["links"]
-    assert list(links) == ["network", "cards", "rack_uplink", "intra_node", "server_network"]
-    one, five = links["cards"]
+    assert list(links) == ["network", "nics", "rack_uplink", "intra_node", "server_network"]
+    one, five = links["nics"]
     assert (one["nodes"], one["name"], one["calibration"]) == ([1, 5], "1gbe", "estimate")
     assert one["source"] == catalog.link("1gbe", "gloo").source
     assert (five["nodes"], five["name"], five["calibration"]) == ([2], "custom", "stated")
@@ -158,7 +158,7 @@ def test_settings_with_estimated_figures_are_listed(tmp_path: Path) -> None:
     estimates = facts_of(load(tmp_path, TEXT, *EVERY_LINK))["estimates"]
     # no compressor has run: kernels that nobody needs are not named
     assert [estimate["setting"] for estimate in estimates] == [
-        "cluster.network", "cluster.cards.1", "cluster.cards.5", "cluster.racks.uplink",
+        "cluster.network", "cluster.nics.1", "cluster.nics.5", "cluster.racks.uplink",
         "cluster.collectives.server_network", "compute",
     ]  # fmt: skip
     own = ("compute={forward: 5 ms, backward: 10 ms}", "cluster.network=pcie3_x16")

@@ -20,7 +20,7 @@ cluster:
   nodes: [1, 4]
   device: p100_pcie
   network: 1gbe
-  cards: {{1: 10gbe, 3: 100mbit_ethernet}}
+  nics: {{1: 10gbe, 3: 100mbit_ethernet}}
   collectives: {{all_reduce: {all_reduce}, servers: 1 dedicated}}
 training:
   slow_nodes: {{2: 2, 3: 4}}
@@ -40,7 +40,7 @@ def test_the_others_close_up_with_their_cards_and_their_slowness(tmp_path: Path)
     scenario = load_scenario(scenario_file(tmp_path, "ring"))
     cluster, training = survivors(scenario, 4, frozenset({1}))
     assert cluster.nodes == 3
-    assert {node: card.name for node, card in cluster.cards.items()} == {2: "100mbit_ethernet"}
+    assert {node: nic.name for node, nic in cluster.nics.items()} == {2: "100mbit_ethernet"}
     assert training.slow_nodes == {1: Fraction(2), 2: Fraction(4)}
     assert training.faults is None
 

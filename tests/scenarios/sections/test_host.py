@@ -12,7 +12,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.host import Host
 from tests.scenarios.files import load, reread
 
@@ -63,10 +63,10 @@ def test_messages_cost_processor_time(tmp_path: Path) -> None:
     free = load(tmp_path, TEXT, "cluster.host=none").cluster
     record = CollectiveRecord(kind="all_reduce", sent=(64,) * 4, element=4)
     entry = np.zeros(4, dtype=np.int64)
-    network = int(carry_out(record, entry, free).max())
+    network = int(execute(record, entry, free).max())
     host = cluster.host
     assert host is not None
-    assert int(carry_out(record, entry, cluster).max()) == host.together(network, 3 * 10**9)
+    assert int(execute(record, entry, cluster).max()) == host.together(network, 3 * 10**9)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ cluster:
   device: gpus/mine.yaml
   network: link.yaml
   intra_node: links.yml:bus
-  cards: {1: {like: link.yaml, latency: 80 us}}
+  nics: {1: {like: link.yaml, latency: 80 us}}
   racks: {nodes: 2, uplink: links.yml:slow}
   collectives: {servers: 1 dedicated, server_network: link.yaml:mine}
 compressors: [none]
@@ -96,12 +96,12 @@ def test_every_setting_of_a_link_takes_a_file(folder: Path) -> None:
 
 
 def test_a_link_like_one_of_a_file_says_what_was_changed(folder: Path) -> None:
-    card = load(folder).cluster.cards[1]
-    assert (card.bandwidth, card.latency, card.overhead) == (Fraction(10**9), 80 * US, 2 * US)
-    assert card.name == "mine, changed"
-    assert card.source == "latency stated in the scenario, the rest as mine: iperf3 and ping"
+    nic = load(folder).cluster.nics[1]
+    assert (nic.bandwidth, nic.latency, nic.overhead) == (Fraction(10**9), 80 * US, 2 * US)
+    assert nic.name == "mine, changed"
+    assert nic.source == "latency stated in the scenario, the rest as mine: iperf3 and ping"
     one = load(folder, "cluster.network.latency=80 us").cluster.network
-    assert one == card
+    assert one == nic
 
 
 def test_an_entry_like_one_above_it(folder: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_resolved_scenario_loads_to_the_same_values_without_the_links_files(
         "cluster.racks.uplink": str(folder / "links.yml"),
         "cluster.collectives.server_network": str(folder / "link.yaml"),
         "cluster.device": str(folder / "gpus" / "mine.yaml"),
-        "cluster.cards.1": str(folder / "link.yaml"),
+        "cluster.nics.1": str(folder / "link.yaml"),
     }
     again = tmp_path / "resolved.yaml"
     again.write_text(write({**scenario.resolved}), encoding="utf-8")

@@ -50,7 +50,7 @@ cluster:
   devices_per_node: 2
   device: p100_pcie
   network: 10gbe
-  cards: {3: 1gbe, 5: {like: 10gbe, bandwidth: 5 Gbit/s}}
+  nics: {3: 1gbe, 5: {like: 10gbe, bandwidth: 5 Gbit/s}}
   racks: {nodes: 4, uplink: {like: 10gbe, bandwidth: 20 Gbit/s}}
   intra_node: pcie3_x16
   shared_bus: true
@@ -89,10 +89,10 @@ def test_the_topology_becomes_the_engines_own_values(
 ) -> None:
     cluster = load(tmp_path, FULL).cluster
     assert cluster.network == catalog.link("10gbe", "gloo")
-    assert list(cluster.cards) == [3, 5]
-    assert cluster.card(3) == catalog.link("1gbe", "gloo")
-    assert cluster.card(5).bandwidth == Fraction(625_000_000)
-    assert cluster.card(4) == cluster.network
+    assert list(cluster.nics) == [3, 5]
+    assert cluster.nic(3) == catalog.link("1gbe", "gloo")
+    assert cluster.nic(5).bandwidth == Fraction(625_000_000)
+    assert cluster.nic(4) == cluster.network
     assert cluster.racks is not None
     assert cluster.racks.nodes == 4
     assert cluster.racks.uplink.bandwidth == Fraction(2_500_000_000)
@@ -138,7 +138,7 @@ def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
     assert scenario.training == Training(noise=loops.workers())  # what may be, and is not
     assert longest(scenario.training.noise, 64) == 1
     assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
-    assert not scenario.cluster.cards
+    assert not scenario.cluster.nics
     assert scenario.cluster.collectives == Collectives()
     assert random_settings(scenario.cluster, scenario.training) == []
 
@@ -151,7 +151,7 @@ def test_a_point_of_the_sweep_has_only_its_own_nodes(tmp_path: Path) -> None:
         "training.slow_nodes={1: 2, 2: 4}",
         f"training.faults.deaths={first}",
     )
-    assert list(scenario.cluster_at(2).cards) == [0]
+    assert list(scenario.cluster_at(2).nics) == [0]
     assert scenario.cluster_at(8) == scenario.cluster
     two = scenario.training_at(2)
     assert two.slow_nodes == {1: Fraction(2)}
@@ -310,24 +310,24 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        # cards
-        ("{3: 1gbe,", "{8: 1gbe,", "a.yaml:10:11: error: cluster.cards: there is no node 8; nodes "
+        # NICs
+        ("{3: 1gbe,", "{8: 1gbe,", "a.yaml:10:11: error: cluster.nics: there is no node 8; nodes "
          "count from 0; the last of 8 is 7"),
-        ("{3: 1gbe,", "{x: 1gbe,", "a.yaml:10:11: error: cluster.cards.x: 'x' is not the number of "
+        ("{3: 1gbe,", "{x: 1gbe,", "a.yaml:10:11: error: cluster.nics.x: 'x' is not the number of "
          "a node; nodes count from 0"),
-        ("{3: 1gbe,", "{-1: 1gbe,", "a.yaml:10:11: error: cluster.cards.-1: '-1' is not the "
+        ("{3: 1gbe,", "{-1: 1gbe,", "a.yaml:10:11: error: cluster.nics.-1: '-1' is not the "
          "number"),
-        ("{3: 1gbe,", "{03: 1gbe,", "a.yaml:10:11: error: cluster.cards.03: '03' is not the "
+        ("{3: 1gbe,", "{03: 1gbe,", "a.yaml:10:11: error: cluster.nics.03: '03' is not the "
          "number"),
-        ("{3: 1gbe,", "{3: 1gbee,", "a.yaml:10:14: error: cluster.cards.3: unknown link '1gbee'; "
+        ("{3: 1gbe,", "{3: 1gbee,", "a.yaml:10:14: error: cluster.nics.3: unknown link '1gbee'; "
          "did"),
         ("bandwidth: 5 Gbit/s", "bandwith: 5 Gbit/s", "a.yaml:10:37: error: unknown key 'bandwith' "
-         "in cluster.cards.5; did you mean 'bandwidth'?"),
+         "in cluster.nics.5; did you mean 'bandwidth'?"),
         ("5: {like: 10gbe, bandwidth: 5 Gbit/s}", "5: {bandwidth: 5 Gbit/s}", "a.yaml:10:20: "
-         "error: cluster.cards.5: key 'latency' is missing"),
+         "error: cluster.nics.5: key 'latency' is missing"),
         ("{3: 1gbe, 5: {like: 10gbe, bandwidth: 5 Gbit/s}}", "[1gbe]", "a.yaml:10:10: error: "
-         "cluster.cards: must be a mapping"),
-        ("{3: 1gbe,", f"{{3: {WIFI},", "a.yaml:10:11: error: cluster.cards.3: air is one medium "
+         "cluster.nics: must be a mapping"),
+        ("{3: 1gbe,", f"{{3: {WIFI},", "a.yaml:10:11: error: cluster.nics.3: air is one medium "
          "for all nodes; it can only be cluster.network"),
         # racks
         ("racks: {nodes: 4,", "racks: {nodes: 0,", "a.yaml:11:18: error: cluster.racks.nodes = 0: "
@@ -443,7 +443,7 @@ def test_deaths_that_leave_somebody_are_taken(tmp_path: Path, deaths: str) -> No
 
 def test_nodes_are_counted_at_the_largest_size_and_the_living_at_every_size(tmp_path: Path) -> None:
     assert load(tmp_path, FULL, "cluster.nodes=[4, 6]").cluster.nodes == 6
-    assert len(problems(tmp_path, FULL, "cluster.nodes=[2, 4]")) == 1  # the card of node 5
+    assert len(problems(tmp_path, FULL, "cluster.nodes=[2, 4]")) == 1  # the NIC of node 5
     found = problems(tmp_path, FULL, "cluster.nodes=[1, 8]", "training.faults.deaths.0.node=0")
     assert "with 1 node nobody is left when node 0 dies" in found[0]
 
@@ -468,13 +468,13 @@ def test_a_custom_transport_names_its_algorithms(tmp_path: Path, missing: str) -
 def test_a_shared_medium_has_neither_racks_nor_cards(tmp_path: Path) -> None:
     found = problems(tmp_path, changed("network: 10gbe\n", f"network: {WIFI}\n"))
     assert found == [
-        "a.yaml:10:3: error: cluster.cards: all nodes share the medium of cluster.network (air), "
-        "so no card differs; leave one of the two out",
+        "a.yaml:10:3: error: cluster.nics: all nodes share the medium of cluster.network (air), "
+        "so no NIC differs; leave one of the two out",
         "a.yaml:11:3: error: cluster.racks: all nodes share the medium of cluster.network (air), "
         "so there are no racks; leave one of the two out",
     ]
     load(tmp_path, PLAIN, f"cluster.network={WIFI}")
-    load(tmp_path, PLAIN, f"cluster.network={CELL}", f"cluster.cards={{1: {CELL}}}")
+    load(tmp_path, PLAIN, f"cluster.network={CELL}", f"cluster.nics={{1: {CELL}}}")
 
 
 def test_copies_over_a_link_that_changes_with_time_are_refused(tmp_path: Path) -> None:
@@ -499,14 +499,14 @@ def test_contradictions_stand_beside_other_mistakes(tmp_path: Path) -> None:
 IDLE = [
     ("racks: {nodes: 4,", "racks: {nodes: 8,", "a.yaml:11:18: warning: cluster.racks.nodes has no "
      "effect: one rack of 8 holds all 8 nodes; let racks be smaller than the cluster"),
-    ("{3: 1gbe,", "{3: 10gbe,", "a.yaml:10:14: warning: cluster.cards.3 has no effect: it is "
+    ("{3: 1gbe,", "{3: 10gbe,", "a.yaml:10:14: warning: cluster.nics.3 has no effect: it is "
      "10gbe, as cluster.network; leave it out"),
     ("devices_per_node: 2", "devices_per_node: 1", "a.yaml:13:15: warning: cluster.shared_bus has "
      "no effect: a node has one device, which shares its bus with nobody; set "
      "cluster.devices_per_node"),
     ("servers: 2 dedicated", "servers: 2", "a.yaml:17:21: warning: "
      "cluster.collectives.server_network has no effect: the servers live on the nodes and use "
-     "their cards; write servers: dedicated"),
+     "their NICs; write servers: dedicated"),
     ("transport: gloo", "transport: nccl", "a.yaml:22:27: warning: training.concurrent_collectives "
      "= 2 is not what NCCL does: it carries out one collective after the other; two are simulated; "
      "write 1 for NCCL"),
@@ -584,8 +584,8 @@ def test_options_reach_every_setting(tmp_path: Path) -> None:
         "training.accumulation=2",
         "training.noise.variation=0.2",
         "training.slow_nodes.3=2",
-        "cluster.cards.3=1gbe",
-        "cluster.cards.3.latency=1 ms",
+        "cluster.nics.3=1gbe",
+        "cluster.nics.3.latency=1 ms",
         "cluster.racks={nodes: 4, uplink: 10gbe}",
         "cluster.racks.uplink.bandwidth=20 Gbit/s",
         "cluster.collectives.servers=dedicated",
@@ -596,8 +596,8 @@ def test_options_reach_every_setting(tmp_path: Path) -> None:
     assert scenario.training.noise == Noise(variation=Fraction(1, 5))
     assert scenario.training.slow_nodes == {3: Fraction(2)}
     ways = links_of(scenario.cluster)
-    assert ways["cluster", "cards", "3"].latency == Fraction(1, 1000)
-    assert ways["cluster", "cards", "3"].bandwidth == catalog.link("1gbe").bandwidth
+    assert ways["cluster", "nics", "3"].latency == Fraction(1, 1000)
+    assert ways["cluster", "nics", "3"].bandwidth == catalog.link("1gbe").bandwidth
     assert ways["cluster", "racks", "uplink"].bandwidth == 2_500_000_000
     assert ways["cluster", "collectives", "server_network"].bandwidth == 5_000_000_000
 
@@ -607,13 +607,13 @@ def test_a_grid_may_hold_any_of_these_keys(tmp_path: Path) -> None:
     path.write_text(FULL, encoding="utf-8")
     grid = read_grid([
         "training.accumulation=1,2",
-        "cluster.cards.3=1gbe,10gbe",
+        "cluster.nics.3=1gbe,10gbe",
         "training.noise=null,{variation: 1}",
     ])  # fmt: skip
     found = points(path, grid)
     assert len({point.key for point in found}) == 8
     assert [point.scenario.training.accumulation for point in found] == [1] * 4 + [2] * 4
-    assert {point.scenario.cluster.card(3).name for point in found} == {"1gbe", "10gbe"}
+    assert {point.scenario.cluster.nic(3).name for point in found} == {"1gbe", "10gbe"}
     noises = [point.scenario.training.noise for point in found]
     assert noises == [loops.workers(), Noise(variation=Fraction(1))] * 4
 
@@ -625,7 +625,7 @@ def test_a_grids_mistake_is_named(tmp_path: Path) -> None:
         points(path, read_grid(["training.accumulation=1,0", "cluster.nodes=8,4"]))
     found = [str(problem) for problem in caught.value.problems]
     assert any("training.accumulation = 0: must be at least 1" in line for line in found)
-    assert any("cluster.cards: there is no node 5" in line for line in found)
+    assert any("cluster.nics: there is no node 5" in line for line in found)
 
 
 # --- robustness ----------------------------------------------------------------------------------
@@ -652,7 +652,7 @@ _VALUES = st.sampled_from(
      "[{node: 0, at: 1 s}]", "{horizon: 1 h, restart: 0 s, deaths: [{node: 1, at: 0 s}]}"]
 )  # fmt: skip
 _KEYS = st.sampled_from(
-    ["cluster.cards", "cluster.cards.3", "cluster.cards.x", "cluster.racks", "cluster.racks.nodes",
+    ["cluster.nics", "cluster.nics.3", "cluster.nics.x", "cluster.racks", "cluster.racks.nodes",
      "cluster.racks.uplink", "cluster.shared_bus", "cluster.network", "cluster.nodes",
      "cluster.collectives.server_network", "cluster.collectives.servers",
      "cluster.collectives.transport", "cluster.collectives.host_staging", "training",

@@ -16,7 +16,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.host import PRICES, Host
 from gcsim.simulator.sums import DTYPES, Sums
 from tests.scenarios.files import load, reread
@@ -121,7 +121,7 @@ def test_half_precision_on_gloo_pays_only_since_pytorch_2(elements: int, ranks: 
         record = CollectiveRecord(
             kind="all_reduce", sent=(element * elements,), element=element, dtype=dtype
         )
-        return int(carry_out(record, np.zeros(ranks, dtype=np.int64), where).max())
+        return int(execute(record, np.zeros(ranks, dtype=np.int64), where).max())
 
     single = last("pytorch1", "float32", 4)
     assert last("pytorch1", "float16", 2) > single

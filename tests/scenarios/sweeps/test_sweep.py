@@ -578,7 +578,7 @@ def test_a_full_disk_ends_the_sweep_in_words() -> None:
 
 TRAINING: dict[str, list[Any]] = {
     "training.accumulation": [1, 2],
-    "cluster.cards.3": ["{like: 10gbe, bandwidth: 1 Mbit/s}", "1gbe"],
+    "cluster.nics.3": ["{like: 10gbe, bandwidth: 1 Mbit/s}", "1gbe"],
 }
 """Node 3 is there at the largest size alone."""
 

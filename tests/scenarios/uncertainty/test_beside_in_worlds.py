@@ -56,14 +56,14 @@ def test_a_world_at_an_end_takes_what_is_predicted_there(field: str, end: float)
     inputs = [
         one
         for one in uncertain_inputs(NODE, TRAINING, {"stated": COMPUTE})
-        if one.main.way[0] == "training" and field in {one.main.field, "all"}
+        if one.main.key_path[0] == "training" and field in {one.main.field, "all"}
     ]
     assert len(inputs) == (7 if field == "all" else 1)
     world = World({one.name: end for one in inputs})
     drawn = Drawn(NODE, TRAINING, inputs, [STATED, world, *alone(inputs)])
     about = Approximation(
         drawn, NODE.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(NODE.device),
-        carry_out=CollectiveMemo(NODE), seed=0,
+        execute=CollectiveMemo(NODE), seed=0,
     )  # fmt: skip
     as_stated, there, *_ = about.iteration(HOOKED)
     moved = training_in(world, TRAINING, inputs)

@@ -40,7 +40,7 @@ from gcsim.simulator.collectives.nccl import enabled, predicted
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict
-from gcsim.simulator.push_pull import carried
+from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 from gcsim.traces.profile import (
@@ -187,7 +187,7 @@ def rows(result: Result, nodes: int = 4) -> dict[str, Row]:
 
 
 def figure(low: float, high: float, stated: float, field: str = "latency") -> Figure:
-    return Figure(way=("cluster", "network"), field=field, stated=stated, low=low, high=high)
+    return Figure(key_path=("cluster", "network"), field=field, stated=stated, low=low, high=high)
 
 
 def one(name: str, of: Figure) -> Input:
@@ -249,7 +249,7 @@ def test_a_range_that_leaves_out_what_is_stated_is_widened(scenario: Scenario) -
 
 def test_equal_links_are_one_input_and_classes_of_kernels_one_each(scenario: Scenario) -> None:
     link = replace(scenario.cluster.network, latency_range=(Fraction(1, 10**6), Fraction(1, 100)))
-    cluster = replace(scenario.cluster, network=link, cards={2: link})
+    cluster = replace(scenario.cluster, network=link, nics={2: link})
     times = {name: passes(TOY) for name in ("stated", "fastest", "slowest")}
     found = {each.name: each for each in uncertain_inputs(cluster, scenario.training, times)}
     assert len(found["the network's latency"].figures) == 2
@@ -257,7 +257,7 @@ def test_equal_links_are_one_input_and_classes_of_kernels_one_each(scenario: Sce
     assert len(found) == 3
     world = World(dict.fromkeys(found, 1.0))
     there = cluster_in(world, cluster, list(found.values()))
-    assert there.network == there.cards[2]
+    assert there.network == there.nics[2]
     assert (there.network.latency, there.network.latency_range) == (Fraction(1, 100), None)
     assert there.device.kernels["random"].launch == 9e-6
     assert there.device.kernels["random"].bandwidth == 5e9
@@ -406,7 +406,7 @@ def test_percentiles_are_near_those_of_exact_worlds(
         "slowest": passes(TOY.at(kernels="slowest", training="slowest")),
     }
     inputs = uncertain_inputs(cluster, training, times)
-    ways = {one.main.way[:2] for one in inputs}
+    ways = {one.main.key_path[:2] for one in inputs}
     assert {("cluster", "network"), ("cluster", "host"), ("training", "overlap")} <= ways
     compare(module.run(scenario), scenario, METHODS, times, 4)
 
@@ -485,7 +485,7 @@ def test_percentiles_of_a_shipped_scenario_are_near_those_of_exact_worlds(nodes:
         )
     }
     cluster = scenario.cluster_at(nodes)
-    compare(result, scenario, [carried(one, cluster) for one in profiles], times, nodes)
+    compare(result, scenario, [as_collectives(one, cluster) for one in profiles], times, nodes)
 
 
 def test_ring_and_tree_of_nccl_are_both_in_the_interval_near_the_border(

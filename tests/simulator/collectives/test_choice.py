@@ -12,7 +12,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, TransportName
 from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.dispatch import algorithm_of, carry_out
+from gcsim.simulator.collectives.dispatch import algorithm_of, execute
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.staging import copy_times
@@ -88,11 +88,11 @@ def test_nccl_asks_its_tuner() -> None:
 
 
 def test_nccl_keeps_to_the_ring_where_a_slow_network_makes_the_tree_faster() -> None:
-    entry = np.zeros(8, dtype=np.int64)
+    starts = np.zeros(8, dtype=np.int64)
     on = cluster(4, "nccl", 2)
     tree = cluster(4, "nccl", 2, all_reduce="nccl_tree_ll")
     assert title(reduce(4004), on) == "NCCL ring all-reduce, LL"
-    assert carry_out(reduce(4004), entry, tree).max() < carry_out(reduce(4004), entry, on).min()
+    assert execute(reduce(4004), starts, tree).max() < execute(reduce(4004), starts, on).min()
 
 
 def test_what_the_scenario_names_wins() -> None:
@@ -106,40 +106,40 @@ def test_what_the_scenario_names_wins() -> None:
 
 
 def test_what_was_chosen_is_carried_out() -> None:
-    entry = np.arange(8, dtype=np.int64) * 10**7
+    starts = np.arange(8, dtype=np.int64) * 10**7
     hops = [BUS, NETWORK] * 4
     # Gloo's all-reduce sends to the rank before, and copies to the host and back
-    on_host = entry + copy_times([4004] * 8, BUS)
+    on_host = starts + copy_times([4004] * 8, BUS)
     ring = gloo_ring_allreduce(4004, hops[-1:] + hops[:-1], element=4)(on_host)
     expected = ring + copy_times([4004] * 8, BUS)
-    exits = carry_out(reduce(4004), entry, cluster(4, "gloo", 2))
-    assert exits.tolist() == expected.tolist()
+    finishes = execute(reduce(4004), starts, cluster(4, "gloo", 2))
+    assert finishes.tolist() == expected.tolist()
 
-    on_host = entry + copy_times([1000, 3000] * 4, BUS)
+    on_host = starts + copy_times([1000, 3000] * 4, BUS)
     ring = gloo_ring_allgather([1000, 3000] * 4, hops)(on_host)
     expected = ring + copy_times([16000] * 8, BUS)
-    exits = carry_out(gather(1000, 3000), entry, cluster(4, "gloo", 2))
-    assert exits.tolist() == expected.tolist()
+    finishes = execute(gather(1000, 3000), starts, cluster(4, "gloo", 2))
+    assert finishes.tolist() == expected.tolist()
 
     # MPICH and NCCL take device memory
     named = cluster(4, "mpich", 2, all_reduce="halving_doubling")
-    exits = carry_out(reduce(4004), entry, cluster(4, "mpich", 2))
-    assert exits.tolist() == carry_out(reduce(4004), entry, named).tolist()
+    finishes = execute(reduce(4004), starts, cluster(4, "mpich", 2))
+    assert finishes.tolist() == execute(reduce(4004), starts, named).tolist()
     named = cluster(4, "nccl", 2, all_reduce="nccl_ring_ll")
-    exits = carry_out(reduce(4004), entry, cluster(4, "nccl", 2))
-    assert exits.tolist() == carry_out(reduce(4004), entry, named).tolist()
+    finishes = execute(reduce(4004), starts, cluster(4, "nccl", 2))
+    assert finishes.tolist() == execute(reduce(4004), starts, named).tolist()
 
 
 @pytest.mark.parametrize("late", [0, 49_999_999, 50_000_000, 10**9])
 @pytest.mark.parametrize("first", [0, 1])
 def test_two_ranks_of_gloo_never_gather_at_one_instant(late: int, first: int) -> None:
     # two threads on two machines are further apart than the model's ties
-    entry = np.array([late, 0] if first else [0, late], dtype=np.int64)
+    starts = np.array([late, 0] if first else [0, late], dtype=np.int64)
     on = cluster(2, "gloo", all_gather="gloo_ring")
     plain = replace(on, collectives=replace(on.collectives, transport="textbook"))
-    exits = carry_out(gather(1_000_000), entry, plain)
+    finishes = execute(gather(1_000_000), starts, plain)
     apart = max(late, 50_000_000)
-    assert exits.max() == apart + 3 * 400_000_000 + 2 * 50_000_000
+    assert finishes.max() == apart + 3 * 400_000_000 + 2 * 50_000_000
 
 
 def test_a_transport_of_ones_own_chooses_nothing() -> None:
@@ -152,17 +152,17 @@ def test_a_transport_of_ones_own_chooses_nothing() -> None:
 @pytest.mark.parametrize("staged", [None, False, True])
 @pytest.mark.parametrize("transport", get_args(TransportName))
 def test_who_copies_to_the_host(transport: str, staged: bool | None) -> None:
-    entry, record = np.zeros(8, dtype=np.int64), reduce(4000)
+    starts, record = np.zeros(8, dtype=np.int64), reduce(4000)
     on = cluster(4, transport, 2, all_reduce="ring", host_staging=staged)
     plain = cluster(4, "textbook", 2, all_reduce="ring")
-    extra = set((carry_out(record, entry, on) - carry_out(record, entry, plain)).tolist())
+    extra = set((execute(record, starts, on) - execute(record, starts, plain)).tolist())
     copies = (transport == "gloo") if staged is None else staged
     # 10 us and 100 ps a byte there, and back
     assert extra == ({2 * (10_000_000 + 400_000)} if copies else {0})
     # the devices of a node copy at the same time
     if copies:
         bus = replace(on, shared_bus=True)
-        shared = set((carry_out(record, entry, bus) - carry_out(record, entry, plain)).tolist())
+        shared = set((execute(record, starts, bus) - execute(record, starts, plain)).tolist())
         assert shared == {2 * (10_000_000 + 800_000)}
 
 
@@ -173,7 +173,7 @@ def test_every_transport_carries_any_number_of_workers(
 ) -> None:
     nodes, devices = shape
     on = cluster(nodes, transport, devices)
-    entry = np.arange(nodes * devices, dtype=np.int64) * 10**6
+    starts = np.arange(nodes * devices, dtype=np.int64) * 10**6
     for record in (reduce(4), reduce(4004), reduce(10**7), gather(0, 10, 3000), gather(10**6)):
-        assert carry_out(record, entry, on).min() >= entry.max()
+        assert execute(record, starts, on).min() >= starts.max()
         assert title(record, on)

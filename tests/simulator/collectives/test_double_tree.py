@@ -22,7 +22,7 @@ from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.collectives.trees.shape import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import path, slowed
 from tests.simulator.links import CONSTANT, KINDS
@@ -73,11 +73,11 @@ Edge = tuple[int, int, int]
 class Shape:
     """One all-reduce on one cluster."""
 
-    entry: list[int]
+    starts: list[int]
     elements: int
     element: int
     piece: int
-    cards: list[Link]
+    nics: list[Link]
     buses: list[Link]
     gamma: Fraction
     key: int = 0
@@ -88,8 +88,8 @@ class Oracle:
 
     def __init__(self, shape: Shape) -> None:
         self.env = simpy.Environment()
-        self.shape, self.p = shape, len(shape.entry)
-        nodes = len(shape.cards)
+        self.shape, self.p = shape, len(shape.starts)
+        nodes = len(shape.nics)
         self.devices = self.p // nodes
         self.below: list[list[list[int]]] = []
         for tree in families(nodes):
@@ -116,15 +116,15 @@ class Oracle:
         step = max(1, shape.piece // shape.element)
         self.cut: list[list[int]] = []
         for half in ((shape.elements + 1) // 2, shape.elements // 2):
-            starts = range(0, half, step)
-            self.cut.append([min(step, half - start) * shape.element for start in starts] or [0])
+            begins = range(0, half, step)
+            self.cut.append([min(step, half - start) * shape.element for start in begins] or [0])
 
         both = range(2)
         self.boxes: dict[tuple[Edge, str], simpy.Store] = {}
         self.summed = [[simpy.Store(self.env) for _ in range(self.p)] for _ in both]
         self.known = [[self.events(t) for _ in range(self.p)] for t in both]
         self.sent_up = [[self.env.event() for _ in range(self.p)] for _ in both]
-        self.exits: list[float] = [0] * self.p
+        self.finishes: list[float] = [0] * self.p
         for rank in range(self.p):
             self.env.process(self.live(rank))
         self.env.run()
@@ -142,7 +142,7 @@ class Oracle:
         return self.boxes.setdefault((edge, way), simpy.Store(self.env))
 
     def live(self, rank: int) -> Wait:
-        yield self.env.timeout(self.shape.entry[rank])
+        yield self.env.timeout(self.shape.starts[rank])
         work = []
         for t in (0, 1):
             work += [self.env.process(self.add(rank, t)), self.env.process(self.pass_up(rank, t))]
@@ -151,7 +151,7 @@ class Oracle:
             for child in self.below[t][rank]:
                 work.append(self.env.process(self.pass_down(rank, child, t)))
         yield self.env.all_of(work)
-        self.exits[rank] = self.env.now
+        self.finishes[rank] = self.env.now
 
     def link(self, a: int, b: int, way: str) -> Link:
         """With the share that the streams of both trees leave of it."""
@@ -163,7 +163,7 @@ class Oracle:
             return slowed(self.shape.buses[node], max(leaving, reaching))
         out = sum(x // self.devices == node for x, _ in across)
         into = sum(y // self.devices == other for _, y in across)
-        return path(slowed(self.shape.cards[node], out), slowed(self.shape.cards[other], into))
+        return path(slowed(self.shape.nics[node], out), slowed(self.shape.nics[other], into))
 
     def stream(self, edge: Edge, way: str) -> int:
         a, b, t = edge
@@ -176,9 +176,11 @@ class Oracle:
         a, b, t = edge
         on, nbytes = self.links[a, b, way], self.cut[t][piece]
         number = self.stream(edge, way) * max(map(len, self.cut)) + piece
-        late = delays([on], times([0]), nbytes, key=self.shape.key, message=number, rank=times([a]))
+        late = draw_jitter(
+            [on], times([0]), nbytes, key=self.shape.key, message=number, rank=times([a])
+        )
         now = int(self.env.now)
-        yield self.env.timeout(on.left(now, nbytes) - now)
+        yield self.env.timeout(on.departure(now, nbytes) - now)
         arrival = int(self.env.now) + on.latency_for(nbytes) + int(late[0])
         arrival = max(arrival, self.arrived.get((edge, way), 0))
         self.arrived[edge, way] = arrival
@@ -257,16 +259,16 @@ def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
     devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
     nodes = p // devices
     links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
-    cards, buses = draw(links), draw(links)
+    nics, buses = draw(links), draw(links)
     if draw(st.booleans()):
-        cards, buses = [cards[0]] * nodes, [buses[0]] * nodes
+        nics, buses = [nics[0]] * nodes, [buses[0]] * nodes
     clock = st.integers(0, 40) | st.integers(0, 10**6)
     return Shape(
-        entry=draw(st.lists(clock, min_size=p, max_size=p)),
+        starts=draw(st.lists(clock, min_size=p, max_size=p)),
         elements=draw(st.integers(0, 60)),
         element=draw(st.sampled_from([1, 2, 4])),
         piece=draw(st.integers(1, 40)),
-        cards=cards,
+        nics=nics,
         buses=buses,
         gamma=Fraction(draw(st.sampled_from([0, 2, 9])), 10**12),
         key=draw(st.integers(0, 2**64 - 1)),
@@ -274,64 +276,64 @@ def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
 
 
 def kernel(shape: Shape) -> Times:
-    nodes, p = len(shape.cards), len(shape.entry)
+    nodes, p = len(shape.nics), len(shape.starts)
     return DoubleTreeAllReduce(
         shape.elements * shape.element,
-        Fabric(nodes=nodes, devices=p // nodes, cards=shape.cards, buses=shape.buses),
+        Fabric(nodes=nodes, devices=p // nodes, nics=shape.nics, buses=shape.buses),
         piece=shape.piece,
         element=shape.element,
         gamma=shape.gamma,
-    )(times(shape.entry), shape.key)
+    )(times(shape.starts), shape.key)
 
 
 @given(shape=shapes())
 def test_any_small_pair_of_trees_is_the_simulation(shape: Shape) -> None:
-    assert kernel(shape).tolist() == Oracle(shape).exits
+    assert kernel(shape).tolist() == Oracle(shape).finishes
 
 
 @pytest.mark.parametrize("pool", [*KINDS.values(), MANY])
 @given(data=st.data())
 def test_any_links_are_the_simulation(pool: list[Link], data: st.DataObject) -> None:
     shape = data.draw(shapes(pool))
-    assert kernel(shape).tolist() == Oracle(shape).exits
+    assert kernel(shape).tolist() == Oracle(shape).finishes
 
 
 @pytest.mark.parametrize("skew", ["none", "one late", "ties", "descending"])
 @pytest.mark.parametrize("nodes", [64, 32, 21])
 def test_many_ranks_are_the_simulation(skew: str, nodes: int) -> None:
     p = 2 * nodes if nodes < 64 else nodes
-    entry = {
+    starts = {
         "none": [0] * p,
         "one late": [5_000_000_000 * (r == 29) for r in range(p)],
         "ties": [r % 2 * 200_000_000 for r in range(p)],
         "descending": [(p - r) * 7_000_001 for r in range(p)],
     }[skew]
     shape = Shape(
-        entry=entry,
+        starts=starts,
         elements=130_001,
         element=4,
         piece=32 * 1024,
-        cards=[NETWORK] * nodes,
+        nics=[NETWORK] * nodes,
         buses=[BUS] * nodes,
         gamma=Fraction(25, 10**12),
     )
-    assert kernel(shape).tolist() == Oracle(shape).exits
+    assert kernel(shape).tolist() == Oracle(shape).finishes
 
 
 @given(shape=shapes(), late=st.integers(0, 10**9), which=st.integers(0, 16))
 def test_times_shift_with_the_entries_and_never_gain_from_delay(
     shape: Shape, late: int, which: int
 ) -> None:
-    base, entry = kernel(shape), shape.entry
-    assert base.min() >= max(entry)
-    assert (kernel(replace(shape, entry=[time + late for time in entry])) == base + late).all()
-    delayed = list(entry)
-    delayed[which % len(entry)] += late
-    assert (kernel(replace(shape, entry=delayed)) >= base).all()
+    base, starts = kernel(shape), shape.starts
+    assert base.min() >= max(starts)
+    assert (kernel(replace(shape, starts=[time + late for time in starts])) == base + late).all()
+    delayed = list(starts)
+    delayed[which % len(starts)] += late
+    assert (kernel(replace(shape, starts=delayed)) >= base).all()
 
 
 def alike(nodes: int) -> Fabric:
-    return Fabric(nodes=nodes, devices=1, cards=[NETWORK], buses=[BUS])
+    return Fabric(nodes=nodes, devices=1, nics=[NETWORK], buses=[BUS])
 
 
 ALPHA, BETA = 50_000_000, 800
@@ -344,10 +346,10 @@ def test_two_nodes_send_each_other_half_twice() -> None:
     for pieces in (1, 2, 100):
         m = 100_000
         n = 2 * pieces * m
-        exits = DoubleTreeAllReduce(n, alike(2), piece=m)(times([0, 0]))
+        finishes = DoubleTreeAllReduce(n, alike(2), piece=m)(times([0, 0]))
         down = max(pieces * m * BETA, ALPHA + m * BETA)  # begins, for the first piece
         last = max(down + pieces * m * BETA, ALPHA + (pieces + 1) * m * BETA)
-        assert exits.tolist() == [last + ALPHA] * 2
+        assert finishes.tolist() == [last + ALPHA] * 2
 
 
 @pytest.mark.parametrize("nodes", [4, 7, 16, 64, 1000])
@@ -356,12 +358,12 @@ def test_the_time_lies_between_two_vectors_and_the_bound(nodes: int, pieces: int
     m = 10_000
     n = 2 * pieces * m
     height = (nodes - 1).bit_length()
-    exits = DoubleTreeAllReduce(n, alike(nodes), piece=m)(times([0] * nodes))
+    finishes = DoubleTreeAllReduce(n, alike(nodes), piece=m)(times([0] * nodes))
     bound = 2 * n * BETA + 2 * height * (ALPHA + 2 * m * BETA)
-    assert 2 * n * BETA < exits.max() <= bound
+    assert 2 * n * BETA < finishes.max() <= bound
 
 
 def test_times_beyond_the_clock_are_refused() -> None:
-    slow = Fabric(nodes=4, devices=1, cards=[link(Fraction(1, 10))], buses=[BUS])
+    slow = Fabric(nodes=4, devices=1, nics=[link(Fraction(1, 10))], buses=[BUS])
     with pytest.raises(InputError, match="clock"):
         DoubleTreeAllReduce(10**9, slow, piece=10**6)(times([0] * 4))

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Racks
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.hierarchical import HierarchicalAllReduce
 from gcsim.simulator.collectives.rounds.rounds import phase_key
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, through
 from tests.simulator.links import KINDS
@@ -36,7 +36,7 @@ PLAIN = [link(10**12, 3 * PS), link(Fraction(10**12, 7), 40 * PS), link(5 * 10**
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    entry: list[int]
+    starts: list[int]
     elements: int
     element: int
     hops: list[Link]
@@ -50,10 +50,10 @@ class Oracle:
     def __init__(self, case: Case) -> None:
         self.env, self.case = simpy.Environment(), case
         self.nodes = len(case.hops)
-        self.p = len(case.entry)
+        self.p = len(case.starts)
         self.devices = self.p // self.nodes
         self.boxes: dict[tuple[object, ...], simpy.Store] = {}
-        self.exits: list[float] = [0] * self.p
+        self.finishes: list[float] = [0] * self.p
         share, longer = divmod(case.elements, self.nodes)
         self.chunks = [(share + (k < longer)) * case.element for k in range(self.nodes)]
         self.nbytes = case.elements * case.element
@@ -71,8 +71,8 @@ class Oracle:
     ) -> Wait:
         key = phase_key(self.case.key, phase) if phase else self.case.key
         now = int(self.env.now)
-        late = delays([on], times([0]), nbytes, key=key, message=number, rank=times([sender]))
-        yield self.env.timeout(on.left(now, nbytes) - now)
+        late = draw_jitter([on], times([0]), nbytes, key=key, message=number, rank=times([sender]))
+        yield self.env.timeout(on.departure(now, nbytes) - now)
         self.env.process(self.fly(on.latency_for(nbytes) + int(late[0]), box))
 
     def fly(self, time: int, box: simpy.Store) -> Wait:
@@ -81,15 +81,15 @@ class Oracle:
 
     def device(self, node: int, device: int) -> Wait:
         rank = node * self.devices + device
-        yield self.env.timeout(self.case.entry[rank])
+        yield self.env.timeout(self.case.starts[rank])
         yield self.box("asks", node).put(device)
         yield self.box("copy", node, device).get()
-        self.exits[rank] = self.env.now
+        self.finishes[rank] = self.env.now
 
     def take(self, node: int) -> Wait:
         """The leader's side of the link: one vector at a time, who asked first goes first."""
         first = node * self.devices
-        order = sorted(range(1, self.devices), key=lambda d: (self.case.entry[first + d], d))
+        order = sorted(range(1, self.devices), key=lambda d: (self.case.starts[first + d], d))
         waiting: set[int] = set()
         for device in order:
             while device not in waiting:
@@ -102,7 +102,7 @@ class Oracle:
 
     def leader(self, node: int) -> Wait:
         case = self.case
-        yield self.env.timeout(case.entry[node * self.devices])
+        yield self.env.timeout(case.starts[node * self.devices])
         self.env.process(self.take(node))
         for _ in range(1, self.devices):
             yield self.box("vector", node).get()
@@ -122,7 +122,7 @@ class Oracle:
                     self.box("copy", node, device),
                 )
             )
-        self.exits[node * self.devices] = self.env.now
+        self.finishes[node * self.devices] = self.env.now
 
     def ring(self, node: int) -> Wait:
         sending: simpy.Event = self.env.event().succeed()
@@ -156,7 +156,7 @@ def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
     pool = draw(st.sampled_from(sorted(KINDS)).map(KINDS.__getitem__))
     clock = st.integers(0, 40) | st.integers(0, 10**6)
     return Case(
-        entry=draw(st.lists(clock, min_size=p, max_size=p)),
+        starts=draw(st.lists(clock, min_size=p, max_size=p)),
         elements=draw(st.integers(0, 60)),
         element=draw(st.sampled_from([1, 4])),
         hops=draw(st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)),
@@ -167,7 +167,7 @@ def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
     )
 
 
-def exits(case: Case) -> list[int]:
+def finishes(case: Case) -> list[int]:
     """Of the kernel."""
     found: list[int] = HierarchicalAllReduce(
         case.elements * case.element,
@@ -176,13 +176,13 @@ def exits(case: Case) -> list[int]:
         element=case.element,
         gamma=case.gamma * PS,
         staging=case.staging,
-    )(times(case.entry), case.key).tolist()
+    )(times(case.starts), case.key).tolist()
     return found
 
 
 @given(case=cases())
 def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
-    assert exits(case) == Oracle(case).exits
+    assert finishes(case) == Oracle(case).finishes
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 4), (32, 2)])
@@ -190,7 +190,7 @@ def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
 def test_a_large_vector_takes_what_the_simulation_says(shape: tuple[int, int], skew: str) -> None:
     nodes, devices = shape
     case = Case(
-        entry=skews(nodes * devices)[skew],
+        starts=skews(nodes * devices)[skew],
         elements=3_000_001,
         element=1,
         hops=[NETWORK] * nodes,
@@ -201,7 +201,7 @@ def test_a_large_vector_takes_what_the_simulation_says(shape: tuple[int, int], s
     )
     for gamma in (0, 25):
         slower = replace(case, gamma=gamma)
-        assert exits(slower) == Oracle(slower).exits
+        assert finishes(slower) == Oracle(slower).finishes
 
 
 LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),))
@@ -210,7 +210,7 @@ LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),
 @given(case=cases(local=LATE))
 def test_vectors_that_overtake_each_other_are_added_as_they_arrive(case: Case) -> None:
     case = replace(case, elements=400, element=1, gamma=3, staging=0)
-    assert exits(case) == Oracle(case).exits
+    assert finishes(case) == Oracle(case).finishes
 
 
 def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
@@ -220,14 +220,14 @@ def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
         3,
         network=PLAIN[0],
         intra_node=PLAIN[2],
-        cards={1: slow},
+        nics={1: slow},
         racks=Racks(nodes=2, uplink=uplink),
         shared_bus=True,
         all_reduce="hierarchical",
         host_staging=True,
     )
     record = CollectiveRecord(kind="all_reduce", sent=(400,), element=4)
-    entry = times([17 * rank for rank in range(12)])
+    starts = times([17 * rank for rank in range(12)])
     hops = [
         path(PLAIN[0], slow),
         through(path(slow, PLAIN[0]), uplink, 1),
@@ -241,5 +241,5 @@ def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
         local=PLAIN[2],
         element=4,
         staging=PLAIN[2].serialization(400) + PLAIN[2].latency_for(400),
-    )(entry)
-    assert carry_out(record, entry, on).tolist() == expected.tolist()
+    )(starts)
+    assert execute(record, starts, on).tolist() == expected.tolist()

@@ -110,18 +110,18 @@ def pairs(draw: st.DrawFn, *, decoding: bool) -> tuple[StepPlan, StepPlan]:
     )
 
 
-def iteration(plan: StepPlan, carry_out: CarryOut = fixed) -> Fraction:
-    found = simulate_steady(plan, ranks=3, carry_out=carry_out)
+def iteration(plan: StepPlan, execute: CarryOut = fixed) -> Fraction:
+    found = simulate_steady(plan, ranks=3, execute=execute)
     return Fraction(int(found.shift.max()), found.period)
 
 
-@given(both=pairs(decoding=False), carry_out=CARRIED)
+@given(both=pairs(decoding=False), execute=CARRIED)
 def test_nothing_is_slower_for_less_work_where_nothing_is_decoded(
-    both: tuple[StepPlan, StepPlan], carry_out: CarryOut
+    both: tuple[StepPlan, StepPlan], execute: CarryOut
 ) -> None:
     # the stream is the backward pass's alone: a chain of maxima and sums, which rise
     slow, fast = both
-    assert iteration(fast, carry_out) <= iteration(slow, carry_out)
+    assert iteration(fast, execute) <= iteration(slow, execute)
 
 
 def five_buckets(second: int) -> StepPlan:
@@ -132,15 +132,15 @@ def five_buckets(second: int) -> StepPlan:
     )
 
 
-@given(both=pairs(decoding=True), carry_out=CARRIED)
-@example(both=(five_buckets(11), five_buckets(9)), carry_out=fixed)
+@given(both=pairs(decoding=True), execute=CARRIED)
+@example(both=(five_buckets(11), five_buckets(9)), execute=fixed)
 def test_an_order_costs_no_more_than_all_decoding(
-    both: tuple[StepPlan, StepPlan], carry_out: CarryOut
+    both: tuple[StepPlan, StepPlan], execute: CarryOut
 ) -> None:
     # Every piece of the backward pass waits for decodings at most, each of which counts once.
     slow, fast = both
     decoding = sum(job.duration for work in fast.buckets for job in work.after)
-    assert iteration(fast, carry_out) <= iteration(slow, carry_out) + decoding
+    assert iteration(fast, execute) <= iteration(slow, execute) + decoding
 
 
 def test_less_backward_work_can_make_an_iteration_longer() -> None:

@@ -214,12 +214,12 @@ class Ring:
     """Every rank sends blocks to its successor and takes them from its predecessor."""
 
     def __init__(
-        self, entry: Sequence[int], blocks: Sequence[int], on: Cluster, mode: Mode, steps: int
+        self, starts: Sequence[int], blocks: Sequence[int], on: Cluster, mode: Mode, steps: int
     ) -> None:
-        self.env, self.p, self.blocks, self.steps = simpy.Environment(), len(entry), blocks, steps
-        self.boxes = [simpy.Store(self.env) for _ in entry]
-        self.ready = [[self.env.event() for _ in range(steps + 1)] for _ in entry]
-        self.exits: list[float] = [0] * self.p
+        self.env, self.p, self.blocks, self.steps = simpy.Environment(), len(starts), blocks, steps
+        self.boxes = [simpy.Store(self.env) for _ in starts]
+        self.ready = [[self.env.event() for _ in range(steps + 1)] for _ in starts]
+        self.finishes: list[float] = [0] * self.p
         for rank in range(self.p):
             inside = rank // on.devices_per_node == (rank + 1) % self.p // on.devices_per_node
             between, bus, share = HOPS[mode.protocol]
@@ -228,7 +228,7 @@ class Ring:
             hop = on.intra_node if inside else on.network
             rate = hop.bandwidth * hop.efficiency * share
             flight = hop.latency + Fraction(bus if inside else between) / 10**6
-            start = entry[rank] + BASE[mode.protocol]
+            start = starts[rank] + BASE[mode.protocol]
             self.env.process(self.send(rank, start, rate, round(flight * 10**12)))
             self.env.process(self.receive(rank, start))
         self.env.run()
@@ -241,7 +241,7 @@ class Ring:
             block = (rank - step) % self.p
             yield self.env.timeout(round(self.blocks[block] * 10**12 / rate))
             self.env.process(self.fly((rank + 1) % self.p, flight))
-        self.exits[rank] = max(self.exits[rank], self.env.now)
+        self.finishes[rank] = max(self.finishes[rank], self.env.now)
 
     def fly(self, to: int, flight: int) -> Wait:
         yield self.env.timeout(flight)
@@ -252,7 +252,7 @@ class Ring:
         for step in range(self.steps):
             yield self.boxes[rank].get()
             self.ready[rank][step + 1].succeed()
-        self.exits[rank] = max(self.exits[rank], self.env.now)
+        self.finishes[rank] = max(self.finishes[rank], self.env.now)
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (7, 1), (16, 1), (3, 2), (4, 4), (1, 5)])
@@ -263,13 +263,13 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
     share, longer = divmod(elements, p)
     chunks = [4 * (share + (r < longer)) for r in range(p)]
     gathered = [10_000 + 7 * (r % 3) for r in range(p)]
-    for entry in (skews(p)[name] for name in ("none", "ascending", "ties")):
+    for starts in (skews(p)[name] for name in ("none", "ascending", "ties")):
         call = Call(sent=(4 * elements,) * p, element=4, cluster=on)
-        expected = Ring(entry, chunks, on, mode, 2 * (p - 1)).exits
-        assert prepare_allreduce(call, mode)(times(entry)).tolist() == expected
+        expected = Ring(starts, chunks, on, mode, 2 * (p - 1)).finishes
+        assert prepare_allreduce(call, mode)(times(starts)).tolist() == expected
         call = replace(call, sent=tuple(gathered))
-        expected = Ring(entry, gathered, on, mode, p - 1).exits
-        assert prepare_allgather(call, mode)(times(entry)).tolist() == expected
+        expected = Ring(starts, gathered, on, mode, p - 1).finishes
+        assert prepare_allgather(call, mode)(times(starts)).tolist() == expected
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -280,7 +280,7 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
     )
     network, uplink = link(1_250_000_000, "1/20000", "1448/1538"), link(300_000_000, "1/100000")
     on = replace(
-        cluster(4, 2, network=network), cards={1: late}, racks=Racks(nodes=2, uplink=uplink)
+        cluster(4, 2, network=network), nics={1: late}, racks=Racks(nodes=2, uplink=uplink)
     )
     told, share, base = on_the_wire(mode)
 
@@ -288,9 +288,9 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
         slower = slowed(of, 1 / share)
         return replace(slower, latency=slower.latency + Fraction(extra) / 10**6)
 
-    entry, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
+    starts, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
     call = Call(sent=(nbytes,) * 8, element=4, cluster=on)
-    exits = prepare_allreduce(call, mode)(entry, 77)
+    finishes = prepare_allreduce(call, mode)(starts, 77)
     if mode.shape == "ring":
         over = (
             path(network, late),
@@ -299,17 +299,19 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
             through(network, uplink, 1),
         )
         hops = [hop for of in over for hop in (seen(BUS, told[1]), seen(of, told[0]))]
-        expected = ring_allreduce(nbytes, hops, element=4)(entry + base, 77)
-        assert exits.tolist() == expected.tolist()
+        expected = ring_allreduce(nbytes, hops, element=4)(starts + base, 77)
+        assert finishes.tolist() == expected.tolist()
     else:
         # where nobody shares anything, a tree of framed links is a tree of those links
-        pair = replace(on, nodes=2, devices_per_node=1, cards={}, racks=None)
-        fabric = Fabric(nodes=2, devices=1, cards=[seen(network, told[0])], buses=[BUS])
+        pair = replace(on, nodes=2, devices_per_node=1, nics={}, racks=None)
+        fabric = Fabric(nodes=2, devices=1, nics=[seen(network, told[0])], buses=[BUS])
         piece = tree_piece(mode.protocol, nbytes, pair)
-        expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(entry[:2] + base, 77)
+        expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(
+            starts[:2] + base, 77
+        )
         call = replace(call, sent=(nbytes,) * 2, cluster=pair)
-        assert prepare_allreduce(call, mode)(entry[:2], 77).tolist() == expected.tolist()
-        assert exits.min() > entry.max() + base
+        assert prepare_allreduce(call, mode)(starts[:2], 77).tolist() == expected.tolist()
+        assert finishes.min() > starts.max() + base
 
 
 def on_the_wire(mode: Mode) -> tuple[tuple[str, str], Fraction, int]:
@@ -328,16 +330,16 @@ def on_the_wire(mode: Mode) -> tuple[tuple[str, str], Fraction, int]:
 def test_a_ring_without_latency_takes_what_the_tuner_predicts(mode: Mode) -> None:
     on, nbytes = cluster(16), 4000 * 16
     call = Call(sent=(nbytes // 16,) * 16, cluster=on)
-    exits = prepare_allgather(call, mode)(times([0] * 16))
+    finishes = prepare_allgather(call, mode)(times([0] * 16))
     tuner = predicted(mode, "all_gather", nbytes, on) * 10**12
-    assert set(exits.tolist()) == {exits[0]}
-    assert abs(int(exits[0]) - tuner) <= 15  # each message's time is rounded
+    assert set(finishes.tolist()) == {finishes[0]}
+    assert abs(int(finishes[0]) - tuner) <= 15  # each message's time is rounded
 
     # twice the steps, one base; the choice alone counts a Simple ring's latency 1.4 times
     reduced = replace(call, sent=(nbytes,) * 16, element=4)
-    exits = prepare_allreduce(reduced, mode)(times([0] * 16))
-    assert set(exits.tolist()) == {exits[0]}
-    assert abs(int(exits[0]) - (2 * tuner - BASE[mode.protocol])) <= 30
+    finishes = prepare_allreduce(reduced, mode)(times([0] * 16))
+    assert set(finishes.tolist()) == {finishes[0]}
+    assert abs(int(finishes[0]) - (2 * tuner - BASE[mode.protocol])) <= 30
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (9, 1), (4, 2), (1, 4)])
@@ -362,15 +364,13 @@ def test_trees_are_the_double_tree_with_the_tables_links(
             )
             for of, extra in ((on.network, between), (on.intra_node, bus))
         )
-        fabric = Fabric(
-            nodes=on.nodes, devices=on.devices_per_node, cards=[network], buses=[inside]
-        )
-        entry = times([r * 1_000_003 for r in range(on.workers)])
+        fabric = Fabric(nodes=on.nodes, devices=on.devices_per_node, nics=[network], buses=[inside])
+        starts = times([r * 1_000_003 for r in range(on.workers)])
         mode = MODE[f"nccl_tree_{protocol}"]
         piece = tree_piece(mode.protocol, nbytes, on)
-        expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(entry + base)
+        expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(starts + base)
         call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)
-        assert prepare_allreduce(call, mode)(entry).tolist() == expected.tolist()
+        assert prepare_allreduce(call, mode)(starts).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

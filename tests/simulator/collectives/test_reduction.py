@@ -22,7 +22,7 @@ from gcsim.errors import InputError
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
-from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
+from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
 from gcsim.simulator.network.links import Jitter
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.events.ring_programs import RingPrograms
@@ -47,7 +47,7 @@ def at(rate: Fraction | None) -> Sums:
 
 def last(record: CollectiveRecord, where: Cluster) -> int:
     """When the last rank leaves, all having entered at 0."""
-    return int(carry_out(record, np.zeros(where.workers, dtype=np.int64), where).max())
+    return int(execute(record, np.zeros(where.workers, dtype=np.int64), where).max())
 
 
 def more(record: CollectiveRecord, where: Cluster) -> int:
@@ -141,7 +141,7 @@ def test_what_reduces_nothing_or_is_priced_elsewhere_costs_nothing_more(
     nodes=st.integers(1, 5),
     devices=st.integers(1, 3),
     elements=st.integers(0, 3000),
-    entry=st.lists(st.integers(0, 10**9), min_size=15, max_size=15),
+    starts=st.lists(st.integers(0, 10**9), min_size=15, max_size=15),
     rates=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
     shaky=st.booleans(),
 )
@@ -150,7 +150,7 @@ def test_slower_additions_never_let_anybody_leave_earlier_and_cost_no_more_than_
     nodes: int,
     devices: int,
     elements: int,
-    entry: list[int],
+    starts: list[int],
     rates: tuple[int, int],
     shaky: bool,
 ) -> None:
@@ -159,17 +159,16 @@ def test_slower_additions_never_let_anybody_leave_earlier_and_cost_no_more_than_
     if shaky:
         jitter = Jitter(distribution="exponential", mean=Fraction(1, 10**4))
         where = replace(where, network=replace(NETWORK, jitter=(jitter,)))
-    record, times = reduce(4 * elements), np.array(entry[:p], dtype=np.int64)
+    record, times = reduce(4 * elements), np.array(starts[:p], dtype=np.int64)
     slow, fast = sorted(Fraction(rate * 10**6) for rate in rates)
-    exits = [
-        carry_out(record, times, replace(where, sums=at(rate)), key=7)
-        for rate in (None, fast, slow)
+    finishes = [
+        execute(record, times, replace(where, sums=at(rate)), key=7) for rate in (None, fast, slow)
     ]
-    assert (exits[0] <= exits[1]).all()
-    assert (exits[1] <= exits[2]).all()
+    assert (finishes[0] <= finishes[1]).all()
+    assert (finishes[1] <= finishes[2]).all()
     # p vectors have p - 1 additions, and the rounded chunks of each half a picosecond more
     all_in_turn = (p - 1) * (p + 1) * (4 * elements * PS_PER_SECOND / slow + p)
-    assert int((exits[2] - exits[0]).max()) <= all_in_turn
+    assert int((finishes[2] - finishes[0]).max()) <= all_in_turn
 
 
 def test_prepared_collectives_of_one_rate_are_not_those_of_another() -> None:
@@ -216,9 +215,9 @@ def test_each_type_is_added_at_its_own_rate_by_every_algorithm(name: Any) -> Non
         rate = getattr(sums, dtype, RATE)  # a type that no library names is as float32
         for slots in (cluster(8, all_reduce=name), cluster(4, 2, all_reduce=name)):
             record = replace(reduce(3_200_000), dtype=dtype)
-            exits = carry_out(record, zeros, replace(slots, sums=sums))
-            same = carry_out(reduce(3_200_000), zeros, replace(slots, sums=at(rate)))
-            assert exits.tolist() == same.tolist()
+            finishes = execute(record, zeros, replace(slots, sums=sums))
+            same = execute(reduce(3_200_000), zeros, replace(slots, sums=at(rate)))
+            assert finishes.tolist() == same.tolist()
 
 
 def test_two_collectives_at_a_time_add_by_type_too() -> None:

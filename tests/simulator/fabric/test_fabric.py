@@ -1,4 +1,4 @@
-"""Do messages take what their paths say, and do they share cards, buses, uplinks and the air?"""
+"""Do messages take what their paths say, and do they share NICs, buses, uplinks and the air?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def messages(
     fabric: Fabric, senders: Ranks, receivers: Ranks, nbytes: int | Ranks
 ) -> tuple[list[int], list[int]]:
     hops = fabric.hops(senders, receivers)
-    return hops.busy(nbytes).tolist(), hops.latency(nbytes).tolist()
+    return hops.serialization(nbytes).tolist(), hops.latency(nbytes).tolist()
 
 
 @given(
@@ -90,8 +90,8 @@ def test_a_table_says_what_its_links_say(
         each = [asked] * len(sizes) if isinstance(asked, int) else asked
         pairs = list(zip(chosen, each, strict=True))
         given_ = asked if isinstance(asked, int) else ranks(*asked)
-        busy = [link.serialization(size) for link, size in pairs]
-        assert table.serialization(ranks(*kinds), given_).tolist() == busy
+        serialization = [link.serialization(size) for link, size in pairs]
+        assert table.serialization(ranks(*kinds), given_).tolist() == serialization
         latency = [link.latency_for(size) for link, size in pairs]
         assert table.latency(ranks(*kinds), given_).tolist() == latency
 
@@ -107,74 +107,74 @@ def test_times_beyond_the_clock_are_refused() -> None:
 
 
 def test_messages_share_the_cards_of_their_nodes() -> None:
-    # Nodes of three. Ranks 0 and 1 leave by node 0's card, rank 3 by node 1's; 2 stays inside.
-    fabric = Fabric(nodes=2, devices=3, cards=[FAST, FAST], buses=[BUS])
-    busy, latency = messages(fabric, ranks(0, 1, 2, 3), ranks(3, 4, 0, 2), 10**6)
-    assert busy == [2 * 10**8, 2 * 10**8, 10**7, 10**8]
+    # Nodes of three. Ranks 0 and 1 leave by node 0's NIC, rank 3 by node 1's; 2 stays inside.
+    fabric = Fabric(nodes=2, devices=3, nics=[FAST, FAST], buses=[BUS])
+    serialization, latency = messages(fabric, ranks(0, 1, 2, 3), ranks(3, 4, 0, 2), 10**6)
+    assert serialization == [2 * 10**8, 2 * 10**8, 10**7, 10**8]
     assert latency == [3, 3, 1, 3]
-    # Two messages from different nodes reach node 2 by one card.
-    fabric = Fabric(nodes=3, devices=2, cards=[FAST], buses=[BUS])
-    busy, _ = messages(fabric, ranks(0, 2, 4), ranks(4, 5, 1), 10**6)
-    assert busy == [2 * 10**8, 2 * 10**8, 10**8]
+    # Two messages from different nodes reach node 2 by one NIC.
+    fabric = Fabric(nodes=3, devices=2, nics=[FAST], buses=[BUS])
+    serialization, _ = messages(fabric, ranks(0, 2, 4), ranks(4, 5, 1), 10**6)
+    assert serialization == [2 * 10**8, 2 * 10**8, 10**8]
 
 
 def test_several_messages_of_one_rank_share_its_links_one_by_one() -> None:
-    fabric = Fabric(nodes=2, devices=3, cards=[FAST], buses=[BUS])
-    busy, _ = messages(fabric, ranks(0, 0, 0, 1), ranks(1, 2, 3, 0), 10**6)
-    assert busy == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
+    fabric = Fabric(nodes=2, devices=3, nics=[FAST], buses=[BUS])
+    serialization, _ = messages(fabric, ranks(0, 0, 0, 1), ranks(1, 2, 3, 0), 10**6)
+    assert serialization == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
 
 
 def test_a_path_is_as_fast_as_its_slower_end() -> None:
-    fabric = Fabric(nodes=2, devices=1, cards=[FAST, SLOW], buses=[BUS])
-    busy, latency = messages(fabric, ranks(0, 1), ranks(1, 0), 10**6)
-    assert busy == [10**9] * 2
+    fabric = Fabric(nodes=2, devices=1, nics=[FAST, SLOW], buses=[BUS])
+    serialization, latency = messages(fabric, ranks(0, 1), ranks(1, 0), 10**6)
+    assert serialization == [10**9] * 2
     assert latency == [5, 5]
 
 
 def test_devices_on_one_bus_share_it_both_ways() -> None:
-    fabric = Fabric(nodes=2, devices=3, cards=[FAST], buses=[BUS], shared_bus=True)
-    busy, _ = messages(fabric, ranks(0, 1, 2, 3), ranks(1, 0, 3, 4), 10**6)
-    assert busy == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
+    fabric = Fabric(nodes=2, devices=3, nics=[FAST], buses=[BUS], shared_bus=True)
+    serialization, _ = messages(fabric, ranks(0, 1, 2, 3), ranks(1, 0, 3, 4), 10**6)
+    assert serialization == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
 
 
 def test_messages_between_racks_share_the_uplinks() -> None:
     racks = Racks(nodes=2, uplink=SLOW)
-    fabric = Fabric(nodes=6, devices=1, cards=[FAST], buses=[BUS], racks=racks)
+    fabric = Fabric(nodes=6, devices=1, nics=[FAST], buses=[BUS], racks=racks)
     # Two messages leave rack 0, two reach rack 2, and 4 stays in it; two reach node 5.
-    busy, latency = messages(fabric, ranks(0, 1, 2, 4), ranks(2, 4, 5, 5), 10**6)
-    assert busy == [2 * 10**9, 2 * 10**9, 2 * 10**9, 2 * 10**8]
+    serialization, latency = messages(fabric, ranks(0, 1, 2, 4), ranks(2, 4, 5, 5), 10**6)
+    assert serialization == [2 * 10**9, 2 * 10**9, 2 * 10**9, 2 * 10**8]
     assert latency == [3 + 7, 3 + 7, 3 + 7, 3]
 
 
 def test_a_message_between_stations_crosses_the_air_twice() -> None:
-    fabric = Fabric(nodes=3, devices=1, cards=[AIR], buses=[BUS])
-    busy, _ = messages(fabric, ranks(0), ranks(1), 10**6)
-    assert busy == [2 * 10**8]
-    busy, _ = messages(fabric, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
-    assert busy == [6 * 10**8] * 3
+    fabric = Fabric(nodes=3, devices=1, nics=[AIR], buses=[BUS])
+    serialization, _ = messages(fabric, ranks(0), ranks(1), 10**6)
+    assert serialization == [2 * 10**8]
+    serialization, _ = messages(fabric, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
+    assert serialization == [6 * 10**8] * 3
     # A node on a cable is at the other side of the access point.
-    mixed = Fabric(nodes=3, devices=1, cards=[AIR, AIR, FAST], buses=[BUS])
-    busy, _ = messages(mixed, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
-    assert busy == [4 * 10**8] * 3
+    mixed = Fabric(nodes=3, devices=1, nics=[AIR, AIR, FAST], buses=[BUS])
+    serialization, _ = messages(mixed, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
+    assert serialization == [4 * 10**8] * 3
 
 
 def test_devices_share_each_leg_of_an_access_link() -> None:
     access = replace(FAST, up=Uplink(bandwidth=Fraction(10**9), latency=20 * PS))
-    fabric = Fabric(nodes=2, devices=2, cards=[access, FAST], buses=[BUS])
-    busy, latency = messages(fabric, ranks(0, 1), ranks(2, 3), 10**6)
-    assert busy == [2 * 10**9] * 2
+    fabric = Fabric(nodes=2, devices=2, nics=[access, FAST], buses=[BUS])
+    serialization, latency = messages(fabric, ranks(0, 1), ranks(2, 3), 10**6)
+    assert serialization == [2 * 10**9] * 2
     assert latency == [20 + 2] * 2  # 21.5
-    busy, latency = messages(fabric, ranks(2, 3), ranks(0, 1), 10**6)
-    assert busy == [2 * 10**8] * 2
+    serialization, latency = messages(fabric, ranks(2, 3), ranks(0, 1), 10**6)
+    assert serialization == [2 * 10**8] * 2
     assert latency == [4, 4]  # 1.5 + 3
 
 
 def test_a_protocol_takes_its_share_of_every_path() -> None:
     framing = Framing(share=Fraction(1, 2), network=11 * PS, inside=5 * PS)
     racks = Racks(nodes=1, uplink=SLOW)
-    fabric = Fabric(nodes=2, devices=2, cards=[FAST], buses=[BUS], racks=racks)
-    busy, latency = messages(fabric.framed(framing), ranks(0, 1), ranks(1, 2), 10**6)
-    assert busy == [2 * 10**7, 2 * 10**9]
+    fabric = Fabric(nodes=2, devices=2, nics=[FAST], buses=[BUS], racks=racks)
+    serialization, latency = messages(fabric.framed(framing), ranks(0, 1), ranks(1, 2), 10**6)
+    assert serialization == [2 * 10**7, 2 * 10**9]
     assert latency == [1 + 5, 3 + 7 + 11]
 
 
@@ -198,7 +198,7 @@ def fabrics(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "devices": draw(st.integers(1, 3)),
-        "cards": draw(st.lists(plain, min_size=nodes, max_size=nodes)),
+        "nics": draw(st.lists(plain, min_size=nodes, max_size=nodes)),
         "buses": [replace(draw(plain), shared=False) for _ in range(nodes)],
         "racks": racks,
         "shared_bus": draw(st.booleans()),
@@ -221,19 +221,19 @@ def test_the_slowest_link_on_the_way_is_the_path(
         assert ends.latencies is not None or p == 1
     whole = Fabric(**kinds).hops(senders, receivers)
     assert whole.latencies is None
-    assert ends.busy(sizes).tolist() == whole.busy(sizes).tolist()
+    assert ends.serialization(sizes).tolist() == whole.serialization(sizes).tolist()
     assert ends.latency(sizes).tolist() == whole.latency(sizes).tolist()
 
 
 def test_a_rank_is_ready_when_its_message_has_left_and_the_other_was_added() -> None:
-    fabric = Fabric(nodes=3, devices=1, cards=[FAST], buses=[BUS])
+    fabric = Fabric(nodes=3, devices=1, nics=[FAST], buses=[BUS])
     cost = Fraction(5, 10**12)  # 100 ps a byte on the link, 5 ps to add
     ready = fabric.exchange(ranks(0, 50, 9), ranks(0, 1), ranks(1, 0), ranks(10, 1), cost)
     assert ready.tolist() == [max(1000, 153) + 5, max(150, 1003) + 50, 9]
 
 
 def test_a_ring_takes_the_bus_inside_a_node_and_the_path_between_nodes() -> None:
-    fabric = Fabric(nodes=2, devices=2, cards=[FAST, SLOW], buses=[BUS])
+    fabric = Fabric(nodes=2, devices=2, nics=[FAST, SLOW], buses=[BUS])
     assert fabric.ring_links() == (BUS, path(FAST, SLOW), BUS, path(SLOW, FAST))
     assert fabric.ring_links() is fabric.ring_links()
     assert fabric.ring_links(backwards=True) == (path(FAST, SLOW), BUS, path(SLOW, FAST), BUS)
@@ -242,8 +242,8 @@ def test_a_ring_takes_the_bus_inside_a_node_and_the_path_between_nodes() -> None
 
 def test_only_one_hop_of_a_ring_leaves_each_rack() -> None:
     racks = Racks(nodes=2, uplink=SLOW)
-    fabric = Fabric(nodes=5, devices=1, cards=[FAST], buses=[BUS], racks=racks)
+    fabric = Fabric(nodes=5, devices=1, nics=[FAST], buses=[BUS], racks=racks)
     over = through(FAST, SLOW, 1)
     assert fabric.ring_links() == (FAST, over, FAST, over, over)
-    one_bus = Fabric(nodes=2, devices=3, cards=[FAST], buses=[BUS], shared_bus=True)
+    one_bus = Fabric(nodes=2, devices=3, nics=[FAST], buses=[BUS], shared_bus=True)
     assert one_bus.ring_links() == (slowed(BUS, 2), slowed(BUS, 2), FAST) * 2

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gcsim.errors import InternalError
-from gcsim.simulator.network import delay_draws
-from gcsim.simulator.network.delays import RandomDelays, collective_key, delays
+from gcsim.simulator.network import jitter_draws
+from gcsim.simulator.network.jitter import JitterDraws, collective_key, draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Loss
 
 MS = Fraction(1, 1000)
@@ -33,7 +33,7 @@ def link(*jitter: Jitter, loss: Loss | None = None) -> Link:
 def drawn(one: Link, *, nbytes: int = 1000, key: int = 0, rank: int = 0) -> NDArray[np.float64]:
     """In milliseconds, of messages 0 to N - 1."""
     message = np.arange(N)
-    found = delays([one], np.zeros(N, np.int64), nbytes, key=key, message=message, rank=rank)
+    found = draw_jitter([one], np.zeros(N, np.int64), nbytes, key=key, message=message, rank=rank)
     return found / 1e9
 
 
@@ -99,7 +99,9 @@ def test_delays_are_those_of_the_description(one: Link) -> None:
     for key in (0, 7, 2**64 - 1):
         for message in (*range(40), 10**9):
             for rank, nbytes in ((0, 0), (5, 1448), (5000, 1449), (3, 10**8)):
-                found = int(delays([one], np.array(0), nbytes, key=key, message=message, rank=rank))
+                found = int(
+                    draw_jitter([one], np.array(0), nbytes, key=key, message=message, rank=rank)
+                )
                 seconds = expected(one, nbytes, key, message, rank)
                 assert found == pytest.approx(seconds * 1e12, rel=1e-6, abs=0.6)
 
@@ -110,14 +112,14 @@ def test_equal_arguments_give_equal_bits_whatever_their_shape() -> None:
     for length in range(1, 71):
         kinds, nbytes = rng.integers(0, 3, length), rng.integers(0, 10**6, length)
         message, rank = rng.integers(0, 10**5, length), rng.integers(0, 10**4, length)
-        together = delays(links, kinds, nbytes, key=9, message=message, rank=rank)
+        together = draw_jitter(links, kinds, nbytes, key=9, message=message, rank=rank)
         assert together.dtype == np.int64
         alone = [
-            int(delays(links, k, n, key=9, message=int(m), rank=r))
+            int(draw_jitter(links, k, n, key=9, message=int(m), rank=r))
             for k, n, m, r in zip(kinds, nbytes, message, rank, strict=True)
         ]
         assert together.tolist() == alone
-        backwards = delays(
+        backwards = draw_jitter(
             links, kinds[::-1], nbytes[::-1], key=9, message=message[::-1], rank=rank[::-1]
         )
         assert backwards[::-1].tolist() == alone
@@ -129,63 +131,66 @@ def test_one_source_of_delay_is_drawn_as_among_others() -> None:
     kinds = np.zeros(1000, np.int64)
     for jitter in (EXPONENTIAL, replace(EXPONENTIAL, probability=Fraction(1, 3)), UNIFORM):
         alone, among = [link(jitter)], [link(jitter), PLAIN]
-        one = delays(alone, kinds, 10, key=3, message=message, rank=rank)
-        other = delays(among, kinds, 10, key=3, message=message, rank=rank)
+        one = draw_jitter(alone, kinds, 10, key=3, message=message, rank=rank)
+        other = draw_jitter(among, kinds, 10, key=3, message=message, rank=rank)
         assert one.any()
         assert one.tolist() == other.tolist()
     for wrong in (-1, 1):
         kinds[500] = wrong
         with pytest.raises(InternalError, match="of 1 links"):
-            delays([link(EXPONENTIAL)], kinds, 10, key=3, message=message, rank=rank)
+            draw_jitter([link(EXPONENTIAL)], kinds, 10, key=3, message=message, rank=rank)
 
 
 def test_shapes_are_broadcast() -> None:
     links = [link(EXPONENTIAL), link(UNIFORM)]
     kinds, rank, message = np.array([0, 1, 0]), np.arange(3), np.arange(4)[:, None]
-    grid = delays(links, kinds, 10, key=1, message=message, rank=rank)
+    grid = draw_jitter(links, kinds, 10, key=1, message=message, rank=rank)
     assert grid.shape == (4, 3)
     for m in range(4):
-        assert (delays(links, kinds, 10, key=1, message=m, rank=rank) == grid[m]).all()
-    one = delays(links, kinds[:1], 10, key=1, message=np.arange(4), rank=np.array([0]))
+        assert (draw_jitter(links, kinds, 10, key=1, message=m, rank=rank) == grid[m]).all()
+    one = draw_jitter(links, kinds[:1], 10, key=1, message=np.arange(4), rank=np.array([0]))
     assert (one == grid[:, 0]).all()
     still = np.broadcast_to(np.int64(2), 4)
-    column = delays(links, np.zeros(4, np.int64), 10, key=1, message=np.arange(4), rank=still)
+    column = draw_jitter(links, np.zeros(4, np.int64), 10, key=1, message=np.arange(4), rank=still)
     assert (column == grid[:, 2]).all()
     frozen = np.arange(3)
     frozen.setflags(write=False)
-    assert (delays(links, kinds, 10, key=1, message=2, rank=frozen) == grid[2]).all()
-    assert delays(links, np.zeros(0, np.int64), 10, key=1, message=0, rank=0).shape == (0,)
-    assert delays(links, np.zeros((2, 0), np.int64), 10, key=1, message=0, rank=0).shape == (2, 0)
+    assert (draw_jitter(links, kinds, 10, key=1, message=2, rank=frozen) == grid[2]).all()
+    assert draw_jitter(links, np.zeros(0, np.int64), 10, key=1, message=0, rank=0).shape == (0,)
+    assert draw_jitter(links, np.zeros((2, 0), np.int64), 10, key=1, message=0, rank=0).shape == (
+        2,
+        0,
+    )
 
 
 def test_compiled_and_uncompiled_agree_bit_for_bit() -> None:
-    draws = RandomDelays([ALL])
+    draws = JitterDraws([ALL])
     first, codes, parameters = draws._tables
     zeros, message = np.zeros(300, np.int64), np.arange(300)
     out = np.zeros(300, np.int64)
-    plain = delay_draws.draw.py_func  # type: ignore[attr-defined]
+    plain = jitter_draws.draw.py_func  # type: ignore[attr-defined]
     with np.errstate(over="ignore"):
         assert plain(np.uint64(3), zeros, message, zeros, first, codes, parameters, out)
-    jitter = RandomDelays([replace(ALL, loss=None)])
+    jitter = JitterDraws([replace(ALL, loss=None)])
     assert (out == jitter(zeros, 5000, key=3, message=message, rank=zeros)).all()
 
 
 def test_all_arguments_are_drawn_for_by_one_compiled_loop() -> None:
     test_shapes_are_broadcast()
-    assert len(delay_draws.draw.signatures) == 1  # type: ignore[attr-defined]
+    assert len(jitter_draws.draw.signatures) == 1  # type: ignore[attr-defined]
 
 
 def test_logarithm_exponential_and_quantile_are_as_precise_as_they_say() -> None:
     rng = np.random.default_rng(3)
     small = 1 - np.array([0, 1, 2, 3, 1000]) * 2.0**-53
     for x in (*rng.random(3000).tolist(), *small.tolist(), *(2.0 ** -rng.integers(1, 54, 50))):
-        assert abs(delay_draws.ln(x) - math.log(x)) <= math.ulp(math.log(x))
+        assert abs(jitter_draws.ln(x) - math.log(x)) <= math.ulp(math.log(x))
     for x in (*rng.uniform(-50, 50, 3000).tolist(), 0.0, 690.0, -690.0):
-        assert abs(delay_draws._exp(x) - math.exp(x)) <= math.ulp(math.exp(x))
+        assert abs(jitter_draws._exp(x) - math.exp(x)) <= math.ulp(math.exp(x))
     for power in np.arange(0.31, 53, 0.0625):
         u = 2.0**-power
         for x in (u, 1 - u):
-            assert delay_draws._normal_quantile(x) == pytest.approx(stats.norm.ppf(x), rel=2e-7)
+            assert jitter_draws._normal_quantile(x) == pytest.approx(stats.norm.ppf(x), rel=2e-7)
 
 
 # ---- distributions: within five standard errors
@@ -286,7 +291,7 @@ def test_messages_ranks_keys_and_purposes_are_independent() -> None:
 def test_ranks_are_independent_in_each_message() -> None:
     ranks, messages = np.arange(2000), np.arange(50)[:, None]
     zeros = np.zeros((50, 2000), np.int64)
-    grid = delays([link(UNIFORM)], zeros, 0, key=0, message=messages, rank=ranks) / 2e9
+    grid = draw_jitter([link(UNIFORM)], zeros, 0, key=0, message=messages, rank=ranks) / 2e9
     assert stats.kstest(grid.ravel(), stats.uniform.cdf).pvalue > 1e-4
     for lag in (1, 2, 16, 256):
         uncorrelated(grid[:, lag:].ravel() * 2, grid[:, :-lag].ravel() * 2)
@@ -314,11 +319,11 @@ def test_keys_of_collectives_are_distinct_and_below_two_to_the_64() -> None:
 
 def test_links_that_are_not_random_are_never_late() -> None:
     capped = link(loss=replace(LOSS, model="capped", recovery=None))
-    draws = RandomDelays([PLAIN, capped])
+    draws = JitterDraws([PLAIN, capped])
     assert not draws.any
     assert draws.kinds == [False, False]
     assert not draws(np.array([0, 1]), 10**9, key=1, message=3, rank=np.arange(2)).any()
-    mixed = RandomDelays([PLAIN, link(EXPONENTIAL), capped])
+    mixed = JitterDraws([PLAIN, link(EXPONENTIAL), capped])
     assert mixed.kinds == [False, True, False]
     found = mixed(np.array([0, 1, 2]), 10**9, key=1, message=3, rank=np.arange(3))
     assert [value > 0 for value in found.tolist()] == [False, True, False]
@@ -328,12 +333,12 @@ def test_links_that_are_not_random_are_never_late() -> None:
 def test_an_unknown_kind_is_our_own_mistake(kind: int) -> None:
     links: Sequence[Link] = [PLAIN, link(EXPONENTIAL)]
     with pytest.raises(InternalError, match="of 2 links"):
-        delays(links, np.array([0, kind]), 0, key=0, message=0, rank=np.arange(2))
+        draw_jitter(links, np.array([0, kind]), 0, key=0, message=0, rank=np.arange(2))
 
 
 def test_a_million_delays_take_less_than_a_tenth_of_a_second() -> None:
     n = 10**6
-    draws, zeros, message = RandomDelays([link(EXPONENTIAL)]), np.zeros(n, np.int64), np.arange(n)
+    draws, zeros, message = JitterDraws([link(EXPONENTIAL)]), np.zeros(n, np.int64), np.arange(n)
     draws(zeros[:1], 0, key=0, message=0, rank=0)
     best = math.inf
     for _ in range(5):

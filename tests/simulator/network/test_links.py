@@ -35,7 +35,7 @@ def test_a_message_takes_overhead_and_bytes_over_goodput_rounded_once() -> None:
     assert link.rate == Fraction(7, 2)
     for nbytes in (0, 1, 5, 10**9 + 7):
         assert link.serialization(nbytes) == round(Fraction(1, 3) + Fraction(2 * nbytes * PS, 7))
-        assert link.left(12345, nbytes) == 12345 + link.serialization(nbytes)
+        assert link.departure(12345, nbytes) == 12345 + link.serialization(nbytes)
     assert link.serialization(1) == 285_714_285_715  # rounded apart: 285 714 285 714
     assert link.latency_for(10) == 50_000_000
 
@@ -49,7 +49,7 @@ def test_sizes_of_numpy_do_not_overflow() -> None:
         times=(Fraction(0),), rates=(Fraction(3),), duration=Fraction(1), after="hold"
     )
     timed = replace(PLAIN, trace=trace)
-    assert timed.left(sized(5), sized(10**8)) == 5 + math.ceil(Fraction(10**20, 3))
+    assert timed.departure(sized(5), sized(10**8)) == 5 + math.ceil(Fraction(10**20, 3))
 
 
 def test_factors_hold_from_their_size_on() -> None:
@@ -119,7 +119,7 @@ def test_losses_cap_a_trace_too() -> None:
     link = replace(PLAIN, trace=trace, loss=Loss(rate=Fraction(1, 100), model="capped"))
     cap = replace(link, trace=None, bandwidth=Fraction(10**12)).rate
     assert link.rate == (10 + cap) / 2
-    assert link.left(PS, 10**6) == PS + math.ceil(10**6 * PS / cap)
+    assert link.departure(PS, 10**6) == PS + math.ceil(10**6 * PS / cap)
 
 
 def test_a_link_knows_whether_it_is_random_or_timed() -> None:
@@ -140,20 +140,20 @@ def test_a_link_knows_whether_it_is_random_or_timed() -> None:
         replace(PLAIN, trace=ON_AND_OFF),
     ):
         assert timed.timed
-        timed.left(0, 10)
+        timed.departure(0, 10)
         with pytest.raises(InternalError, match="depends on when"):
             timed.serialization(10)
 
 
 def test_links_are_equal_by_value_and_survive_pickling() -> None:
     link = replace(PLAIN, trace=ON_AND_OFF, jitter=(Jitter(distribution="uniform", mean=ONE),))
-    link.left(0, 10**6)
+    link.departure(0, 10**6)
     hash(link)
     again = pickle.loads(pickle.dumps(link))  # noqa: S301
     assert "_hash" not in again.__dict__, "hashes of strings differ between processes"
     assert again == link
     assert hash(again) == hash(link)
-    assert again.left(7, 12345) == link.left(7, 12345)
+    assert again.departure(7, 12345) == link.departure(7, 12345)
     assert len({link, again, replace(link, name="other")}) == 2
 
 
@@ -250,10 +250,10 @@ def test_left_is_monotone_and_parts_add_up(
     trace: RateTrace, start: int, later: int, first: int, second: int
 ) -> None:
     link = replace(PLAIN, trace=trace)
-    assert link.left(start, first) <= link.left(start + later, first)
-    assert link.left(start, first) <= link.left(start, first + second)
-    whole = link.left(start, first + second)
-    parts = link.left(link.left(start, first), second)
+    assert link.departure(start, first) <= link.departure(start + later, first)
+    assert link.departure(start, first) <= link.departure(start, first + second)
+    whole = link.departure(start, first + second)
+    parts = link.departure(link.departure(start, first), second)
     lost = max(trace.rates) / PS  # no more flows in the picosecond that rounding skips
     assert whole <= parts <= trace.through(start, first + second + lost)
 
@@ -291,12 +291,12 @@ def test_a_timed_message_waits_for_a_grant_then_its_overhead_then_flows(
     )
     share = factor if nbytes >= 100 else ONE
     free = nbytes / share / (1 - background)
-    assert link.left(start, nbytes) == naive(trace, Fraction(granted + overhead, PS), free)
-    assert link.left(granted, nbytes) == link.left(start, nbytes)
-    assert link.left(start, nbytes) <= link.left(start + 1, nbytes)
+    assert link.departure(start, nbytes) == naive(trace, Fraction(granted + overhead, PS), free)
+    assert link.departure(granted, nbytes) == link.departure(start, nbytes)
+    assert link.departure(start, nbytes) <= link.departure(start + 1, nbytes)
     constant = replace(link, trace=None, background=Fraction(0))
     expected = granted + round(overhead + nbytes * PS / (PLAIN.bandwidth * share))
-    assert constant.left(start, nbytes) == expected
+    assert constant.departure(start, nbytes) == expected
 
 
 def test_very_long_messages_take_no_longer_to_compute() -> None:
@@ -437,7 +437,7 @@ def test_impossible_messages_are_our_own_mistake() -> None:
     with pytest.raises(InternalError, match="-1 bytes"):
         PLAIN.serialization(-1)
     with pytest.raises(InternalError, match="from -5 ps"):
-        replace(PLAIN, trace=ON_AND_OFF).left(-5, 1)
+        replace(PLAIN, trace=ON_AND_OFF).departure(-5, 1)
 
 
 # --- ranges --------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from gcsim.simulator.network.delays import RandomDelays, delays
 from gcsim.simulator.network.impairments import Recovery
+from gcsim.simulator.network.jitter import JitterDraws, draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace
 from tests.simulator.network.tcp_sender import Sender
 
@@ -67,7 +67,9 @@ def drawn(
 ) -> NDArray[np.float64]:
     """In milliseconds, of messages 0 to `count` - 1."""
     zeros = np.zeros(count, np.int64)
-    found = delays([link], zeros, packets * SEGMENT, key=key, message=np.arange(count), rank=rank)
+    found = draw_jitter(
+        [link], zeros, packets * SEGMENT, key=key, message=np.arange(count), rank=rank
+    )
     return found / 1e9
 
 
@@ -379,7 +381,7 @@ def test_draws_are_those_of_message_rank_and_key_alone() -> None:
     links = [FAR.link(Fraction(1, 5), recovery) for recovery in RECOVERIES]
     jitter = Jitter(distribution="uniform", mean=MS)
     links = [*links, replace(links[2], jitter=(jitter, jitter)), replace(links[0], loss=None)]
-    draws = RandomDelays(links)
+    draws = JitterDraws(links)
     rng = np.random.default_rng(1)
     kinds, sizes = rng.integers(0, 5, 500), rng.integers(0, 10**5, 500)
     message, rank = rng.integers(0, 1000, 500), rng.integers(0, 10**4, 500)
@@ -447,7 +449,7 @@ def test_the_page_compares_sampled_and_capped_losses_as_they_are() -> None:
             for recovery, shown in zip(reversed(RECOVERIES), cell.split(" / "), strict=True):
                 loss = Loss(rate=Fraction(rate), model="sampled", recovery=recovery)
                 one = replace(tcp, loss=loss)
-                late_by = delays(
+                late_by = draw_jitter(
                     [one],
                     np.zeros(20_000, np.int64),
                     size,

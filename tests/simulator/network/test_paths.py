@@ -114,7 +114,7 @@ def test_access_links_add_their_legs() -> None:
     assert link.rate == 500_000
     assert link.latency == Fraction(25, 1000)
     assert link.grant == Fraction(25, 10**4)
-    assert link.left(1, 1000) == 2_500_000_000 + 2_000_000_000
+    assert link.departure(1, 1000) == 2_500_000_000 + 2_000_000_000
     from_wire, to_wire = path(FAST, CELL), path(CELL, FAST)
     assert (from_wire.name, to_wire.name) == ("fast to cell (down)", "cell (up) to fast")
     assert from_wire.rate == 3_000_000
@@ -149,7 +149,7 @@ def test_at_each_instant_the_slower_leg_counts() -> None:
     assert [float(time) for time in trace.times] == [0, 1, 2, 3, 4, 5]
     assert [float(rate) for rate in trace.rates] == [5e5, 1e6, 0, 1e6, 5e5, 0]
     assert trace.duration == 6
-    assert link.left(2 * PS, 1000) == 3 * PS + PS // 1000, "an outage of a second"
+    assert link.departure(2 * PS, 1000) == 3 * PS + PS // 1000, "an outage of a second"
 
 
 def test_a_trace_and_a_constant() -> None:
@@ -239,10 +239,10 @@ def test_sharing_never_helps_and_no_path_beats_an_end(
     out: Link, into: Link, start: int, nbytes: int, share: int
 ) -> None:
     link = path(out, into)
-    assert slowed(link, share).left(start, nbytes) >= link.left(start, nbytes)
-    assert through(link, SLOW, share).left(start, nbytes) >= link.left(start, nbytes)
+    assert slowed(link, share).departure(start, nbytes) >= link.departure(start, nbytes)
+    assert through(link, SLOW, share).departure(start, nbytes) >= link.departure(start, nbytes)
     for end in (outward(out), inward(into)):
         bytes_only = replace(end, overhead=Fraction(0), grant=Fraction(0), factors=())
         bare = replace(link, overhead=Fraction(0), grant=Fraction(0), factors=())
-        assert bare.left(start, nbytes) >= bytes_only.left(start, nbytes)
-    assert link.left(start, nbytes) >= start + math.floor(nbytes * PS / 3 / 10**9)
+        assert bare.departure(start, nbytes) >= bytes_only.departure(start, nbytes)
+    assert link.departure(start, nbytes) >= start + math.floor(nbytes * PS / 3 / 10**9)

@@ -19,7 +19,7 @@ import simpy
 from simpy.events import EventPriority
 
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link, RateTrace
 from gcsim.simulator.network.paths import inward, outward, path, through
 
@@ -196,7 +196,7 @@ def connection(link: Link, nbytes: int) -> Rate:
 
 def exchange(
     cluster: Cluster,
-    entry: Sequence[int],
+    starts: Sequence[int],
     pushed: Sequence[int],
     pulled: int,
     server_time: int = 0,
@@ -219,8 +219,8 @@ def exchange(
             return "node", rank // devices
         return ("server", server) if dedicated else ("node", server % cluster.nodes)
 
-    def card(at: Any) -> Link | None:
-        return own if at[0] == "server" else cluster.card(at[1])
+    def nic(at: Any) -> Link | None:
+        return own if at[0] == "server" else cluster.nic(at[1])
 
     def rack(at: Any) -> int | None:
         if cluster.racks is None or at[0] == "server":
@@ -234,14 +234,14 @@ def exchange(
             return [bus], cluster.intra_node
         crosses: list[Any] = []
         for at, way, leg in ((sender, "out", outward), (receiver, "in", inward)):
-            end = card(at)
+            end = nic(at)
             if end is not None and end.shared:
                 crosses.append(("air", end))
                 capacity["air", end] = end.line_goodput
             elif end is not None:
                 crosses.append((way, at))
                 capacity[way, at] = leg(end).line_goodput
-        first, last = card(sender), card(receiver)
+        first, last = nic(sender), nic(receiver)
         if first is None or last is None:
             link = outward(first) if first is not None else inward(last)
         else:
@@ -254,7 +254,7 @@ def exchange(
             link = through(link, cluster.racks.uplink, 1)
         return crosses, link
 
-    exits = list(entry)
+    finishes = list(starts)
     arrived: dict[int, list[int]] = {server: [] for server in range(count)}
 
     def flow(rank: int, server: int, push: bool, ready: int) -> Flow:
@@ -267,7 +267,7 @@ def exchange(
         capacity[limit] = connection(link, size)
         number, sending = (server, rank) if push else (rank, p + server)
         late = int(
-            delays(
+            draw_jitter(
                 [link],
                 np.zeros(1, dtype=np.int64),
                 np.array([size]),
@@ -281,7 +281,7 @@ def exchange(
             capacity.pop(limit)
             arrival = now + link.latency_for(size) + late
             if not push:
-                exits[rank] = max(exits[rank], arrival)
+                finishes[rank] = max(finishes[rank], arrival)
                 return []
             arrived[server].append(arrival)
             if len(arrived[server]) < len(workers):
@@ -291,5 +291,5 @@ def exchange(
 
         return Flow(begins(link, ready), nbytes, [*crosses, limit], done)
 
-    simulate([flow(r, s, True, entry[r]) for r in workers for s in range(count)], capacity)
-    return exits
+    simulate([flow(r, s, True, starts[r]) for r in workers for s in range(count)], capacity)
+    return finishes

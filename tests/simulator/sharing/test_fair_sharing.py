@@ -186,8 +186,8 @@ def test_links_whose_shares_are_almost_equal_are_not_taken_for_equal(apart: int)
 def test_incast_that_starts_together_ends_by_the_closed_form(sizes: list[int]) -> None:
     # t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C; a byte takes 1 ns, and shares of
     # 60 bytes are whole picoseconds for up to 6 flows
-    flows = [FlowClass(60 * size, {"card": 1}) for size in sizes]
-    ends = ends_of([0] * len(sizes), flows, {"card": Fraction(10**9)})
+    flows = [FlowClass(60 * size, {"NIC": 1}) for size in sizes]
+    ends = ends_of([0] * len(sizes), flows, {"NIC": Fraction(10**9)})
     last, before, expected = 0, 0, {}
     for place, size in enumerate(sorted(60 * size for size in sizes)):
         last += (len(sizes) - place) * (size - before) * 1000
@@ -239,5 +239,5 @@ def test_transfers_to_one_card_share_it() -> None:
 
     # half each until the short one is through, at 2 s; then 2000 bytes alone
     assert both(1000) == [2 * 10**12, 4 * 10**12]
-    # a slow card of 250 B/s leaves 750 B/s to the other
+    # a slow NIC of 250 B/s leaves 750 B/s to the other
     assert both(250) == [4 * 10**12, 4 * 10**12]

@@ -46,35 +46,35 @@ def bucket(before: int, *exchange: int, moments: int = 0) -> BucketWork:
     )
 
 
-def fixed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-    return np.full_like(entry, entry.max() + wanted.sent[0] + server_time)
+def fixed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+    return np.full_like(starts, starts.max() + wanted.sent[0] + server_time)
 
 
-def skewed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def skewed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """Ranks leave at times that depend on their number and on the collective."""
-    ranks = np.arange(len(entry), dtype=np.int64)
-    late: Times = entry.max() + wanted.sent[0] + (ranks * wanted.sent[0]) % 3
+    ranks = np.arange(len(starts), dtype=np.int64)
+    late: Times = starts.max() + wanted.sent[0] + (ranks * wanted.sent[0]) % 3
     return late
 
 
-def keyed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def keyed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """Ranks leave at times that no other collective of the run has."""
-    ranks = np.arange(len(entry), dtype=np.int64)
-    late: Times = entry.max() + wanted.sent[0] + (ranks + key % 1009) % 4
+    ranks = np.arange(len(starts), dtype=np.int64)
+    late: Times = starts.max() + wanted.sent[0] + (ranks + key % 1009) % 4
     return late
 
 
-def in_pairs(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def in_pairs(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """The two devices of a node leave at different times, all nodes alike."""
-    ranks = np.arange(len(entry), dtype=np.int64)
-    late: Times = entry.max() + wanted.sent[0] + 2 * (ranks % 2)
+    ranks = np.arange(len(starts), dtype=np.int64)
+    late: Times = starts.max() + wanted.sent[0] + 2 * (ranks % 2)
     return late
 
 
-def contrary(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def contrary(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """Who entered last leaves first, so that nothing repeats after one iteration."""
-    place = np.argsort(np.argsort(-entry, kind="stable"), kind="stable")
-    late: Times = entry.max() + wanted.sent[0] + 3 * place
+    place = np.argsort(np.argsort(-starts, kind="stable"), kind="stable")
+    late: Times = starts.max() + wanted.sent[0] + 3 * place
     return late
 
 

@@ -19,15 +19,15 @@ from tests.simulator.steps.tick import Tick
 def played(
     plans: StepPlan | Sequence[StepPlan],
     ranks: int,
-    carry_out: CarryOut,
+    execute: CarryOut,
     iterations: int,
-    pace: Callable[[int], NDArray[np.float64] | None],
+    slowdown: Callable[[int], NDArray[np.float64] | None],
     seed: int,
 ) -> Run:
     """What the engines return, by the oracle."""
     given = [plans] if isinstance(plans, StepPlan) else plans
     found = Tick(
-        *given, ranks=ranks, carry_out=carry_out, iterations=iterations, pace=pace, seed=seed
+        *given, ranks=ranks, execute=execute, iterations=iterations, slowdown=slowdown, seed=seed
     )
     return Run(
         finish=np.array(found.finish),
@@ -40,28 +40,28 @@ def record(duration: int) -> CollectiveRecord:
     return CollectiveRecord(kind="all_reduce", sent=(duration,))
 
 
-def fixed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def fixed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """All leave together."""
-    return np.full_like(entry, entry.max() + wanted.sent[0] + server_time)
+    return np.full_like(starts, starts.max() + wanted.sent[0] + server_time)
 
 
-def skewed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def skewed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """Ranks leave at times that depend on their number and on the collective."""
-    ranks = np.arange(len(entry), dtype=np.int64)
-    late: Times = entry.max() + wanted.sent[0] + server_time + (ranks * wanted.sent[0]) % 3
+    ranks = np.arange(len(starts), dtype=np.int64)
+    late: Times = starts.max() + wanted.sent[0] + server_time + (ranks * wanted.sent[0]) % 3
     return late
 
 
-def at_random(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def at_random(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """Ranks leave as the collective's key and their number say."""
     random = np.random.default_rng(key)
-    late: Times = entry.max() + wanted.sent[0] + random.integers(0, 8, len(entry))
+    late: Times = starts.max() + wanted.sent[0] + random.integers(0, 8, len(starts))
     return late
 
 
-def lagging(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+def lagging(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """A rank leaves so much later as it entered later, one much later than all others."""
-    late: Times = entry.max() + (entry - entry.min()) + wanted.sent[0]
+    late: Times = starts.max() + (starts - starts.min()) + wanted.sent[0]
     late[key % len(late)] += 9
     return late
 
@@ -140,8 +140,8 @@ def pacings(draw: st.DrawFn, ranks: int) -> Callable[[int], NDArray[np.float64] 
         return lambda _: None
     values = np.array([0.0, 0.25, 0.9, 1.0, 1.0, 1.3, 2.0, 3.0])
 
-    def pace(iteration: int) -> NDArray[np.float64] | None:
+    def slowdown(iteration: int) -> NDArray[np.float64] | None:
         random = np.random.default_rng([seed, iteration])
         return random.choice(values, ranks) if random.random() < 0.8 else None
 
-    return pace
+    return slowdown

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.rings import gloo_allgather, gloo_allreduce
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.host import Host
-from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.network.links import Jitter, Link, RateTrace, SizeFactor
 from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
 from gcsim.simulator.steps.events.message_ring import NOTHING, RingProgram
@@ -52,8 +52,8 @@ class One:
     program: RingProgram | None
     asked: list[int]
     sizes: list[list[int]]
-    entry: dict[int, int] = field(default_factory=dict)
-    exits: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+    finishes: dict[int, int] = field(default_factory=dict)
     gone: list[set[int]] = field(default_factory=list)
     come: list[set[int]] = field(default_factory=list)
     heard: list[set[int]] = field(default_factory=list)
@@ -135,23 +135,23 @@ class Heap:
         for number, one in enumerate(self.all):
             for rank in range(self.ranks):
                 front = self.all[:number]
-                inside = [other for other in front if rank not in other.exits]
+                inside = [other for other in front if rank not in other.finishes]
                 if (
-                    rank in one.entry
+                    rank in one.starts
                     or one.asked[rank] > self.now
-                    or any(rank not in other.entry for other in front)
+                    or any(rank not in other.starts for other in front)
                     or len(inside) > 1
                     or (inside and (one.program is None or inside[0].program is None))
                 ):
                     continue
                 moved = True
-                one.entry[rank] = self.now
+                one.starts[rank] = self.now
                 if one.program is not None:
                     self.waiting.append((self.work(number, rank), lambda: True))
-                elif len(one.entry) == self.ranks:
-                    entry = [one.entry[r] for r in range(self.ranks)]
-                    for r, left in enumerate(self.alone(number, entry)):
-                        self.at(left, partial(one.exits.__setitem__, r, left))
+                elif len(one.starts) == self.ranks:
+                    starts = [one.starts[r] for r in range(self.ranks)]
+                    for r, left in enumerate(self.alone(number, starts)):
+                        self.at(left, partial(one.finishes.__setitem__, r, left))
         return moved
 
     def work(self, number: int, rank: int) -> Program:
@@ -185,7 +185,7 @@ class Heap:
                 yield from self.wait(one, rank, flying.pop(0), before)
         if program.after is not None:
             yield self.sleep(int(program.after[rank]))
-        one.exits[rank] = self.now
+        one.finishes[rank] = self.now
         self.at(self.now, lambda: None)
 
     def sleep(self, duration: int) -> Callable[[], bool]:
@@ -241,7 +241,7 @@ class Heap:
             one = self.all[number]
             assert one.program is not None
             hop, nbytes = self.hop(one.program, rank), one.sizes[rank][message]
-            left = hop.left(self.now, nbytes)
+            left = hop.departure(self.now, nbytes)
             late = self.delay(number, rank, message)
             one.last[rank] = max(one.last[rank], left + hop.latency_for(nbytes) + late)
             after, _ = self.neighbours(one.program, rank)
@@ -272,15 +272,16 @@ def plan_of(records: list[CollectiveRecord], gaps: list[int]) -> StepPlan:
     )
 
 
-def asked(gaps: list[int], paces: list[float]) -> NDArray[np.int64]:
+def asked(gaps: list[int], slowdowns: list[float]) -> NDArray[np.int64]:
     """When each rank asks for each collective."""
     return np.array(
-        [np.cumsum([round(gap * pace) for gap in gaps]) for pace in paces], dtype=np.int64
+        [np.cumsum([round(gap * slowdown) for gap in gaps]) for slowdown in slowdowns],
+        dtype=np.int64,
     ).T
 
 
-def fixed(record: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-    return np.full_like(entry, entry.max() + sum(record.sent) % 7)
+def fixed(record: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+    return np.full_like(starts, starts.max() + sum(record.sent) % 7)
 
 
 def run(
@@ -288,7 +289,7 @@ def run(
     rings: Rings,
     *,
     ranks: int,
-    paces: list[float] | None = None,
+    slowdowns: list[float] | None = None,
     how: CarryOut = fixed,
     collapse: bool = True,
     iterations: int = 1,
@@ -296,16 +297,16 @@ def run(
     return simulate(
         plan,
         ranks=ranks,
-        carry_out=how,
+        execute=how,
         rings=rings,
-        pace=lambda _: None if paces is None else np.array(paces),
+        slowdown=lambda _: None if slowdowns is None else np.array(slowdowns),
         collapse=collapse,
         iterations=iterations,
         spans=True,
     )
 
 
-def exits(result: Run, number: int, ranks: int) -> list[tuple[int, int]]:
+def finishes(result: Run, number: int, ranks: int) -> list[tuple[int, int]]:
     """(entry, exit) of each rank; nobody appears whose collective took no time."""
     found = {
         span.rank: (span.start, span.end)
@@ -357,23 +358,23 @@ def test_any_collectives_are_the_message_by_message_simulation(
     chosen = [data.draw(programs(links)) for _ in range(count)]
     gaps = data.draw(st.lists(st.integers(0, 60), min_size=count, max_size=count))
     factor = st.sampled_from([1.0, 1.0, 2.0, 0.5])
-    paces = data.draw(st.lists(factor, min_size=ranks, max_size=ranks))
+    slowdowns = data.draw(st.lists(factor, min_size=ranks, max_size=ranks))
     records = [all_gather(number + 1) for number in range(count)]
     of = dict(zip(records, chosen, strict=True))
 
-    def alone(number: int, entry: list[int]) -> list[int]:
-        late: list[int] = fixed(records[number], np.array(entry), 0, 0).tolist()
+    def alone(number: int, starts: list[int]) -> list[int]:
+        late: list[int] = fixed(records[number], np.array(starts), 0, 0).tolist()
         return late
 
-    oracle = Heap(chosen, asked(gaps, paces), alone)
+    oracle = Heap(chosen, asked(gaps, slowdowns), alone)
     plan = plan_of(records, gaps)
     few, many = (
-        run(plan, of.__getitem__, ranks=ranks, paces=paces, collapse=collapse)
+        run(plan, of.__getitem__, ranks=ranks, slowdowns=slowdowns, collapse=collapse)
         for collapse in (True, False)
     )
     for number, one in enumerate(oracle.all):
-        expected = [(one.entry[rank], one.exits[rank]) for rank in range(ranks)]
-        assert exits(few, number, ranks) == expected
+        expected = [(one.starts[rank], one.finishes[rank]) for rank in range(ranks)]
+        assert finishes(few, number, ranks) == expected
     assert few.spans == many.spans
     assert np.array_equal(few.finish, many.finish)
 
@@ -420,7 +421,7 @@ def test_a_collective_on_its_own_is_what_its_kernel_says(
     ranks = chosen.workers
     record = all_reduce(sizes[0], element) if kind == "all_reduce" else all_gather(*sizes)
     factor = st.sampled_from([1.0, 1.5, 3.0, 0.25])
-    paces = data.draw(
+    slowdowns = data.draw(
         st.one_of(
             st.just([1.0] * ranks),
             st.just([1.0 + k % devices for k in range(ranks)]),
@@ -430,17 +431,17 @@ def test_a_collective_on_its_own_is_what_its_kernel_says(
     program = RingPrograms(chosen)(record)
     # One after the other, each when the one before is over.
     gaps = [500, 10**9]
-    expected = [carry_out(record, entry, chosen).tolist() for entry in asked(gaps, paces)]
+    expected = [execute(record, starts, chosen).tolist() for starts in asked(gaps, slowdowns)]
     result = run(
         plan_of([record] * 2, gaps),
         lambda _: program,
         ranks=ranks,
-        paces=paces,
-        how=(lambda record, entry, server_time, key: carry_out(record, entry, chosen)),
+        slowdowns=slowdowns,
+        how=(lambda record, starts, server_time, key: execute(record, starts, chosen)),
     )
     if ranks > 1:
         for number in range(2):
-            assert [left for _, left in exits(result, number, ranks)] == expected[number]
+            assert [left for _, left in finishes(result, number, ranks)] == expected[number]
     if ranks > 2 or (ranks == 2 and collectives.transport == "textbook"):
         assert program is not None
 
@@ -485,8 +486,8 @@ def test_two_at_a_time_end_between_one_alone_and_both_in_turn(
     program = RingPrograms(chosen)(record)
     assert program is not None
     result = run(plan_of([record] * 2, [0, gap]), lambda _: program, ranks=nodes)
-    alone = carry_out(record, np.zeros(nodes, dtype=np.int64), chosen)
-    ends = [max(left for _, left in exits(result, number, nodes)) for number in range(2)]
+    alone = execute(record, np.zeros(nodes, dtype=np.int64), chosen)
+    ends = [max(left for _, left in finishes(result, number, nodes)) for number in range(2)]
     # A message may wait for one of the other collective, at most, before each of its own.
     latencies = 4 * nodes * chosen.network.latency_for(0)
     assert ends[0] >= alone.max()
@@ -523,16 +524,16 @@ def test_random_delays_and_cards_are_those_of_the_kernel(
     network = link(20, jitter=(jitter,), factors=(slow,))
     chosen = replace(
         cluster(5, 2, collectives=collectives, network=network),
-        cards={1: link(70, 2), 3: replace(network, factors=())},
+        nics={1: link(70, 2), 3: replace(network, factors=())},
     )
     record = CollectiveRecord(kind=kind, sent=(nbytes, nbytes))
-    paces = [1.0, 1.5, 2.0, 1.0, 1.0, 0.5, 3.0, 1.0, 1.0, 1.25]
+    slowdowns = [1.0, 1.5, 2.0, 1.0, 1.0, 0.5, 3.0, 1.0, 1.0, 1.25]
     gaps = [500, 10**6]
-    result = run(plan_of([record] * 2, gaps), RingPrograms(chosen), ranks=10, paces=paces)
-    for number, entry in enumerate(asked(gaps, paces)):
+    result = run(plan_of([record] * 2, gaps), RingPrograms(chosen), ranks=10, slowdowns=slowdowns)
+    for number, starts in enumerate(asked(gaps, slowdowns)):
         key = collective_key(0, 0, number, 0)
-        expected = carry_out(record, entry, chosen, key=key)
-        assert [left for _, left in exits(result, number, 10)] == expected.tolist()
+        expected = execute(record, starts, chosen, key=key)
+        assert [left for _, left in finishes(result, number, 10)] == expected.tolist()
 
 
 @pytest.mark.parametrize("collectives", [Collectives(), GLOO])
@@ -545,11 +546,11 @@ def test_on_links_that_change_over_time_absolute_time_counts(collectives: Collec
     )
     chosen = cluster(5, collectives=collectives, network=link(20, trace=trace))
     record = all_reduce(203)
-    gaps, paces = [500, 10**6], [1.0, 1.5, 2.0, 1.0, 0.5]
-    result = run(plan_of([record] * 2, gaps), RingPrograms(chosen), ranks=5, paces=paces)
-    for number, entry in enumerate(asked(gaps, paces)):
-        expected = carry_out(record, entry, chosen)
-        assert [left for _, left in exits(result, number, 5)] == expected.tolist()
+    gaps, slowdowns = [500, 10**6], [1.0, 1.5, 2.0, 1.0, 0.5]
+    result = run(plan_of([record] * 2, gaps), RingPrograms(chosen), ranks=5, slowdowns=slowdowns)
+    for number, starts in enumerate(asked(gaps, slowdowns)):
+        expected = execute(record, starts, chosen)
+        assert [left for _, left in finishes(result, number, 5)] == expected.tolist()
 
 
 def test_what_is_no_ring_runs_alone_and_nothing_beside_it() -> None:
@@ -566,5 +567,5 @@ def test_what_is_no_ring_runs_alone_and_nothing_beside_it() -> None:
         dict(zip(records, [ring, None, ring], strict=True)).__getitem__,
         ranks=3,
     )
-    first, second, third = (exits(result, number, 3)[0] for number in range(3))
+    first, second, third = (finishes(result, number, 3)[0] for number in range(3))
     assert (first, second, third) == ((0, 206), (206, 208), (208, 414))

@@ -73,12 +73,12 @@ class SharedTick(Tick):
     ) -> Script:
         plan = self.plans[iteration]
         stream = "side" if plan.side_stream and key[0] == 1 else "compute"
-        paces = self.pace(iteration)
-        factor = 1.0 if paces is None else float(paces[rank])
+        slowdowns = self.slowdown(iteration)
+        factor = 1.0 if slowdowns is None else float(slowdowns[rank])
         slower = plan.side_slowdown if stream == "side" else 1
-        stretched = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
-        piece = OnCores(self.now, key, stretched, iteration)
-        if sum(time for _, time in stretched):
+        slowed_by = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
+        piece = OnCores(self.now, key, slowed_by, iteration)
+        if sum(time for _, time in slowed_by):
             self.waiting.setdefault((rank, stream), []).append(piece)
             yield lambda: piece.end is not None and piece.end <= self.now
 
@@ -91,14 +91,14 @@ class SharedTick(Tick):
         super().account()
         machines = self.plan.machines
         assert machines is not None
-        busy = [0] * (max(machines.of_rank) + 1)
+        serialization = [0] * (max(machines.of_rank) + 1)
         shared = [(rank, piece) for rank, piece in under_way if piece.kind(0) in machines.kinds]
         for rank, _ in shared:
-            busy[machines.of_rank[rank]] += 1
+            serialization[machines.of_rank[rank]] += 1
         for rank, piece in under_way:
             assert isinstance(piece, OnCores)
             on_cores = (rank, piece) in shared
-            number = busy[machines.of_rank[rank]] if on_cores else 0
+            number = serialization[machines.of_rank[rank]] if on_cores else 0
             piece.done += min(Fraction(1), Fraction(machines.cores, number)) if number else 1
             piece.skip(self.now + 1)
 
@@ -124,13 +124,13 @@ def test_any_small_run_is_the_tick_by_tick_simulation(
     data: st.DataObject,
 ) -> None:
     of_rank = data.draw(st.lists(st.integers(0, 1), min_size=ranks, max_size=ranks))
-    paces = data.draw(all_paces(ranks, iterations))
+    slowdowns = data.draw(all_paces(ranks, iterations))
     plan = replace(plan, machines=Machines(cores=cores, of_rank=tuple(of_rank), kinds=kinds))
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": how,
+        "execute": how,
         "iterations": iterations,
-        "pace": lambda iteration: paces[iteration % iterations],
+        "slowdown": lambda iteration: slowdowns[iteration % iterations],
     }
     run = simulate(plan, **arguments, spans=True)
     same(run, SharedTick(plan, **arguments))
@@ -154,8 +154,8 @@ def test_a_core_for_every_stream_is_none_shared(
     for changed in (replace(plan, machines=machines), replace(machines, kinds=frozenset())):
         shared = changed if isinstance(changed, StepPlan) else replace(plan, machines=changed)
         same(
-            simulate(shared, ranks=ranks, carry_out=how, iterations=3),
-            simulate(plan, ranks=ranks, carry_out=how, iterations=3),
+            simulate(shared, ranks=ranks, execute=how, iterations=3),
+            simulate(plan, ranks=ranks, execute=how, iterations=3),
         )
 
 
@@ -166,22 +166,22 @@ def test_ranks_that_do_the_same_take_as_many_times_as_long_as_there_are_ranks_a_
     """On one core, without side streams and loaders: every job stretched `ranks` times."""
     plan = replace(plan, side_stream=False, input_batch=0)
     machines = Machines(cores=1, of_rank=(0,) * ranks, kinds=EVERYTHING)
-    pace: Callable[[int], Any] = lambda _: np.full(ranks, float(ranks))  # noqa: E731
+    slowdown: Callable[[int], Any] = lambda _: np.full(ranks, float(ranks))  # noqa: E731
     same(
-        simulate(replace(plan, machines=machines), ranks=ranks, carry_out=fixed, iterations=2),
-        simulate(plan, ranks=ranks, carry_out=fixed, iterations=2, pace=pace),
+        simulate(replace(plan, machines=machines), ranks=ranks, execute=fixed, iterations=2),
+        simulate(plan, ranks=ranks, execute=fixed, iterations=2, slowdown=slowdown),
     )
 
 
 def test_who_comes_later_has_less_competition_at_the_end() -> None:
     # Rank 1 leaves the collective 30 later. Rank 0 decodes alone from 20 to 50 (30 of its 40),
     # both from 50 on at half speed: rank 0 until 70 (10 more), rank 1 alone from 70 (10 done).
-    def uneven(wanted: Any, entry: Any, server_time: int, key: int) -> Any:
-        return np.array([entry.max() + 10, entry.max() + 40], dtype=np.int64)
+    def uneven(wanted: Any, starts: Any, server_time: int, key: int) -> Any:
+        return np.array([starts.max() + 10, starts.max() + 40], dtype=np.int64)
 
     machines = Machines(cores=1, of_rank=(0, 0), kinds=frozenset({"decode"}))
     plan = StepPlan(compute=compute(0, 10), buckets=(bucket(0, 1, 40),), machines=machines)
-    run = simulate(plan, ranks=2, carry_out=uneven)
+    run = simulate(plan, ranks=2, execute=uneven)
     assert run.finish.tolist() == [[70, 100]]
     assert run.parts["decode"].tolist() == [[50, 50]]
 
@@ -189,7 +189,7 @@ def test_who_comes_later_has_less_competition_at_the_end() -> None:
 def test_a_job_ends_at_the_first_whole_picosecond_at_which_it_has_had_its_work() -> None:
     machines = Machines(cores=2, of_rank=(0, 0, 0), kinds=frozenset({"forward"}))
     plan = StepPlan(compute=compute(7, 10), buckets=(bucket(0),), machines=machines)
-    run = simulate(plan, ranks=3, carry_out=fixed)
+    run = simulate(plan, ranks=3, execute=fixed)
     assert run.parts["forward"].tolist() == [[11, 11, 11]]  # 7 at 2/3 of the speed: 10.5
     assert run.finish.tolist() == [[21, 21, 21]]
 
@@ -198,7 +198,7 @@ def test_vectors_refuse_shared_cores() -> None:
     machines = Machines(cores=1, of_rank=(0, 0), kinds=EVERYTHING)
     plan = StepPlan(compute=compute(7, 10), buckets=(bucket(0),), machines=machines)
     with pytest.raises(InternalError, match="share cores"):
-        vector_step.simulate(plan, ranks=2, carry_out=fixed)
+        vector_step.simulate(plan, ranks=2, execute=fixed)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 5])

@@ -106,12 +106,12 @@ def last_event(plan: StepPlan, computation: Fraction) -> int:  # noqa: PLR0912 (
                 first = min(pieces)
                 pieces.remove(first)
                 orders[stream], running[stream] = first[1], Doing(first[2], first[3])
-        busy = [doing for doing in running.values() if doing is not None]
-        if not busy and inside is None:
+        serialization = [doing for doing in running.values() if doing is not None]
+        if not serialization and inside is None:
             return now
         if inside is not None:
-            inside.left -= Fraction(1, length(inside.name)[1 if busy else 0])
-        for doing in busy:
+            inside.left -= Fraction(1, length(inside.name)[1 if serialization else 0])
+        for doing in serialization:
             speed = 1 / (1 + computation) if inside is not None else Fraction(1)
             doing.left -= speed / doing.jobs[0]
         now += 1
@@ -133,11 +133,11 @@ def test_alike_ranks_do_exactly_what_the_two_speeds_say(
 ) -> None:
     plan = replace(plan, accumulation=2, input_batch=0)
     slowed = interfering(plan, computation, lengths)
-    run = step.simulate(slowed, ranks=3, carry_out=fixed, iterations=2)
+    run = step.simulate(slowed, ranks=3, execute=fixed, iterations=2)
     before = 2 * plan.compute.forward + plan.backward
     one = before + last_event(plan, computation) + plan.optimizer
     assert run.finish.tolist() == [[one] * 3, [2 * one] * 3]
-    same(run, vector_step.simulate(slowed, ranks=3, carry_out=fixed, iterations=2))
+    same(run, vector_step.simulate(slowed, ranks=3, execute=fixed, iterations=2))
 
 
 @given(plan=plans(), ranks=st.integers(1, 4), data=st.data())
@@ -149,9 +149,9 @@ def test_what_holds_a_collective_holds_every_rank(
         replace(one, held=tuple(data.draw(held) for _ in one.collectives)) for one in plan.buckets
     )
     plan = replace(plan, buckets=buckets, backward_alone=data.draw(st.none() | st.just(2)))
-    tick = Tick(plan, ranks=ranks, carry_out=skewed, iterations=2)
-    same(step.simulate(plan, ranks=ranks, carry_out=skewed, iterations=2), tick)
-    same(vector_step.simulate(plan, ranks=ranks, carry_out=skewed, iterations=2), tick)
+    tick = Tick(plan, ranks=ranks, execute=skewed, iterations=2)
+    same(step.simulate(plan, ranks=ranks, execute=skewed, iterations=2), tick)
+    same(vector_step.simulate(plan, ranks=ranks, execute=skewed, iterations=2), tick)
 
 
 def test_two_speeds_by_hand() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from gcsim.simulator.steps.noise import longest, paces
+from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.training import Noise
 
 RANKS = 200_000
@@ -25,7 +25,7 @@ VARIATIONS = [Fraction(1, 100), Fraction(1, 10), Fraction(1, 2), Fraction(2)]
 
 
 def spread(noise: Noise, seed: int = 1) -> NDArray[np.float64]:
-    return paces(noise, seed, 0, RANKS)
+    return slowdowns(noise, seed, 0, RANKS)
 
 
 def standard(distribution: str, variation: float) -> stats.rv_continuous:
@@ -96,21 +96,21 @@ def test_a_rank_s_factor_depends_on_nobody_else(
         slow_probability=Fraction(1, 4),
         slow_factor=Fraction(2),
     )
-    few = paces(noise, seed, iteration, ranks)
-    np.testing.assert_array_equal(few, paces(noise, seed, iteration, ranks + more)[:ranks])
-    np.testing.assert_array_equal(few, paces(noise, seed, iteration, ranks))  # no state is kept
+    few = slowdowns(noise, seed, iteration, ranks)
+    np.testing.assert_array_equal(few, slowdowns(noise, seed, iteration, ranks + more)[:ranks])
+    np.testing.assert_array_equal(few, slowdowns(noise, seed, iteration, ranks))  # no state is kept
 
 
 def test_iterations_seeds_and_ranks_are_independent() -> None:
     noise = Noise(variation=Fraction(1, 2))
-    base = paces(noise, 3, 5, RANKS)
-    for other in (paces(noise, 3, 6, RANKS), paces(noise, 4, 5, RANKS), np.roll(base, 1)):
+    base = slowdowns(noise, 3, 5, RANKS)
+    for other in (slowdowns(noise, 3, 6, RANKS), slowdowns(noise, 4, 5, RANKS), np.roll(base, 1)):
         assert (base != other).mean() > 0.999
         assert abs(np.corrcoef(base, other)[0, 1]) < 5 / np.sqrt(RANKS)
 
 
 def test_no_noise_is_a_factor_of_one() -> None:
-    np.testing.assert_array_equal(paces(Noise(), 0, 0, 5), np.ones(5))
+    np.testing.assert_array_equal(slowdowns(Noise(), 0, 0, 5), np.ones(5))
 
 
 def test_known_values() -> None:
@@ -118,7 +118,7 @@ def test_known_values() -> None:
     noise = Noise(
         variation=Fraction(1, 10), slow_probability=Fraction(1, 3), slow_factor=Fraction(3)
     )
-    found = np.rint(paces(noise, 42, 7, 4) * 2**32).astype(np.int64)
+    found = np.rint(slowdowns(noise, 42, 7, 4) * 2**32).astype(np.int64)
     assert found.tolist() == [3890701185, 4061584078, 5251527868, 4625377212]
 
 

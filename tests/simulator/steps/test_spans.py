@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.simulator.steps.breakdown import Ledger
+from gcsim.simulator.steps.breakdown import TimeBreakdown
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import Run, Span, StepPlan
 from tests.simulator.steps.random_plans import bucket, compute, fixed, plans, skewed
@@ -26,9 +26,9 @@ def of(run: Run, rank: int, resource: str) -> list[Span]:
 
 @given(plan=plans(), ranks=st.integers(1, 4), iterations=st.integers(1, 3))
 def test_a_wait_ends_when_the_last_rank_enters(plan: StepPlan, ranks: int, iterations: int) -> None:
-    paces = [1.0 + 0.5 * (rank % 2) for rank in range(ranks)]
-    run = simulate(plan, ranks=ranks, carry_out=skewed, iterations=iterations,
-                   pace=lambda _: np.array(paces), spans=True)  # fmt: skip
+    slowdowns = [1.0 + 0.5 * (rank % 2) for rank in range(ranks)]
+    run = simulate(plan, ranks=ranks, execute=skewed, iterations=iterations,
+                   slowdown=lambda _: np.array(slowdowns), spans=True)  # fmt: skip
     entries: dict[tuple[int | None, int], list[int]] = defaultdict(list)
     for span in run.spans:
         assert (span.carried is not None) == (span.resource == "communicator")
@@ -42,15 +42,15 @@ def test_a_wait_ends_when_the_last_rank_enters(plan: StepPlan, ranks: int, itera
             assert 0 <= span.carried.waited <= span.end - span.start
     for known in entries.values():  # all ranks agree, and it is one of their entries
         assert len(set(known)) == 1
-    starts = {(s.bucket, s.carried.place, s.start) for s in run.spans if s.carried is not None}
+    begins = {(s.bucket, s.carried.place, s.start) for s in run.spans if s.carried is not None}
     for name, known in entries.items():
         # a collective that takes a rank no time has no span of that rank
-        assert (*name, known[0]) in starts or len(known) < ranks
+        assert (*name, known[0]) in begins or len(known) < ranks
 
 
 def test_jobs_know_their_bucket() -> None:
     plan = StepPlan(compute=compute(3, 4, 5, tail=2), buckets=(bucket(1, 6, 2), bucket(1, 6, 2)))
-    run = simulate(plan, ranks=2, carry_out=fixed, spans=True)
+    run = simulate(plan, ranks=2, execute=fixed, spans=True)
     told = {(span.kind, span.bucket) for span in of(run, 0, "compute")}
     assert told == {
         ("forward", None), ("backward", 0), ("backward", 1), ("backward", None),
@@ -95,7 +95,7 @@ def test_the_loader_makes_batches_as_the_recurrence_says(
         now = taken[-1] + forward + 10
         if number == (iterations - 1) * accumulation:
             first = begin
-    run = simulate(plan, ranks=1, carry_out=fixed, iterations=iterations, spans=True)
+    run = simulate(plan, ranks=1, execute=fixed, iterations=iterations, spans=True)
     loads = [(max(a, first), min(b, now)) for a, b in naive_loads(batch, prefetch, taken, 99)]
     found = of(run, 0, "loader")
     shown = [(span.start, span.end) for span in found if span.kind == "load"]
@@ -112,17 +112,17 @@ def test_the_loader_makes_batches_as_the_recurrence_says(
 
 def test_without_a_loader_nothing_is_loaded() -> None:
     plan = StepPlan(compute=compute(3, 4), buckets=(bucket(1, 6, 2),))
-    assert not of(simulate(plan, ranks=2, carry_out=fixed, spans=True), 0, "loader")
+    assert not of(simulate(plan, ranks=2, execute=fixed, spans=True), 0, "loader")
     loaded = replace(plan, input_batch=1)
-    assert of(simulate(loaded, ranks=2, carry_out=fixed, spans=True), 0, "loader")
+    assert of(simulate(loaded, ranks=2, execute=fixed, spans=True), 0, "loader")
 
 
 def test_a_collective_is_in_the_lowest_slot_that_is_free() -> None:
     record = bucket(1, 6, 2).collectives[0]
-    ledger = Ledger(begin=0)
+    breakdown = TimeBreakdown(begin=0)
     times = [(0, 5), (2, 9), (5, 7), (7, 8), (8, 8), (9, 12)]
-    ledger.network += [
-        (record, place, 0, entry, entry, left) for place, (entry, left) in enumerate(times)
+    breakdown.network += [
+        (record, place, 0, starts, starts, left) for place, (starts, left) in enumerate(times)
     ]
-    slots = {span.bucket: span.slot for span in ledger.spans(3)}
+    slots = {span.bucket: span.slot for span in breakdown.spans(3)}
     assert slots == {0: 0, 1: 1, 2: 0, 3: 0, 5: 0}  # bucket 4's takes no time

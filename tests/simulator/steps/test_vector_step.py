@@ -64,12 +64,12 @@ def whole(run: Run) -> None:
 def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
     data: st.DataObject, ranks: int, how: CarryOut, seed: int
 ) -> None:
-    work, pace = data.draw(rounds()), data.draw(pacings(ranks))
+    work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))
     iterations = data.draw(st.integers(1, 4))
-    oracle = played(work, ranks, how, iterations, pace, seed)
+    oracle = played(work, ranks, how, iterations, slowdown, seed)
     schedule = Schedule.of(work, range(len(work)))
     run = simulate(
-        schedule, ranks=ranks, carry_out=how, iterations=iterations, pace=pace, seed=seed
+        schedule, ranks=ranks, execute=how, iterations=iterations, slowdown=slowdown, seed=seed
     )
     same(run, oracle)
     whole(run)
@@ -77,12 +77,12 @@ def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
 
 @given(data=st.data(), ranks=st.integers(1, 9), how=CARRIED, seed=st.integers(0, 9))
 def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, seed: int) -> None:
-    work, pace = data.draw(rounds()), data.draw(pacings(ranks))
+    work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": how,
+        "execute": how,
         "iterations": data.draw(st.integers(1, 6)),
-        "pace": pace,
+        "slowdown": slowdown,
         "seed": seed,
     }
     schedule = Schedule.of(work, range(len(work)))
@@ -93,14 +93,14 @@ def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, s
 def test_it_goes_on_for_ever_as_the_simpy_model(
     data: st.DataObject, ranks: int, how: CarryOut, most: int
 ) -> None:
-    def keyless(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-        return how(wanted, entry, server_time, 7)
+    def keyless(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+        return how(wanted, starts, server_time, 7)
 
-    work, pace = data.draw(rounds()), data.draw(pacings(ranks))(0)
+    work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))(0)
     arguments: dict[str, Any] = {
         "ranks": ranks,
-        "carry_out": keyless,
-        "pace": pace,
+        "execute": keyless,
+        "slowdown": slowdown,
         "most": most,
     }
     schedule = Schedule.of(work, range(len(work)))
@@ -113,7 +113,7 @@ def test_it_goes_on_for_ever_as_the_simpy_model(
         whole(found.run)
         many = len(found.iterations) + len(schedule) + 7
         long = simulate(
-            schedule, ranks=ranks, carry_out=keyless, iterations=many, pace=lambda _: pace
+            schedule, ranks=ranks, execute=keyless, iterations=many, slowdown=lambda _: slowdown
         )
         same(found.extended(many), long)
 
@@ -150,11 +150,11 @@ def test_callbacks_that_arrive_together_are_served_by_bucket(side: bool) -> None
     )
     asked: list[tuple[int, int]] = []
 
-    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-        asked.append((wanted.sent[0], int(entry[0])))
-        return fixed(wanted, entry, server_time, key)
+    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+        asked.append((wanted.sent[0], int(starts[0])))
+        return fixed(wanted, starts, server_time, key)
 
-    run = simulate(plan, ranks=2, carry_out=watch)
+    run = simulate(plan, ranks=2, execute=watch)
     if side:
         assert asked == [(2, 10), (20, 20), (0, 40), (7, 48)]
     same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
@@ -172,11 +172,11 @@ def test_on_a_side_stream_a_callback_of_an_earlier_bucket_goes_before_an_encodin
     )
     entries: list[int] = []
 
-    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-        entries.append(int(entry[0]))
-        return fixed(wanted, entry, server_time, key)
+    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+        entries.append(int(starts[0]))
+        return fixed(wanted, starts, server_time, key)
 
-    run = simulate(plan, ranks=1, carry_out=watch)
+    run = simulate(plan, ranks=1, execute=watch)
     assert entries == [10, 10, 20]
     same(run, played(plan, 1, fixed, 1, lambda _: None, 0))
 
@@ -188,7 +188,7 @@ def test_callbacks_of_one_instant_are_served_by_bucket() -> None:
         compute=compute(0, 0, 0),
         buckets=works((0, [(0, 1), (0, 5)]), (0, [(10, 3), (10, 1)])),
     )
-    run = simulate(plan, ranks=2, carry_out=fixed)
+    run = simulate(plan, ranks=2, execute=fixed)
     assert run.finish.tolist() == [[29, 29]]
     same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
 
@@ -202,11 +202,11 @@ def test_a_bucket_without_encoding_overtakes_on_a_side_stream() -> None:
     )
     order: list[int] = []
 
-    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
         order.append(wanted.sent[0])
-        return fixed(wanted, entry, server_time, key)
+        return fixed(wanted, starts, server_time, key)
 
-    run = simulate(plan, ranks=3, carry_out=watch)
+    run = simulate(plan, ranks=3, execute=watch)
     assert order == [100, 5]
     assert run.finish.tolist() == [[126] * 3]
     assert run.parts["encode"].tolist() == [[20] * 3]  # hidden up to 20
@@ -219,9 +219,9 @@ def test_a_fast_rank_waits_in_the_next_iteration_for_the_slow_ones() -> None:
     run = simulate(
         plan,
         ranks=2,
-        carry_out=fixed,
+        execute=fixed,
         iterations=3,
-        pace=lambda _: np.array([1.0, 4.0]),
+        slowdown=lambda _: np.array([1.0, 4.0]),
     )
     assert run.finish.tolist() == [[45, 45], [90, 90], [135, 135]]
     assert run.parts["exposed"].tolist() == [[35, 5]] * 3
@@ -233,12 +233,12 @@ def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
     plan = StepPlan(
         compute=compute(2, 1), buckets=works((0, [])), accumulation=2, input_batch=7, prefetch=1
     )
-    run = simulate(plan, ranks=1, carry_out=fixed, iterations=2)
+    run = simulate(plan, ranks=1, execute=fixed, iterations=2)
     assert run.finish.tolist() == [[17], [31]]
     assert run.parts["input"].tolist() == [[11], [8]]
     # One batch may wait beside the one that is made: it is begun when the one before is taken.
     slow = replace(plan, compute=compute(20, 1), accumulation=1, input_batch=30)
-    run = simulate(slow, ranks=1, carry_out=fixed, iterations=3)
+    run = simulate(slow, ranks=1, execute=fixed, iterations=3)
     assert run.finish.tolist() == [[51], [81], [111]]
 
 
@@ -248,29 +248,29 @@ def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
 @given(data=st.data(), ranks=st.integers(1, 6), how=CARRIED)
 def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut) -> None:
     plan = data.draw(plans())
-    arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 3}
+    arguments: dict[str, Any] = {"ranks": ranks, "execute": how, "iterations": 3}
     same(
         simulate(plan, **arguments),
-        simulate(plan, pace=lambda _: np.ones(ranks), **arguments),
+        simulate(plan, slowdown=lambda _: np.ones(ranks), **arguments),
     )
 
 
 @given(data=st.data(), ranks=st.integers(2, 6), how=st.sampled_from([fixed, lagging]))
 def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut) -> None:
-    plan, pace = data.draw(plans()), data.draw(pacings(ranks))
+    plan, slowdown = data.draw(plans()), data.draw(pacings(ranks))
     order = np.array(data.draw(st.permutations(range(ranks))))
     back = np.argsort(order)
 
-    def swapped(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-        late: Times = how(wanted, entry[back], server_time, key)[order]
+    def swapped(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+        late: Times = how(wanted, starts[back], server_time, key)[order]
         return late
 
-    def paces(iteration: int) -> NDArray[np.float64] | None:
-        factors = pace(iteration)
+    def slowdowns(iteration: int) -> NDArray[np.float64] | None:
+        factors = slowdown(iteration)
         return None if factors is None else factors[order]
 
-    run = simulate(plan, ranks=ranks, carry_out=how, iterations=2, pace=pace)
-    other = simulate(plan, ranks=ranks, carry_out=swapped, iterations=2, pace=paces)
+    run = simulate(plan, ranks=ranks, execute=how, iterations=2, slowdown=slowdown)
+    other = simulate(plan, ranks=ranks, execute=swapped, iterations=2, slowdown=slowdowns)
     np.testing.assert_array_equal(run.finish[:, order], other.finish)
     for part in PARTS:
         np.testing.assert_array_equal(run.parts[part][:, order], other.parts[part])
@@ -284,14 +284,14 @@ def test_one_slow_rank_delays_nobody_before_the_first_collective(
     factors = np.ones(ranks)
     factors[late % ranks] = 5.0
 
-    def first_entry(pace: NDArray[np.float64]) -> Times | None:
+    def first_entry(slowdown: NDArray[np.float64]) -> Times | None:
         seen: list[Times] = []
 
-        def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-            seen.append(entry.copy())
-            return fixed(wanted, entry, server_time, key)
+        def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+            seen.append(starts.copy())
+            return fixed(wanted, starts, server_time, key)
 
-        simulate(plan, ranks=ranks, carry_out=watch, pace=lambda _: pace)
+        simulate(plan, ranks=ranks, execute=watch, slowdown=lambda _: slowdown)
         return seen[0] if seen else None
 
     even, slow = first_entry(np.ones(ranks)), first_entry(factors)
@@ -331,16 +331,16 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
         input_batch=plan.input_batch * factor,
     )
 
-    def slower(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-        late: Times = skewed(wanted, entry // factor, server_time, key) * factor
+    def slower(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+        late: Times = skewed(wanted, starts // factor, server_time, key) * factor
         return late
 
     run = simulate(
-        replace(plan, side_slowdown=Fraction(2)), ranks=ranks, carry_out=skewed, iterations=2
+        replace(plan, side_slowdown=Fraction(2)), ranks=ranks, execute=skewed, iterations=2
     )
     np.testing.assert_array_equal(
         run.finish * factor,
-        simulate(scaled, ranks=ranks, carry_out=slower, iterations=2).finish,
+        simulate(scaled, ranks=ranks, execute=slower, iterations=2).finish,
     )
 
 
@@ -348,8 +348,13 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
 def test_the_loops_do_the_same_when_they_are_not_compiled(
     data: st.DataObject, ranks: int, how: CarryOut
 ) -> None:
-    plan, pace = data.draw(plans()), data.draw(pacings(ranks))
-    arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 2, "pace": pace}
+    plan, slowdown = data.draw(plans()), data.draw(pacings(ranks))
+    arguments: dict[str, Any] = {
+        "ranks": ranks,
+        "execute": how,
+        "iterations": 2,
+        "slowdown": slowdown,
+    }
     compiled = simulate(plan, **arguments)
     with pytest.MonkeyPatch.context() as patch:
         for module in (vector_loops, vector_ends, vector_layout, vector_ranks):
@@ -363,29 +368,29 @@ def test_the_loops_do_the_same_when_they_are_not_compiled(
 
 
 def test_a_collective_that_ends_before_its_last_entry_is_our_bug() -> None:
-    def early(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
-        return entry - 1
+    def early(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
+        return starts - 1
 
     plan = StepPlan(compute=compute(0, 10), buckets=works((0, [(1, 5)])))
     with pytest.raises(InternalError, match=r"bucket 0: a rank leaves at 9 ps, in the past of 10 "):
-        simulate(plan, ranks=3, carry_out=early)
+        simulate(plan, ranks=3, execute=early)
 
 
 def test_what_does_not_fit_together_is_our_bug() -> None:
     plan = StepPlan(compute=compute(0, 10), buckets=works((0, [(1, 5)])))
     short = replace(plan.buckets[0], after=())
     with pytest.raises(InternalError, match="1 exchanges for 2 buckets"):
-        simulate(replace(plan, compute=compute(0, 1, 2)), ranks=1, carry_out=fixed)
+        simulate(replace(plan, compute=compute(0, 1, 2)), ranks=1, execute=fixed)
     with pytest.raises(InternalError, match="0 computations after 1 collectives"):
-        simulate(replace(plan, buckets=(short,)), ranks=1, carry_out=fixed)
+        simulate(replace(plan, buckets=(short,)), ranks=1, execute=fixed)
     with pytest.raises(InternalError, match="2 collectives at a time"):
-        simulate(replace(plan, slots=2), ranks=1, carry_out=fixed)
+        simulate(replace(plan, slots=2), ranks=1, execute=fixed)
     with pytest.raises(InternalError, match=r"\(2,\) paces for 3 ranks"):
-        simulate(plan, ranks=3, carry_out=fixed, pace=lambda _: np.ones(2))
+        simulate(plan, ranks=3, execute=fixed, slowdown=lambda _: np.ones(2))
     with pytest.raises(InternalError, match=r"\(2,\) exit times of 3 ranks"):
-        simulate(plan, ranks=3, carry_out=lambda w, e, s, k: fixed(w, e[:2], s, k))
+        simulate(plan, ranks=3, execute=lambda w, e, s, k: fixed(w, e[:2], s, k))
     with pytest.raises(InternalError, match="keeps 0 batches"):
-        simulate(replace(plan, input_batch=1, prefetch=0), ranks=1, carry_out=fixed)
+        simulate(replace(plan, input_batch=1, prefetch=0), ranks=1, execute=fixed)
 
 
 @pytest.mark.parametrize("work", [2**60, 2**62, 2**70])
@@ -394,4 +399,4 @@ def test_times_beyond_the_clock_are_reported_before_a_sum_passes_64_bits(work: i
     compute = ComputeTimes(forward=work, backward=1, parts=(1,), provenance="a test")
     plan = StepPlan(compute=compute, buckets=(BucketWork(before=()),))
     with pytest.raises(InputError, match="more than the 53 days"):
-        simulate(plan, ranks=2, carry_out=lambda _, entry, *__: entry, iterations=12)
+        simulate(plan, ranks=2, execute=lambda _, starts, *__: starts, iterations=12)

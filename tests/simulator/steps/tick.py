@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.network.delays import collective_key
+from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.step_plan import CarryOut, Job, StepPlan
 
 PARTS = (
@@ -59,8 +59,8 @@ class Collective:
     """One that somebody has asked for."""
 
     asked: dict[int, int] = field(default_factory=dict)
-    entry: list[int] = field(default_factory=list)
-    exits: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    finishes: list[int] = field(default_factory=list)
 
 
 class Tick:
@@ -73,17 +73,17 @@ class Tick:
         self,
         *plans: StepPlan,
         ranks: int,
-        carry_out: CarryOut,
+        execute: CarryOut,
         iterations: int = 1,
-        pace: Callable[[int], NDArray[np.float64] | None] = lambda _: None,
+        slowdown: Callable[[int], NDArray[np.float64] | None] = lambda _: None,
         seed: int = 0,
     ) -> None:
         """Plans follow each other, again and again."""
         asked, iterations = iterations, iterations * self.times_as_many
         self.plans = [plans[iteration % len(plans)] for iteration in range(iterations)]
         self.plan = plans[0]  # whose loader is everybody's
-        self.ranks, self.carry_out, self.seed = ranks, carry_out, seed
-        self.iterations, self.pace, self.now = iterations, pace, 0
+        self.ranks, self.execute, self.seed = ranks, execute, seed
+        self.iterations, self.slowdown, self.now = iterations, slowdown, 0
         self.parts = {name: [[0] * ranks for _ in range(iterations)] for name in PARTS}
         self.finish: list[list[int]] = [[-1] * ranks for _ in range(iterations)]
         self.current = [0] * ranks
@@ -97,7 +97,7 @@ class Tick:
         self.new: set[Name] = set()
         self.queue: list[tuple[int, Name]] = []
         """When each was first asked for, and which it is."""
-        self.left = [0] * ranks
+        self.departure = [0] * ranks
         self.scripts: list[tuple[Script, Callable[[], bool]]] = []
         for rank in range(ranks):
             self.start(self.train(rank))
@@ -107,10 +107,10 @@ class Tick:
             self.now += 1
             assert self.now < 100_000, "the oracle does not come to an end"
         for (iteration, _, _), collective in self.known.items():
-            for rank, (entry, left) in enumerate(
-                zip(collective.entry, collective.exits, strict=True)
+            for rank, (starts, left) in enumerate(
+                zip(collective.starts, collective.finishes, strict=True)
             ):
-                self.parts["communication"][iteration][rank] += left - entry
+                self.parts["communication"][iteration][rank] += left - starts
         self.finish = self.finish[:asked]
         self.parts = {name: rows[:asked] for name, rows in self.parts.items()}
 
@@ -157,7 +157,7 @@ class Tick:
                 self.new.add(name)
             self.known[name].asked[rank] = self.now
             yield lambda name=name: (  # type: ignore[misc]
-                bool(self.known[name].exits) and self.known[name].exits[rank] <= self.now
+                bool(self.known[name].finishes) and self.known[name].finishes[rank] <= self.now
             )
             yield from self.side(rank, iteration, (1, number, index), [bucket.after[index]])
         open_ones[0] -= 1
@@ -171,26 +171,26 @@ class Tick:
     ) -> Script:
         plan = self.plans[iteration]
         stream = "side" if plan.side_stream and key[0] == 1 else "compute"
-        paces = self.pace(iteration)
-        factor = 1.0 if paces is None else float(paces[rank])
+        slowdowns = self.slowdown(iteration)
+        factor = 1.0 if slowdowns is None else float(slowdowns[rank])
         slower = plan.side_slowdown if stream == "side" else 1
-        stretched = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
-        piece = Piece(self.now, key, stretched, iteration)
-        if sum(time for _, time in stretched):
+        slowed_by = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
+        piece = Piece(self.now, key, slowed_by, iteration)
+        if sum(time for _, time in slowed_by):
             self.waiting.setdefault((rank, stream), []).append(piece)
             yield lambda: piece.end is not None and piece.end <= self.now
 
     def instant(self) -> None:
         while self.everything_that_ends() or self.settle():
             pass
-        for resource, busy in self.running.items():
+        for resource, serialization in self.running.items():
             waiting = self.waiting.get(resource, [])
-            if (busy is None or busy.end == self.now) and waiting:
+            if (serialization is None or serialization.end == self.now) and waiting:
                 first = min(waiting, key=lambda piece: (piece.arrived, piece.key))
                 waiting.remove(first)
                 first.start = self.now
                 self.running[resource] = first
-            elif busy is not None and busy.end == self.now:
+            elif serialization is not None and serialization.end == self.now:
                 self.running[resource] = None
 
     def everything_that_ends(self) -> bool:
@@ -231,15 +231,15 @@ class Tick:
             return False
         _, name = self.queue.pop(0)
         collective, bucket = self.known[name], self.plans[name[0]].buckets[name[1]]
-        collective.entry = [
-            max(collective.asked[rank], self.left[rank]) for rank in range(self.ranks)
+        collective.starts = [
+            max(collective.asked[rank], self.departure[rank]) for rank in range(self.ranks)
         ]
         server = bucket.server_times[name[2]] if bucket.server_times else 0
-        entry = np.array(collective.entry, dtype=np.int64)
+        starts = np.array(collective.starts, dtype=np.int64)
         key = collective_key(self.seed, *name)
-        exits = self.carry_out(bucket.collectives[name[2]], entry, server, key)
+        finishes = self.execute(bucket.collectives[name[2]], starts, server, key)
         held = bucket.held[name[2]] if bucket.held else 0
-        collective.exits = self.left = [end + held for end in exits.tolist()]
+        collective.finishes = self.departure = [end + held for end in finishes.tolist()]
         return True
 
     def account(self) -> None:
@@ -249,10 +249,10 @@ class Tick:
             iteration = self.current[rank]
             if self.finish[iteration][rank] >= 0:  # it was the last
                 continue
-            busy = on_compute or on_side
-            if busy:
-                assert busy.iteration == iteration
-                what = busy.kind(self.now)
+            serialization = on_compute or on_side
+            if serialization:
+                assert serialization.iteration == iteration
+                what = serialization.kind(self.now)
             else:
                 what = "input" if self.hungry[rank] else "exposed"
             self.parts[what][iteration][rank] += 1

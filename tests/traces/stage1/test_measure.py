@@ -11,7 +11,7 @@ import torch
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.laws import Laws, Replicas
+from gcsim.compressors.properties import Properties, Replicas
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
@@ -140,8 +140,8 @@ def test_a_profile_says_in_which_order_kinds_of_step_come(
 @pytest.mark.parametrize("start", [1, 1000])
 def test_a_start_up_is_left_out(start: int) -> None:
     # Compression from step `start` on is what training consists of, not the dense steps before.
-    settled, late = profile_of("powersgd", rank=1), profile_of("powersgd", rank=1, start=start)
-    assert late.wire_bytes_per_worker == settled.wire_bytes_per_worker
+    warmup_steps, late = profile_of("powersgd", rank=1), profile_of("powersgd", rank=1, start=start)
+    assert late.wire_bytes_per_worker == warmup_steps.wire_bytes_per_worker
     assert [step.number for step in late.phases[0].steps] == list(range(start, start + 4))
     warm = profile_of("dgc", ratio=0.01, warmup_epochs=4, steps_per_epoch=2)
     cold = profile_of("dgc", ratio=0.01)
@@ -216,8 +216,8 @@ class OneForAll(Compressor):
     replicas: Replicas = "differ"
 
     @classmethod
-    def laws(cls, parameters: CompressorParameters) -> Laws:
-        return Laws(replicas=cls.replicas)
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties(replicas=cls.replicas)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         reply: torch.Tensor = yield AllReduce(tensor=bucket.gradient.clone())

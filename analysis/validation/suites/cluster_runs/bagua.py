@@ -7,10 +7,10 @@ after the other (`training.encode_on: communicator`). The reduction and its spre
 together are priced as NCCL's all-reduce there; kernels as the catalogue has them. NCCL reduces the
 dense gradient by rings over all GPUs.
 
-Slower networks than the card's own 100 Gbit/s are shaped. From 1 to 16 Gbit/s dense iterations take
+Slower networks than the NIC's own 100 Gbit/s are shaped. From 1 to 16 Gbit/s dense iterations take
 what the wire alone needs, and not a forward pass more: while a device computes, the shaper saves up
 (a token bucket that is deep enough for it). An iteration takes the longer of both, what it takes
-on the card and what its bytes take at the shaper's rate.
+on the NIC and what its bytes take at the shaper's rate.
 
 QAdam is said to send 1 bit an element. The released code compresses its moments to 8 bits, as
 ByteGrad does (q_adam.py, "MinMaxUInt8"), and VGG-16 takes what 8 bits do; BERT-Large's epochs of an
@@ -64,7 +64,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import GROUPED
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.network.links import Link
 from gcsim.traces.profile import Compute, Exchange
@@ -81,7 +81,7 @@ DENSE_BITS = 32
 OLDER = "vgg16_scaling"
 """The older benchmark."""
 TCP_FROM = 40.0
-"""Gbit/s from which on TCP's work on the hosts limits a card, and not its shaper."""
+"""Gbit/s from which on TCP's work on the hosts limits a NIC, and not its shaper."""
 NO_STEP = 1e-9
 """Seconds."""
 _FITTED_NODES = (1, 2, 16)
@@ -105,7 +105,7 @@ class Factors:
     steps: Mapping[str, float]
     """By task: seconds of an iteration of a GPU that waits for nobody."""
     tcp: Mapping[str, float] = field(default_factory=dict)
-    """By benchmark: bytes a second that rings over all GPUs get from a card; none, and where one
+    """By benchmark: bytes a second that rings over all GPUs get from a NIC; none, and where one
     GPU of a node exchanges: the catalogue's."""
 
 
@@ -126,7 +126,7 @@ def iterations(run: Run) -> float:
     return EXAMPLES / (run.batch * run.gpus) if run.unit == "s" else 1.0
 
 
-def card(tcp: float | None) -> Link:
+def nic(tcp: float | None) -> Link:
     """A node's, as TCP finds it; None: the catalogue's."""
     known = catalog.link("100gbe", "nccl")
     if tcp is None:
@@ -165,7 +165,7 @@ def asked(run: Run, factors: Factors) -> tuple[Job, Job | None]:
     """Its iteration, and the exchange alone where a shaper limits it."""
     of = _MODELS[run.task], run.batch, run.gpus, run.nodes, bits(run)
     of_rings = factors.tcp.get(benchmark(run)) if run.method == "none" else None
-    tcp = card(of_rings)
+    tcp = nic(of_rings)
     taken = _iteration(*of, run.library == "bagua_qadam", factors.steps[run.task], tcp)
     return taken, _wire(*of, shaped(run.rate_gbit)) if run.rate_gbit < TCP_FROM else None
 
@@ -240,7 +240,7 @@ def _inside_a_node(elements: int) -> tuple[KernelCost, ...]:
     """NCCL's all-reduce of the bucket, as copies that take as long."""
     node = cluster_of(1, GPUS, catalog.link(INSIDE), catalog.link(INSIDE), _NODES)
     record = CollectiveRecord(kind="all_reduce", sent=(4 * elements,), element=4)
-    taken = carry_out(record, np.zeros(GPUS, dtype=np.int64), node).max() / PS_PER_SECOND
+    taken = execute(record, np.zeros(GPUS, dtype=np.int64), node).max() / PS_PER_SECOND
     rate = catalog.device(DEVICE).kernels["streaming"].bandwidth
     return (_kernels("streaming", 0, round(taken * rate)),)
 
@@ -346,7 +346,7 @@ def _one_dense(points: list[Point]) -> tuple[Point, ...]:
 
 
 def series(run: Run) -> str:
-    """By model and method, and by whether the rate or TCP limits the card."""
+    """By model and method, and by whether the rate or TCP limits the NIC."""
     title = f"{_TASKS[run.task]}, {_TITLES[run.method]}"
     if run.task == "bert_large" and run.method == "none":
         return f"{title}, {'64' if run.rate_gbit > TCP_FROM else '1 to 16'} Gbit/s"
@@ -387,7 +387,7 @@ def _factors(factors: Factors, bare: Factors) -> list[Factor]:
     return found + [
         Factor(
             series=f"64 and 100 Gbit/s, {'older' if name == OLDER else name} benchmark",
-            name="what rings get from a card by TCP",
+            name="what rings get from a NIC by TCP",
             value=tcp,
             unit="bytes/s",
             points=2,
@@ -426,7 +426,7 @@ SUITE = Suite(
     ),
     fitted_on=(
         "Steps: asynchronous training at full rate (two runs a model), DDP on one node in the "
-        "older benchmark. What rings over all GPUs get from a card by TCP: DDP and Horovod on "
+        "older benchmark. What rings over all GPUs get from a NIC by TCP: DDP and Horovod on "
         "VGG-16 at 100 Gbit/s; in the older benchmark DDP on two and sixteen nodes. One GPU a node "
         "gets what the catalogue says: chosen on the older benchmark, judged on the newer. That a "
         "shaper saves up was chosen on BERT-Large's dense rows, and judged on all others."
@@ -437,7 +437,7 @@ SUITE = Suite(
         "bit at 10 Gbit/s takes 208 ms, and its bytes alone 207 at the full line rate. QAdam's "
         "warm-up is not known. Bagua's own all-reduce at 100 Gbit/s is a third faster than DDP's "
         "and Horovod's. The two benchmarks of VGG-16 differ by a third for DDP on 128 GPUs, and "
-        "rings on two nodes get more of a card than on sixteen. From the catalogue, BERT-Large's "
+        "rings on two nodes get more of a NIC than on sixteen. From the catalogue, BERT-Large's "
         "dense epochs at 64 Gbit/s are too slow by a third: rings over eight GPUs a node reach 22 "
         "to 38 Gbit/s here, and 18 are stated. Of the rows with added latency, which are left out, "
         "DDP's are predicted a third too fast with the delay taken as one way, 8 and 1 bit two to "

@@ -42,8 +42,8 @@ class Network:
     inside: str
     """The catalogue's link between the GPUs of a node."""
     known: str
-    """The catalogue's link of a card."""
-    cards: int = 1
+    """The catalogue's link of a NIC."""
+    nics: int = 1
     fitted_ranks: int
     """The smallest and the largest vector on so many ranks serve the fit, and the middle one of
     those of 1 MB and more."""
@@ -128,8 +128,8 @@ def chosen(network: Network, own: Sequence[Run]) -> list[Run]:
 
 
 def _known(network: Network) -> Link:
-    card = catalog.link(network.known, "nccl")
-    return replace(card, bandwidth=network.cards * card.bandwidth)
+    nic = catalog.link(network.known, "nccl")
+    return replace(nic, bandwidth=network.nics * nic.bandwidth)
 
 
 def _series(network: Network, run: Run) -> str:
@@ -143,9 +143,9 @@ SUITE = Suite(
     title="NCCL over TCP, EFA, RoCE and InfiniBand",
     about=(
         "nccl-tests: two nodes of EC2 with a T4 each (assumed) and 50 Gbit/s, over TCP and over "
-        "EFA (aws-do-eks); two DGX-1 with two cards of 100 Gbit/s RoCE (deepops; less than 4 MB "
+        "EFA (aws-do-eks); two DGX-1 with two NICs of 100 Gbit/s RoCE (deepops; less than 4 MB "
         "alternates between two times in the source and is not in the data); four servers of two "
-        "V100 with two cards of HDR InfiniBand (optcast; read off a chart, the mapping of ranks to "
+        "V100 with two NICs of HDR InfiniBand (optcast; read off a chart, the mapping of ranks to "
         "servers is inferred). The catalogue's figures of the first three networks are from the "
         "same pages, so that the catalogue alone knows their largest vectors."
     ),
@@ -155,7 +155,7 @@ SUITE = Suite(
     ),
     missing=(
         "Which protocol NCCL runs is what its tuner says of the fitted link; where the versions "
-        "differ, messages of 16 to 512 kB are off. What a GPU writes through two cards at once "
+        "differ, messages of 16 to 512 kB are off. What a GPU writes through two NICs at once "
         "(HDR) is one goodput here."
     ),
     bounds=(

@@ -131,9 +131,9 @@ SUITE = Suite(
     ),
     missing=(
         "Horovod with float32 over 25 Gbit/s loses 7 % on two nodes, 27 % on four and 32 % on "
-        "eight, though a ring's cards carry 3 and 5 % more there than on two. Neither Horovod (it "
+        "eight, though a ring's NICs carry 3 and 5 % more there than on two. Neither Horovod (it "
         "loses 1 % over 100 Gbit/s) nor the network (DDP loses 3 %) does it alone: iterations of 4 "
-        "and 8 nodes fit 3.2 to 3.5 Gbit/s a card, below the 5 Gbit/s that the provider gives one "
+        "and 8 nodes fit 3.2 to 3.5 Gbit/s a NIC, below the 5 Gbit/s that the provider gives one "
         "connection, those of two nodes and float16 sums fit more. On one node, too, "
         "its iteration is 92 ms longer than DDP's, with float16 43 ms, over 100 Gbit/s 24 ms: "
         "sums on the host would look so; how Horovod was built is not stated."

@@ -34,7 +34,7 @@ class Run:
     nbytes: int
     """Of the reduced vector; 0 where the model says it."""
     rate_gbit: float
-    """Of a node's card, Gbit/s; 0 inside one machine."""
+    """Of a node's NIC, Gbit/s; 0 inside one machine."""
     delay_ms: float
     """Added to each message, one way."""
     value: float

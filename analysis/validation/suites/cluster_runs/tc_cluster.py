@@ -35,7 +35,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import GROUPED, defaults
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.servers.gloo_rooted import broadcast_messages, carry_messages
 from gcsim.simulator.network.links import Link, Range
 
@@ -68,7 +68,7 @@ class Factors:
 
 
 def catalogue(run: Run) -> Link:
-    """The catalogue's link of the run's card, whose rate may be another."""
+    """The catalogue's link of the run's NIC, whose rate may be another."""
     name = "10gbe" if run.rate_gbit == UNSHAPED else "1gbe"
     return catalog.link(name, "gloo" if run.library == "gloo" else "nccl")
 
@@ -129,12 +129,12 @@ def seconds(run: Run, on: Cluster) -> float:
     if run.task == "send":
         network = on.network
         return (network.serialization(run.nbytes) + network.latency_for(0)) / PS_PER_SECOND
-    exits = np.zeros(run.gpus, dtype=np.int64)
+    finishes = np.zeros(run.gpus, dtype=np.int64)
     if run.task == "broadcast":
-        exits = carry_messages(exits, broadcast_messages(run.nbytes, run.gpus), on)
+        finishes = carry_messages(finishes, broadcast_messages(run.nbytes, run.gpus), on)
     for record in _RECORDS.get(run.task, lambda _: ())(run):
-        exits = carry_out(record, exits, on)
-    return int(exits.max()) / PS_PER_SECOND
+        finishes = execute(record, finishes, on)
+    return int(finishes.max()) / PS_PER_SECOND
 
 
 def _reduced(run: Run) -> tuple[CollectiveRecord, ...]:

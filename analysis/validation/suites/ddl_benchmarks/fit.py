@@ -6,8 +6,8 @@
 | rate between devices of a node | BERT-Large, BSP-A2A on one node | 3 |
 | the same while the devices compute | BERT, WFBP-A2A on one node | 6 |
 | the same in rings between nodes | BERT-Large, BSP-A2A on 8 and 32 devices, InfiniBand | 2 |
-| rate of a card under NCCL, 10GbE and 100GbE | BERT-Large, BSP-A2A on 8 and 32 devices | 2 each |
-| rate of a card under BytePS, 10GbE | BERT-Large, BSP-PS on 8 and 32 devices | 2 |
+| rate of a NIC under NCCL, 10GbE and 100GbE | BERT-Large, BSP-A2A on 8 and 32 devices | 2 each |
+| rate of a NIC under BytePS, 10GbE | BERT-Large, BSP-PS on 8 and 32 devices | 2 |
 
 InfiniBand is faster than a node's bus, so that its rows cannot tell its rate, and tell the bus's.
 Where nothing overlaps a time is a constant and the bytes over the rate, so that the

@@ -8,9 +8,9 @@ to host memory, a node pushes to as many dedicated servers as there are nodes an
 A node is one worker of a parameter server here; what happens inside it is priced by the simulator's
 own all-gather (a reduce-scatter takes as long) and copies on the links of a node, on a stream
 beside the backward pass. The server has summed when the last push is there. One message is
-exchanged at a time, so that a card never pushes and pulls at once; latencies of BytePS's messages,
+exchanged at a time, so that a NIC never pushes and pulls at once; latencies of BytePS's messages,
 of which all that are ready are under way, hide each other (latency 0). With as many servers as
-nodes, all cards are then equally busy whatever their number: two nodes are simulated. On one node
+nodes, all NICs are then equally busy whatever their number: two nodes are simulated. On one node
 there is no server: BytePS's messages are NCCL all-reduces.
 """
 
@@ -42,7 +42,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.staging import copy_time
 from gcsim.simulator.devices.device import Curve, Device
 from gcsim.simulator.devices.training_time import ComputeTimes
@@ -74,9 +74,9 @@ class Factors:
     beside: float | None = None
     """As `bus`, while the devices compute; `between` then falls as much."""
     rate: Mapping[Network, float] = field(default_factory=dict)
-    """Bytes a second that NCCL gets from a card."""
+    """Bytes a second that NCCL gets from a NIC."""
     served: Mapping[Network, float] = field(default_factory=dict)
-    """Bytes a second that BytePS gets from a card, push after pull; NCCL's where unset."""
+    """Bytes a second that BytePS gets from a NIC, push after pull; NCCL's where unset."""
 
 
 Key = tuple[str, str, str, int]
@@ -260,7 +260,7 @@ def _inside(row: Row, factors: Factors, sizes: set[int]) -> Curve:
     longest = 0  # NCCL's choice of a protocol leaves some sizes slower than larger ones
     for size in sorted(sizes):
         share = -(-size // DEVICES)
-        gathered = carry_out(
+        gathered = execute(
             CollectiveRecord(kind="all_gather", sent=(share,)), np.zeros(DEVICES, np.int64), node
         )
         longest = max(longest, int(gathered.max()) + copy_time(share, node.intra_node))

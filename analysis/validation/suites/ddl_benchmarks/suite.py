@@ -116,9 +116,9 @@ def _factors(rows: Sequence[Row], fit: Fit) -> Iterator[Factor]:
         ("served", "BytePS, push after pull", factors.served),
     ):
         for network, found in rates.items():
-            card = float(catalog.link(LINKS[network], "nccl").rate)
-            title = f"rate of a card under {under}"
-            fitted_rates.append((f"{kind} {network}", network, title, found, card))
+            nic = float(catalog.link(LINKS[network], "nccl").rate)
+            title = f"rate of a NIC under {under}"
+            fitted_rates.append((f"{kind} {network}", network, title, found, nic))
     for served, series, name, rate, known_rate in fitted_rates:
         if rate is not None:
             count = len(fit.rows[served])
@@ -165,7 +165,7 @@ SUITE = Suite(
         "fitted rate of 10GbE is therefore above the line rate. Why a ring of four devices gets "
         "much less than a PCIe link carries (shared root ports, copies through host memory) is "
         "fitted, not modelled, and why one that leaves the node gets 8 % more of it (three of its "
-        "hops share the host, and the card); nor is it known why rates on TCP sink with the "
+        "hops share the host, and the NIC); nor is it known why rates on TCP sink with the "
         "number of nodes."
     ),
     bounds=(Bound("all throughputs", limit=0.07),),

@@ -76,7 +76,7 @@ def findings() -> Findings:
                 "rows of MG-WFBP's tables",
                 len(runs("mgwfbp")) - 2 * len(usable_pairs()),
                 "their time a byte is below what a ring needs at the line rate that they are "
-                "labelled with, 2 (p - 1) / p bytes through each card",
+                "labelled with, 2 (p - 1) / p bytes through each NIC",
             ),
         ),
     )

@@ -5,7 +5,7 @@ PyTorch 0.4; dense, top-k and gTop-k with a thousandth of the gradient. Nothing 
 gradient is one vector, exchanged over MPI from host memory after the backward pass.
 
 Taken as the user's own measurements: the rate of one GPU, the authors' fit of the network (latency
-and bandwidth of one message), and how long they say their selection takes. The card has four lanes
+and bandwidth of one message), and how long they say their selection takes. The NIC has four lanes
 of PCIe 1, 1 GB/s. What the sparse methods' code does on the host in Python (dense arrays are made,
 cleared, scaled, and copied to the device) costs some time for each element of the dense gradient:
 fitted, one figure a method, by the rows of four workers (median over the models).

@@ -4,7 +4,7 @@ Horovod's README of September 2017: Inception V3, ResNet-101 and VGG-16 of tf_cn
 64, on 4 and on 16 servers with four Pascal GPUs each, by tensor fusion over NCCL rings, over MPI on
 the hosts, and by TensorFlow's parameter servers.
 
-Given: each model's step on one GPU (the tables' first rows). Fitted: what MPI gets from a card,
+Given: each model's step on one GPU (the tables' first rows). Fitted: what MPI gets from a NIC,
 bytes a second in both clusters, by VGG-16 over TCP, whose gradient is the largest. RDMA under MPI
 has no more. NCCL and the servers have the catalogue's networks, RDMA under NCCL that of RoCE.
 """
@@ -69,7 +69,7 @@ class Variant:
     fusion: bool = True
     mpi: bool = False
     rdma: bool = False
-    """Of NCCL's: the card does the work."""
+    """Of NCCL's: the NIC does the work."""
 
 
 _MPI = Collectives(transport="custom", all_reduce="ring", all_gather="ring", host_staging=True)

@@ -1,11 +1,11 @@
 """Does the simulator predict training over NVLink and InfiniBand? PyTorch's benchmark and DLPerf.
 
-PyTorch's own benchmark of DistributedDataParallel (1.4, V100, eight a node with NVLink, four cards
+PyTorch's own benchmark of DistributedDataParallel (1.4, V100, eight a node with NVLink, four NICs
 of 100 Gbit/s InfiniBand): four models, buckets of 25 MB and of 1 MB, 1 to 16 GPUs. Given: each
 model's step on one GPU, without DDP and under it. The second has what DDP adds on a single GPU
 (copies into buckets, hooks); more GPUs start from it.
 
-OneFlow's DLPerf (V100 SXM2, eight a node, one 100-Gbit/s EDR card): ResNet-50 and BERT-base in
+OneFlow's DLPerf (V100 SXM2, eight a node, one 100-Gbit/s EDR NIC): ResNet-50 and BERT-base in
 float32 by several frameworks, 1 to 32 GPUs. Given: each row's step on one GPU; fitted: the
 efficiency of the network, by BERT-base at its smallest batch on 16 and 32 GPUs, which waits most
 for the network, under the framework that is fastest on one GPU, which waits least for anything
@@ -42,7 +42,7 @@ from gcsim.traces.buckets import CAP_BYTES, FIRST_BYTES
 GPU = "v100"
 MEGABYTE = 1024 * 1024
 CARDS = 4
-"""InfiniBand cards of a node of PyTorch's benchmark, over which NCCL spreads its rings."""
+"""InfiniBand NICs of a node of PyTorch's benchmark, over which NCCL spreads its rings."""
 DDP_25, DDP_1 = "PyTorch DDP, NVLink, 25 MB buckets", "PyTorch DDP, NVLink, 1 MB buckets"
 RESNET, BERT = "DLPerf, ResNet-50, 1 to 32 V100", "DLPerf, BERT-base, 1 to 32 V100"
 SHOWN = (("resnet50", 128), ("bert_base", 32))
@@ -75,10 +75,10 @@ def _unfitted(run: Run, network: Link, first: int, cap: int) -> Job | None:
     return job(run, known, network, first, cap).unfitted(GPU, "pytorch")
 
 
-def infiniband(cards: int) -> Link:
-    """So many of the catalogue's 100-Gbit/s cards as one."""
+def infiniband(nics: int) -> Link:
+    """So many of the catalogue's 100-Gbit/s NICs as one."""
     one = catalog.link("100gb_infiniband")
-    return replace(one, bandwidth=cards * one.bandwidth)
+    return replace(one, bandwidth=nics * one.bandwidth)
 
 
 def findings() -> Findings:

@@ -45,7 +45,7 @@ in part from the same pages, so that the catalogue alone knows these devices wel
 FITTED_ON = """\
 Training: given are the rows of one GPU (DLPerf: of each framework; several of Amazon's hosts: of
 one host), which are the user's own measurement of a device. Fitted beside them: what MPI gets from
-a card, by VGG-16 over TCP on both of Horovod's clusters; DLPerf's network, by BERT-base's smallest
+a NIC, by VGG-16 over TCP on both of Horovod's clusters; DLPerf's network, by BERT-base's smallest
 batch on 16 and 32 GPUs under the framework that is fastest on one; for K80, by two rows of two GPUs
 a host, what two processors of one board lose; for gTop-k the host's work, by the rows of four
 workers of four models. Given there, and not in the rows compared: the authors' fit of the network
@@ -59,7 +59,7 @@ Horovod: nothing here slows computation down as ranks are added; 64 GPUs over NC
 of 64 times one where no communication is exposed, 12 and 19 % more are predicted. TensorFlow's
 servers: three quarters of VGG-16's bytes are one variable on one server, which gRPC serves at 6
 Gbit/s; with the catalogue's 15 and 16 it is predicted 1.7 to 2.5 times too fast. MPI gets 6 Gbit/s
-of the card of 25 and 3.5 of the one of 40, for which it has one figure here. PyTorch's DDP:
+of the NIC of 25 and 3.5 of the one of 40, for which it has one figure here. PyTorch's DDP:
 collectives take multiprocessors and memory bandwidth from the backward pass (3 % from the second
 GPU on), and small buckets launches (3 % more). DLPerf: clipping of gradients, copies and loaders of
 the frameworks; eight GPUs of one machine, where the network has no part, are already predicted 5 %

@@ -94,13 +94,13 @@ def _round(nbytes: int) -> Fraction:
     cluster = load_scenario("alexnet_5g").cluster_at(_NODES)
     link = ideal_link(_RATE)
     both = replace(link, up=Uplink(bandwidth=link.bandwidth, latency=Fraction(0)))
-    exits = parameter_server(
+    finishes = parameter_server(
         np.zeros(_NODES, dtype=np.int64),
         [nbytes] * _NODES,
         nbytes,
         replace(cluster, network=both),
     )
-    return Fraction(int(exits.max()), PS_PER_SECOND)
+    return Fraction(int(finishes.max()), PS_PER_SECOND)
 
 
 def _sizes() -> Iterator[Statement]:

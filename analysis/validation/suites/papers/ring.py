@@ -40,10 +40,10 @@ def hop(nbytes: int, link: Link) -> Fraction:
 
 def ring(elements: int, workers: int, link: Link) -> Fraction:
     """Seconds of a simulated ring all-reduce of float32 elements that all enter together."""
-    exits = ring_allreduce(FLOAT32 * elements, (link,) * workers, element=FLOAT32)(
+    finishes = ring_allreduce(FLOAT32 * elements, (link,) * workers, element=FLOAT32)(
         np.zeros(workers, dtype=np.int64)
     )
-    return Fraction(int(exits.max()), PS_PER_SECOND)
+    return Fraction(int(finishes.max()), PS_PER_SECOND)
 
 
 def ring_in_closed_form(elements: int, workers: int, bits_per_second: Fraction) -> Fraction:
@@ -55,5 +55,5 @@ def ring_in_closed_form(elements: int, workers: int, bits_per_second: Fraction) 
 def gather(sizes: Sequence[int], link: Link, piece: int) -> Fraction:
     """Seconds of a simulated pipelined ring all-gatherv of these bytes, entered together."""
     ranks = len(sizes)
-    exits = PreparedPipeline(sizes, (link,) * ranks, piece)(np.zeros(ranks, dtype=np.int64))
-    return Fraction(int(exits.max()), PS_PER_SECOND)
+    finishes = PreparedPipeline(sizes, (link,) * ranks, piece)(np.zeros(ranks, dtype=np.int64))
+    return Fraction(int(finishes.max()), PS_PER_SECOND)

@@ -80,7 +80,7 @@ def speedup(cluster: Cluster, compute: ComputeTimes, training: Training = Traini
 
 
 class _Bare:
-    """What is left without a library: one ring over the machines' cards, after the backward pass.
+    """What is left without a library: one ring over the machines' NICs, after the backward pass.
 
     No latency, no framing, nothing between the devices of a machine, nothing hidden.
     """

@@ -32,7 +32,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.catalog import device
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.network.links import Link
 from gcsim.traces.profile import ModelFacts
@@ -102,8 +102,8 @@ def _ten_times() -> Iterator[Statement]:
     cluster = load_scenario("resnet50_16node_1gbe").cluster_at(_WORKERS)
     elements, link = parameters_of("resnet50"), cluster.network
     dense = CollectiveRecord(kind="all_reduce", sent=(FLOAT32 * elements,), element=FLOAT32)
-    exits = carry_out(dense, np.zeros(_WORKERS, dtype=np.int64), cluster)
-    communication = Fraction(int(exits.max()), PS_PER_SECOND)
+    finishes = execute(dense, np.zeros(_WORKERS, dtype=np.int64), cluster)
+    communication = Fraction(int(finishes.max()), PS_PER_SECOND)
     by_hand = _ring_of_rounded_hops(elements, link)
     remarks = {
         "p100_sxm2": f"; the PCIe board's {float(1000 * _step(_ESTIMATE)):.0f} ms, an estimate, "

@@ -1,7 +1,7 @@
 """What do link and host cost where the shaped collectives were measured?
 
 - Goodput: the median of bytes / (rate x time) of one message of 4 MB at 100 Mbit/s, over its rate.
-- Acknowledgements: the median of the bytes that left all cards in the same transfers over what 1448
+- Acknowledgements: the median of the bytes that left all NICs in the same transfers over what 1448
   bytes in a frame of 1514 make of the payload, less 1; at each rate.
 - Host: the four prices at which the mean of |log(predicted / measured)| over the fitted settings is
   smallest, by the simplex method of Nelder and Mead from one start, over the prices' logarithms.

@@ -23,12 +23,12 @@ class Setting:
     ranks: int
     rate_mbit: int
     slow_mbit: int | None
-    """Of the last node's card, where it is slower."""
+    """Of the last node's NIC, where it is slower."""
     nbytes: int
     seconds: float
     repeats: int
     wire_bytes: int | None
-    """Of all cards together, with headers and acknowledgements, where they were counted."""
+    """Of all NICs together, with headers and acknowledgements, where they were counted."""
 
     @property
     def name(self) -> str:

@@ -16,8 +16,8 @@ What Gloo does for a call of PyTorch 2.13:
 | send_0_to_1      | one message; the other ranks only call                                   |
 | barrier          | empty messages, to rank r + 1, r + 2, r + 4, ...: Bruck's rounds         |
 
-In a ring every card sends as much as it receives, and what it receives is acknowledged through the
-queue that what it sends has to pass; elsewhere a card hardly does both at a time.
+In a ring every NIC sends as much as it receives, and what it receives is acknowledged through the
+queue that what it sends has to pass; elsewhere a NIC hardly does both at a time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DEVICE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0,
 RINGS = frozenset(
     {"allreduce", "reduce_scatter", "allgather", "allgather_padded", "ring_allgatherv"}
 )
-"""Every card sends and receives all the time."""
+"""Every NIC sends and receives all the time."""
 _ELEMENT = 4
 """Bytes: the vectors are float32."""
 
@@ -63,7 +63,7 @@ class Conditions:
     """What a setting is carried out on, but for its rate."""
 
     link: Link
-    """Of all cards; with another rate."""
+    """Of all NICs; with another rate."""
     acknowledgements: Mapping[int, Fraction] = field(default_factory=dict)
     """By Mbit/s: bytes on the wire that acknowledge a byte on the wire."""
     host: Host | None = None
@@ -86,8 +86,8 @@ def cluster_of(setting: Setting, conditions: Conditions) -> Cluster:
     if setting.collective in RINGS:
         more = conditions.acknowledged(setting.rate_mbit)
         link = link.exactly(efficiency=link.efficiency / (1 + more)) if more else link
-    network = _card(link, setting.rate_mbit)
-    slow = {setting.ranks - 1: _card(link, setting.slow_mbit)} if setting.slow_mbit else {}
+    network = _nic(link, setting.rate_mbit)
+    slow = {setting.ranks - 1: _nic(link, setting.slow_mbit)} if setting.slow_mbit else {}
     collectives = Collectives(transport="gloo", servers=1, host_staging=False)
     if setting.collective == "ring_allgatherv":
         collectives = Collectives(
@@ -103,13 +103,13 @@ def cluster_of(setting: Setting, conditions: Conditions) -> Cluster:
         network=network,
         intra_node=network,
         collectives=collectives,
-        cards=slow,
+        nics=slow,
         host=conditions.host,
     )
 
 
 @cache
-def _card(link: Link, mbit: int) -> Link:
+def _nic(link: Link, mbit: int) -> Link:
     return replace(link, name=f"{mbit} Mbit/s", bandwidth=Fraction(mbit * 10**6, 8))
 
 
@@ -119,15 +119,15 @@ def predicted(setting: Setting, cluster: Cluster) -> float:
     host, messages = cluster.host, _messages(setting)
     if setting.collective == "ps_pushpull":
         pushed = _parts(setting)
-        exits = parameter_server(entry, pushed, pushed[-1], cluster, absent=frozenset({0}))
+        finishes = parameter_server(entry, pushed, pushed[-1], cluster, absent=frozenset({0}))
         if host is not None:
-            exits = host.exits(entry, exits, host.work(traffic(setting, cluster)))
+            finishes = host.finishes(entry, finishes, host.work(traffic(setting, cluster)))
     elif messages is not None:
-        exits = carry_messages(entry, messages, cluster)
+        finishes = carry_messages(entry, messages, cluster)
     else:
-        exits = CollectiveMemo(cluster)(_record(setting), entry)
+        finishes = CollectiveMemo(cluster)(_record(setting), entry)
     copying = host.copying(copied(setting), setting.ranks) if host is not None else 0
-    return (int(exits.max()) + copying) / PS_PER_SECOND
+    return (int(finishes.max()) + copying) / PS_PER_SECOND
 
 
 def traffic(setting: Setting, cluster: Cluster) -> Traffic:

@@ -40,7 +40,7 @@ _KINDS = {
     "barrier": "barrier",
 }
 _SMALL, _BIG = "100 Mbit/s, < 1 MB", "100 Mbit/s, >= 1 MB"
-_SLOW, _HOST = "all, one slow card", "1 Gbit/s"
+_SLOW, _HOST = "all, one slow NIC", "1 Gbit/s"
 _RINGS = {"all-reduce", "all-gather"}
 _SHOWN = {"allreduce", "allgather", "broadcast", "ps_pushpull", "send_0_to_1"}
 """Collectives with curves, at the rates that all of them were measured at."""
@@ -183,7 +183,7 @@ SUITE = Suite(
     ),
     bounds=(
         Bound(
-            "1 MB and more at 100 Mbit/s, one card slower or none",
+            "1 MB and more at 100 Mbit/s, one NIC slower or none",
             (
                 *(f"{kind}, {_BIG}" for kind in _ALL if kind != "barrier"),
                 _SLOW,

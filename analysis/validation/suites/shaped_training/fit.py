@@ -4,7 +4,7 @@ What a user would measure before the training that is asked about:
 
 - Links and host: with collectives alone. They are those that the suite of shaped collectives fits
   on its own subset (the same machine, the same shaper); no training step has a part in them. All
-  collectives here are rings, whose data share the cards with the acknowledgements of others'.
+  collectives here are rings, whose data share the NICs with the acknowledgements of others'.
 - Hooks: seconds of encoding and decoding at a bucket's size, on a core of its own, at which the
   simulated run spends as long on the stage as was measured (`ROUNDS` rounds of measured over
   simulated). On two ranks at 100 Mbit/s, where each rank has a core to itself; and for sizes of

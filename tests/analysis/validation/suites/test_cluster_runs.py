@@ -210,7 +210,7 @@ def test_a_released_qadam_sends_eight_bits_and_computes_more() -> None:
 
 
 def test_a_shaper_that_saves_up_costs_what_the_bytes_take() -> None:
-    """By hand: 8 bit of VGG-16 cross a card twice, but for 1 / 16, the first time at 0.8 of the
+    """By hand: 8 bit of VGG-16 cross a NIC twice, but for 1 / 16, the first time at 0.8 of the
     goodput 0.941 (and rings of buckets fill); a slow device hides all of it."""
     run = _bagua("bytegrad", 10.0)
     once = 138_357_544 * 15 / 16 / 1.25e9 / (1448 / 1538)

@@ -44,7 +44,7 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.suite import SUITE, points
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.training import Interference
 
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)[1:]
@@ -294,7 +294,7 @@ def test_the_fused_exchange_is_computation_plus_one_ring(fit: Fit) -> None:
         )
         record = CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=4)
         entry = np.zeros(own.workers, dtype=np.int64)
-        ring = int(carry_out(record, entry, cluster).max()) / 1e12
+        ring = int(execute(record, entry, cluster).max()) / 1e12
         copies = tensors * 5e-6 + 2 * nbytes / 811.7e9
         division = 5e-6 + 2 * nbytes / 811.7e9
         expected = fit.factors.alone[name] + copies + ring + division
@@ -305,7 +305,7 @@ def test_the_fused_exchange_is_computation_plus_one_ring(fit: Fit) -> None:
 def test_two_nodes_with_two_servers_stand_for_any_number(
     fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With as many servers as nodes each card carries the whole gradient in and out."""
+    """With as many servers as nodes each NIC carries the whole gradient in and out."""
     served = row("resnet50-10gbe-with-tcp-ip-wfbp-ps-32gpu")
     two = seconds(served, fit.factors)
     monkeypatch.setattr(prediction, "_SERVED_NODES", 8)

@@ -144,7 +144,7 @@ def test_bounds_are_kept(report: Report) -> None:
 
 
 def test_a_factor_says_how_many_points_it_was_fitted_on(report: Report) -> None:
-    """Cards were not counted in the first runs: fewer points than the goodput has."""
+    """NICs were not counted in the first runs: fewer points than the goodput has."""
     said = {factor.name: factor.points for factor in report.findings.factors}
     sends = [
         one
@@ -197,7 +197,7 @@ LARGE = 16_000_000
 def test_without_latency_a_call_takes_what_its_protocol_sends(
     collective: str, ranks: int, nbytes: int, copies: float
 ) -> None:
-    """Bytes through the busiest card; a broadcast's copies share cards, and the all-gather of two
+    """Bytes through the busiest NIC; a broadcast's copies share NICs, and the all-gather of two
     ranks takes three halves of a block where two would do."""
     setting = one(collective, ranks, 100, nbytes)
     time = predicted(setting, cluster_of(setting, IDEAL))

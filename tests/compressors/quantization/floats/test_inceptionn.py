@@ -105,7 +105,7 @@ def test_updates_are_means_and_lengths_go_first(team: Any, normal: Draw) -> None
 
 def test_the_law_is_the_bound_of_each_form() -> None:
     # by hand, b = 10: below 2^-10 the value, then 2^-12, from 2^-5 on 2^-15, nothing from 1 on
-    bound = Inceptionn.laws(worker_of().parameters).error_bound
+    bound = Inceptionn.properties(worker_of().parameters).error_bound
     assert bound is not None
     cases = [(2.0**-11, 2.0**-11), (0.01, 2.0**-12), (0.5, 2.0**-15), (1.0, 0.0)]
     for v, error in cases:

@@ -132,16 +132,16 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(normal: Draw) -> No
             for draw in range(draws)
         ]
     )
-    laws = Natural.laws(parameters_of())
-    assert laws.unbiased
-    assert laws.error_is_exact
-    assert laws.error_bound is not None
-    expected = laws.error_bound(values)
+    properties = Natural.properties(parameters_of())
+    assert properties.unbiased
+    assert properties.error_is_exact
+    assert properties.error_bound is not None
+    expected = properties.error_bound(values)
     totals = errors.square().sum(1)
     assert abs(float(totals.mean()) - expected) <= 5 * float(totals.std()) / math.sqrt(draws)
     # |mean error|^2: a thousand terms, its own relative deviation is about 5 to 10 %
     assert float(errors.mean(0).square().sum()) == pytest.approx(expected / draws, rel=0.35)
-    assert not Natural.laws(parameters_of(bits=8)).unbiased
+    assert not Natural.properties(parameters_of(bits=8)).unbiased
 
 
 def test_eight_bits_have_the_error_of_their_range() -> None:

@@ -34,7 +34,7 @@ def cut(values: Tensor, size: int) -> list[Tensor]:
 
 def error_of(values: Tensor, **parameters: Any) -> float:
     """The error that the laws state."""
-    bound = BinGradB.laws(BinGradBParameters(**parameters)).error_bound
+    bound = BinGradB.properties(BinGradBParameters(**parameters)).error_bound
     assert bound is not None
     return bound(values)
 
@@ -120,9 +120,9 @@ def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -
     values = heavy_tailed(1000)
     crew = team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
     error = float((crew.step([values])[0] - values).double().square().sum())
-    laws = BinGradB.laws(BinGradBParameters(bucket=128, **parameters))
-    assert laws.error_bound is not None
-    assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
+    properties = BinGradB.properties(BinGradBParameters(bucket=128, **parameters))
+    assert properties.error_bound is not None
+    assert error == pytest.approx(properties.error_bound(values), rel=1e-5)
     assert error <= float((values - values.mean()).double().square().sum())  # the variance
 
 
@@ -156,7 +156,7 @@ def test_every_lloyd_iteration_lowers_the_error_until_the_condition_holds() -> N
 @pytest.mark.parametrize("size", [128, 512, 2048, 8192, 32768])
 def test_the_error_is_below_bingrad_pbs(size: int) -> None:
     values = heavy_tailed(1 << 16)
-    theirs = BinGradPb.laws(BinGradPbParameters(bucket=size, clip=None)).error_bound
+    theirs = BinGradPb.properties(BinGradPbParameters(bucket=size, clip=None)).error_bound
     assert theirs is not None
     assert error_of(values, bucket=size) < theirs(values)
 

@@ -76,7 +76,7 @@ def test_the_bound_of_known_distributions(name: str, expected: float) -> None:
 def test_the_error_on_gaussian_elements(normal: Draw) -> None:
     # .4542 of the energy at b = .64714, by integration of the paper's cost.
     values = normal(8 * WIDE)
-    bound = BinGradPb.laws(BinGradPbParameters(bucket=WIDE, clip=None)).error_bound
+    bound = BinGradPb.properties(BinGradPbParameters(bucket=WIDE, clip=None)).error_bound
     assert bound is not None
     energy = float(values.double().square().sum())
     assert bound(values) / energy == pytest.approx(0.4542, abs=0.002)
@@ -134,7 +134,7 @@ def test_elements_inside_are_unbiased_and_outside_saturate(
     wanted = given.maximum(-bounds).minimum(bounds)
     assert float((updates.mean(0) - wanted).abs().max()) < 5 * float(bounds.max()) / draws**0.5
     torch.testing.assert_close(updates[0].float().abs(), bounds)
-    bound = BinGradPb.laws(BinGradPbParameters(bucket=64, clip=clip)).error_bound
+    bound = BinGradPb.properties(BinGradPbParameters(bucket=64, clip=clip)).error_bound
     assert bound is not None
     error = float((updates - values).square().sum(1).mean())
     assert error == pytest.approx(bound(values), rel=0.03)

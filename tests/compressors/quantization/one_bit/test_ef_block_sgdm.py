@@ -82,7 +82,7 @@ def test_what_is_not_applied_is_still_in_an_error(
         wanted += (torch.stack(gradients) + m * momentum).mean(0)
         applied += step_of(group, layout, gradients, step)[1].double()
     bucket = Bucket(layout=layout, gradient=torch.zeros(230))
-    remaining = torch.stack([worker.owed(bucket) for worker in group]).mean(0)
+    remaining = torch.stack([worker.residual_of(bucket) for worker in group]).mean(0)
     torch.testing.assert_close(applied + remaining.double(), wanted, rtol=1e-4, atol=1e-4)
     assert all(not worker._server.error(bucket).any() for worker in group[1:])
     assert group[0]._server.error(bucket).any()
@@ -223,7 +223,7 @@ def test_the_error_of_the_first_step_is_what_the_laws_say(
     group = workers(1, block_elements=64)
     gradient = normal(1000)
     (update,) = step_of(group, layout_of(1000), [gradient], 0)
-    law = EfBlockSgdm.laws(group[0].parameters)
+    law = EfBlockSgdm.properties(group[0].parameters)
     assert law.error_bound is not None
     error = float((update - gradient).double().square().sum())
     assert error == pytest.approx(law.error_bound(gradient), rel=1e-4)

@@ -143,13 +143,13 @@ def test_the_error_is_exactly_that_of_the_law(
     # One worker, first settled step: the update is Q(g), signed twice without a further loss.
     for vector in (normal(1000), normal(1001, 1).exp(), torch.ones(9), torch.zeros(5)):
         (worker,) = workers(1, update="momentum", scale=norm)
-        law = OneBitAdam.laws(worker.parameters)
-        first = OneBitAdam.settled(worker.parameters)
+        law = OneBitAdam.properties(worker.parameters)
+        first = OneBitAdam.warmup_steps(worker.parameters)
         (update,) = step_of([worker], layout_of(vector.numel()), [vector], first)
         error = float((update - vector).double().square().sum())
         assert law.error_bound is not None
         assert error == pytest.approx(law.error_bound(vector), rel=1e-4, abs=1e-6)
-    assert OneBitAdam.laws(workers(1, update="adam")[0].parameters).error_bound is None
+    assert OneBitAdam.properties(workers(1, update="adam")[0].parameters).error_bound is None
 
 
 @pytest.mark.parametrize(("sigma", "rms", "mean_abs"), [(0.0, 0.404, 0.363), (0.8, 0.842, 0.665)])
@@ -172,7 +172,7 @@ def test_a_start_at_the_settled_step_needs_no_warm_up(
     # v is the square of the first delivered mean gradient m / (1 - b1): the update is then
     # (1 - b1) sign(m), up to eps, and compression of the next step divides by the same v.
     group = workers(2, update="adam")
-    first = OneBitAdam.settled(group[0].parameters)
+    first = OneBitAdam.warmup_steps(group[0].parameters)
     assert first == 100_000
     assert OneBitAdam.phase(group[0].parameters, first - 1) == "warm-up"
     assert OneBitAdam.phase(group[0].parameters, first) == "compressed"

@@ -113,9 +113,11 @@ def test_what_is_not_delivered_is_owed(
         wanted += torch.stack(gradients).double().mean(0)
         applied += crew.step(gradients, step)[1].double()
     bucket = Bucket(layout=crew.layout, gradient=torch.zeros(N))
-    owed = torch.stack([worker.owed(bucket) for worker in crew.workers]).double().mean(0)
-    assert float(owed.abs().max()) > 0.1
-    torch.testing.assert_close(applied + owed, wanted, rtol=1e-4, atol=1e-4)
+    residual_of = (
+        torch.stack([worker.residual_of(bucket) for worker in crew.workers]).double().mean(0)
+    )
+    assert float(residual_of.abs().max()) > 0.1
+    torch.testing.assert_close(applied + residual_of, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_without_error_feedback_nothing_is_owed(team: Any, normal: Draw) -> None:
@@ -124,7 +126,7 @@ def test_without_error_feedback_nothing_is_owed(team: Any, normal: Draw) -> None
     first, second = crew.step(gradients, 0)[0], crew.step(gradients, 1)[0]
     assert torch.equal(first, second)
     bucket = Bucket(layout=crew.layout, gradient=gradients[0])
-    assert all(worker.owed(bucket) is None for worker in crew.workers)
+    assert all(worker.residual_of(bucket) is None for worker in crew.workers)
 
 
 @pytest.mark.parametrize("aggregation", ["stripes", "all_gather"])
@@ -149,18 +151,18 @@ def test_the_laws_hold(team: Any, normal: Draw) -> None:
         ({"aggregation": "all_gather", "levels_per": "tensor", "threshold": "mean"}, (50, 4)),
     ):
         chosen: Any = check_parameters("onebit_sgd", parameters)
-        laws = OneBitSgd.laws(chosen)
+        properties = OneBitSgd.properties(chosen)
         for seed in range(5):
             values = normal(200, seed) + 0.3
             crew = team("onebit_sgd", [shape], workers=1, **parameters)
             error = float((crew.step([values])[0] - values).double().square().sum())
-            assert laws.error_bound is not None
-            assert error <= laws.error_bound(values) * (1 + 1e-6)
-            if laws.error_is_exact or len(shape) == 1:
-                assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
-        assert laws.conserves
+            assert properties.error_bound is not None
+            assert error <= properties.error_bound(values) * (1 + 1e-6)
+            if properties.error_is_exact or len(shape) == 1:
+                assert error == pytest.approx(properties.error_bound(values), rel=1e-5)
+        assert properties.conserves
     about_mean: Any = check_parameters("onebit_sgd", {"threshold": "mean"})
-    assert OneBitSgd.laws(about_mean).error_bound is None
+    assert OneBitSgd.properties(about_mean).error_bound is None
 
 
 def test_levels_by_hand() -> None:

@@ -46,9 +46,9 @@ def coded(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def owing(worker: ScaledSign, bucket: Bucket) -> torch.Tensor:
-    owed = worker.owed(bucket)
-    assert owed is not None
-    return owed
+    residual_of = worker.residual_of(bucket)
+    assert residual_of is not None
+    return residual_of
 
 
 @pytest.mark.parametrize("aggregation", ["all_gather", "push_pull"])
@@ -90,7 +90,7 @@ def test_the_error_is_exactly_that_of_the_law(
     for vector in (normal(1000), normal(1000, 1).exp(), torch.ones(9), torch.zeros(5)):
         for aggregation in ("all_gather", "push_pull"):
             group = workers(cls, 1, aggregation=aggregation)
-            law = cls.laws(group[0].parameters)
+            law = cls.properties(group[0].parameters)
             (update,) = step_of(group, layout_of(vector.numel()), [vector])
             error = float((update - vector).double().square().sum())
             assert law.error_bound is not None
@@ -126,14 +126,14 @@ def test_what_is_not_applied_is_owed(
         gradients = [normal(N, 100 * step + rank) for rank in range(count)]
         wanted += torch.stack(gradients).mean(0)
         applied += step_of(group, layout, gradients, step)[1].double()
-        owed = torch.stack([owing(worker, bucket) for worker in group]).mean(0)
-        torch.testing.assert_close(applied + owed.double(), wanted, rtol=1e-4, atol=1e-4)
+        residual_of = torch.stack([owing(worker, bucket) for worker in group]).mean(0)
+        torch.testing.assert_close(applied + residual_of.double(), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_worker_that_has_not_begun_owes_nothing(layout_of: LayoutOf) -> None:
     bucket = Bucket(layout=layout_of(*SIZES), gradient=torch.ones(N))
     assert torch.equal(owing(workers(EfSignSgd, 2)[0], bucket), torch.zeros(N))
-    assert workers(ScaledSign, 2)[0].owed(bucket) is None
+    assert workers(ScaledSign, 2)[0].residual_of(bucket) is None
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000, 1001])

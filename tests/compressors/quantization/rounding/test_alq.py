@@ -279,10 +279,10 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
         alone = Alq(Worker(rank=0, count=1, seed=seed), parameters_of(bucket=512, **parameters))
         updates.append(exchange([alone], [bucket])[0].double())
     errors = torch.stack(updates) - values.double()
-    laws = Alq.laws(parameters_of(bucket=512, **parameters))
-    assert laws.unbiased
-    assert laws.error_bound is not None
-    expected = laws.error_bound(values)
+    properties = Alq.properties(parameters_of(bucket=512, **parameters))
+    assert properties.unbiased
+    assert properties.error_bound is not None
+    expected = properties.error_bound(values)
     totals = errors.square().sum(1)
     # five standard errors, and a tenth for jumps to the highest level that were not drawn
     slack = 5 * float(totals.std()) / math.sqrt(draws) + 0.1 * expected

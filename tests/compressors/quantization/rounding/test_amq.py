@@ -146,10 +146,10 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
         for seed in range(draws)
     ]
     errors = torch.stack(updates) - values.double()
-    laws = Amq.laws(chosen)
-    assert laws.unbiased
-    assert laws.error_bound is not None
-    expected = laws.error_bound(values)
+    properties = Amq.properties(chosen)
+    assert properties.unbiased
+    assert properties.error_bound is not None
+    expected = properties.error_bound(values)
     totals = errors.square().sum(1)
     assert abs(float(totals.mean()) - expected) <= 5 * float(totals.std()) / math.sqrt(draws)
     assert float(errors.mean(0).square().sum()) == pytest.approx(expected / draws, rel=0.35)

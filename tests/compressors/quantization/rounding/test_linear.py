@@ -95,14 +95,14 @@ def test_the_laws_hold(parameters: dict[str, Any], team: Any, normal: Draw) -> N
     # 800 steps: means within five standard errors, mean square error within 3 %.
     values, draws = normal(150), 800
     crew = team("linear", [(150,)], workers=1, bucket=64, **parameters)
-    laws = Linear.laws(LinearParameters(bucket=64, **parameters))
+    properties = Linear.properties(LinearParameters(bucket=64, **parameters))
     updates = torch.stack([crew.step([values], t)[0] for t in range(draws)]).double()
     error = float((updates - values).square().sum(1).mean())
-    assert laws.error_bound is not None
-    assert error == pytest.approx(laws.error_bound(values), rel=0.03)
+    assert properties.error_bound is not None
+    assert error == pytest.approx(properties.error_bound(values), rel=0.03)
     spread = updates.std(0) / draws**0.5
     biased = bool(((updates.mean(0) - values).abs() > 5 * spread + 1e-6).any())
-    assert biased is not laws.unbiased
+    assert biased is not properties.unbiased
 
 
 @pytest.mark.parametrize(

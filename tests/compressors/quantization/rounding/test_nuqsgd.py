@@ -107,11 +107,11 @@ def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
     group, bucket = workers(1, bits=bits, zero=zero, bucket=256), bucket_of(values)
     updates = torch.stack([exchange(group, [bucket], step)[0] for step in range(draws)])
     errors = updates.double() - values.double()
-    laws = Nuqsgd.laws(group[0].parameters)
-    assert laws.unbiased
-    assert laws.error_is_exact
-    assert laws.error_bound is not None
-    expected = laws.error_bound(values)
+    properties = Nuqsgd.properties(group[0].parameters)
+    assert properties.unbiased
+    assert properties.error_is_exact
+    assert properties.error_bound is not None
+    expected = properties.error_bound(values)
     totals = errors.square().sum(1)
     spread = float(totals.std()) / math.sqrt(draws)  # five standard errors
     assert abs(float(totals.mean()) - expected) <= 5 * spread
@@ -124,9 +124,9 @@ def test_long_buckets_are_rounded_better_than_by_even_levels(normal: Draw) -> No
     # powers of 1/2 the relative variance of an element between two powers is at most 1/8.
     values = normal(1024 * 200, seed=6)
     energy = float(values.double().square().sum())
-    laws = Nuqsgd.laws(parameters_of())
-    assert laws.error_bound is not None
-    relative = laws.error_bound(values) / energy
+    properties = Nuqsgd.properties(parameters_of())
+    assert properties.error_bound is not None
+    relative = properties.error_bound(values) / energy
     smallest = 2.0**-6  # of 15 levels; below it r is 0 or 2^-6
     # sum over |r| < 2^-6 of |r| (2^-6 - |r|), numerically, plus at most 1/8 of the rest
     r = np.abs(values.double().numpy()) / 32

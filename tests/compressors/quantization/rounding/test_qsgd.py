@@ -273,10 +273,10 @@ def test_the_bound_of_the_laws_is_the_formula_bucket_by_bucket(
         else:
             expected += min(d / 9, math.sqrt(d) / 3) * float(part.square().sum())
     assert error_bound(values, 3, bucket, norm) == pytest.approx(expected)
-    laws = Qsgd.laws(parameters_of(steps=3, norm=norm, bucket=bucket))
-    assert laws.unbiased
-    assert laws.error_bound is not None
-    assert laws.error_bound(values) == pytest.approx(expected)
+    properties = Qsgd.properties(parameters_of(steps=3, norm=norm, bucket=bucket))
+    assert properties.unbiased
+    assert properties.error_bound is not None
+    assert properties.error_bound(values) == pytest.approx(expected)
     assert exact_variance(values, bucket or 250, 3, norm) <= expected
 
 

@@ -287,10 +287,10 @@ def test_the_error_of_the_laws_holds_clipping_and_rounding(
     clip: float | None, scalar: Scalar, normal: Draw, alone: Update
 ) -> None:
     values, draws = normal(400, seed=4), 300
-    laws = TernGrad.laws(parameters_of(clip=clip, scalar=scalar))
-    assert laws.unbiased == (clip is None)
-    assert laws.error_is_exact
-    assert laws.error_bound is not None
+    properties = TernGrad.properties(parameters_of(clip=clip, scalar=scalar))
+    assert properties.unbiased == (clip is None)
+    assert properties.error_is_exact
+    assert properties.error_bound is not None
     errors = torch.stack(
         [
             (alone(values, step, clip=clip, scalar=scalar).double() - values).square().sum()
@@ -298,7 +298,7 @@ def test_the_error_of_the_laws_holds_clipping_and_rounding(
         ]
     )
     spread = float(errors.std()) / math.sqrt(draws)  # five standard errors
-    assert abs(float(errors.mean()) - laws.error_bound(values)) <= 5 * spread
+    assert abs(float(errors.mean()) - properties.error_bound(values)) <= 5 * spread
 
 
 def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Draw) -> None:
@@ -307,9 +307,9 @@ def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Dra
     # are compared with what that says: s E|v| / E v^2 - 1, E|v| = sqrt(2 / pi) e^.32,
     # E v^2 = e^1.28 for the second.
     def relative(values: torch.Tensor, clip: float | None) -> float:
-        laws = TernGrad.laws(parameters_of(clip=clip))
-        assert laws.error_bound is not None
-        return laws.error_bound(values) / float(values.double().square().sum())
+        properties = TernGrad.properties(parameters_of(clip=clip))
+        assert properties.error_bound is not None
+        return properties.error_bound(values) / float(values.double().square().sum())
 
     gaussian = normal(1_000_000, seed=3)
     heavy = (0.8 * normal(1_000_000, seed=4)).exp() * normal(1_000_000, seed=5)

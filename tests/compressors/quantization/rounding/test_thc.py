@@ -217,8 +217,8 @@ def test_what_is_clamped_is_delivered_later(team: Any) -> None:
         if step == 0:
             assert float((total - gradient).norm()) > 80
     assert float((total - gradient).norm()) < 40
-    owed = crew.workers[0].residual[0]
-    torch.testing.assert_close(total + owed, gradient, rtol=0, atol=1e-3)
+    residual_of = crew.workers[0].residual[0]
+    torch.testing.assert_close(total + residual_of, gradient, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("options", [

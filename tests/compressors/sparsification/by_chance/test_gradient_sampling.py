@@ -392,8 +392,8 @@ def test_the_residual_keeps_what_float16_rounds_off(
         gradient = normal(500, t)
         wanted += gradient
         total += crew.step([gradient], t)[0]
-    owed = crew.workers[0].residual[0]
-    torch.testing.assert_close(total + owed, wanted, rtol=0, atol=1e-5)
+    residual_of = crew.workers[0].residual[0]
+    torch.testing.assert_close(total + residual_of, wanted, rtol=0, atol=1e-5)
 
 
 def test_float32_values_are_as_long_as_their_name_says(

@@ -46,7 +46,7 @@ def test_a_naive_sender_and_receiver_agree_over_several_steps(
         for rank, worker in enumerate(crew.workers):
             sums = memory[rank] + given[rank].double().numpy()
             largest = np.sort(np.argsort(-np.abs(sums), kind="stable")[:k])
-            kept = worker.owed(bucket_like(crew, given[rank])).double().numpy()
+            kept = worker.residual_of(bucket_like(crew, given[rank])).double().numpy()
             sent = np.flatnonzero(kept == 0)  # a Gaussian sum is never zero by itself
             if policy == "p0":
                 assert set(largest) <= set(sent)
@@ -83,7 +83,7 @@ def test_what_was_sent_and_what_is_kept_add_up(
         pair = [normal(2430, 10 * t + rank) for rank in range(2)]
         given += (pair[0] + pair[1]) / 2
         sent += crew.step(pair, t)[0]
-    kept = sum(w.owed(bucket_like(crew, pair[0])) for w in crew.workers) / 2
+    kept = sum(w.residual_of(bucket_like(crew, pair[0])) for w in crew.workers) / 2
     torch.testing.assert_close(sent + kept, given, rtol=1e-5, atol=1e-5)
 
 
@@ -142,7 +142,7 @@ def test_without_error_feedback_nothing_is_remembered(team: Any, normal: Draw) -
     crew = team(NAME, [(2000,)], workers=1, error_feedback=False)
     first = crew.step([normal(2000)])[0]
     assert torch.equal(crew.step([normal(2000)], 0)[0], first)
-    assert crew.workers[0].owed(bucket_like(crew, normal(2000))) is None
+    assert crew.workers[0].residual_of(bucket_like(crew, normal(2000))) is None
 
 
 def test_a_mistake_of_the_filter_carries_a_true_value(team: Any, normal: Draw) -> None:

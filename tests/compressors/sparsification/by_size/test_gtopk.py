@@ -94,8 +94,8 @@ def test_one_or_two_workers_lose_nothing(
         given = [normal(200, 10 * t + rank) for rank in range(workers)]
         total += sum(given, torch.zeros(200)) / workers
         delivered += crew.step(given, t)[0]
-    owed = sum((member._residual[0] for member in crew.workers), torch.zeros(200)) / workers
-    torch.testing.assert_close(delivered + owed, total, rtol=1e-5, atol=1e-5)
+    residual_of = sum((member._residual[0] for member in crew.workers), torch.zeros(200)) / workers
+    torch.testing.assert_close(delivered + residual_of, total, rtol=1e-5, atol=1e-5)
 
 
 def test_merging_pairs_adds_sparse_vectors(normal: Callable[..., Tensor]) -> None:

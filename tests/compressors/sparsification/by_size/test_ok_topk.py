@@ -89,8 +89,8 @@ def test_nothing_is_lost(team: Any, normal: Callable[..., Tensor], workers: int)
         given = [normal(1000, 10 * t + rank) for rank in range(workers)]
         total += sum(given, torch.zeros(1000)) / workers
         delivered += crew.step(given, t)[0]
-    owed = sum((member.residual[0] for member in crew.workers), torch.zeros(1000)) / workers
-    torch.testing.assert_close(delivered + owed, total, rtol=1e-4, atol=1e-4)
+    residual_of = sum((member.residual[0] for member in crew.workers), torch.zeros(1000)) / workers
+    torch.testing.assert_close(delivered + residual_of, total, rtol=1e-4, atol=1e-4)
 
 
 def test_reused_thresholds_follow_the_published_factors(
@@ -135,10 +135,10 @@ def test_what_is_owed_is_a_copy(
     team: Any, bucket_of: Callable[..., Bucket], normal: Callable[..., Tensor]
 ) -> None:
     crew, bucket = team("ok_topk", [(100,)], workers=1), bucket_of(normal(100))
-    assert not crew.workers[0].owed(bucket).any()
+    assert not crew.workers[0].residual_of(bucket).any()
     crew.step([bucket.gradient])
-    crew.workers[0].owed(bucket).zero_()
-    assert crew.workers[0].owed(bucket).any()
+    crew.workers[0].residual_of(bucket).zero_()
+    assert crew.workers[0].residual_of(bucket).any()
 
 
 def test_lengths_are_announced_by_the_collectives(team: Any, normal: Callable[..., Tensor]) -> None:

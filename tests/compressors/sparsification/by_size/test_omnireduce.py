@@ -106,8 +106,8 @@ def test_a_naive_sparsifier_with_memory_agrees_over_several_steps(
         for update in crew.step(given, t):
             np.testing.assert_allclose(update.numpy(), expected / workers, rtol=1e-5, atol=1e-6)
         for worker, kept in zip(crew.workers, memory, strict=True):
-            owed = worker.owed(Bucket(layout=crew.layout, gradient=given[0]))
-            np.testing.assert_array_equal(owed.numpy(), kept)
+            residual_of = worker.residual_of(Bucket(layout=crew.layout, gradient=given[0]))
+            np.testing.assert_array_equal(residual_of.numpy(), kept)
 
 
 def test_top_never_sends_more_than_its_share(team: Any, normal: Draw) -> None:
@@ -127,7 +127,7 @@ def test_without_error_feedback_nothing_is_remembered(team: Any, normal: Draw) -
     gradient = normal(2560)
     first = crew.step([gradient])[0]
     assert torch.equal(crew.step([gradient], 1)[0], first)
-    assert crew.workers[0].owed(Bucket(layout=crew.layout, gradient=gradient)) is None
+    assert crew.workers[0].residual_of(Bucket(layout=crew.layout, gradient=gradient)) is None
 
 
 def test_equal_blocks_have_exactly_the_error_of_the_bound(team: Any) -> None:
@@ -137,7 +137,7 @@ def test_equal_blocks_have_exactly_the_error_of_the_bound(team: Any) -> None:
     update = crew.step([gradient])[0]
     error = float((update - gradient).square().sum())
     assert error == pytest.approx(0.9 * 20 * 256)
-    law = crew.workers[0].laws(crew.workers[0].parameters)
+    law = crew.workers[0].properties(crew.workers[0].parameters)
     assert law.error_bound(gradient) == pytest.approx(error)
 
 

@@ -148,7 +148,7 @@ def test_the_error_bound_is_met_with_equality_by_equal_magnitudes(team: Any, rat
     crew = team("topk", [(1000,)], workers=1, ratio=ratio)
     update = crew.step([gradient])[0]
     parameters = crew.workers[0].parameters
-    bound = type(crew.workers[0]).laws(parameters).error_bound
+    bound = type(crew.workers[0]).properties(parameters).error_bound
     assert float((update - gradient).square().sum()) == pytest.approx(bound(gradient), abs=1e-9)
 
 

@@ -66,9 +66,11 @@ def test_several_steps_are_those_of_the_definition(
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-6)
         assert workers.sent[-1] == tuple(lengths)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
-            torch.testing.assert_close(owed, residuals[rank], rtol=1e-6, atol=1e-6)
-            residuals[rank] = owed
+            residual_of = worker.residual_of(
+                Bucket(layout=workers.layout, gradient=gradients[rank])
+            )
+            torch.testing.assert_close(residual_of, residuals[rank], rtol=1e-6, atol=1e-6)
+            residuals[rank] = residual_of
 
 
 def test_hand_calculated_words(team: Any) -> None:

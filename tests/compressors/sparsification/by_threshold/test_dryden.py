@@ -58,9 +58,11 @@ def test_several_steps_are_those_of_the_definition(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-5, atol=1e-6)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
-            torch.testing.assert_close(owed, residuals[rank], rtol=1e-5, atol=1e-6)
-            residuals[rank] = owed  # ties are decided by the last bit
+            residual_of = worker.residual_of(
+                Bucket(layout=workers.layout, gradient=gradients[rank])
+            )
+            torch.testing.assert_close(residual_of, residuals[rank], rtol=1e-5, atol=1e-6)
+            residuals[rank] = residual_of  # ties are decided by the last bit
 
 
 def test_hand_calculated_levels_words_and_residual(team: Any) -> None:
@@ -101,7 +103,7 @@ def test_the_error_bound_is_tight_for_equal_elements_of_a_sign(
     team: Any, normal: Callable[..., Tensor]
 ) -> None:
     crew = team("dryden", [(1000,)], workers=1, proportion=0.1)
-    bound = type(crew.workers[0]).laws(crew.workers[0].parameters).error_bound
+    bound = type(crew.workers[0]).properties(crew.workers[0].parameters).error_bound
     equal = torch.where(normal(1000) > 0.5, 2.0, -1.0)
     error = float((crew.step([equal])[0] - equal).square().sum())
     assert error == pytest.approx(bound(equal), rel=1e-6)

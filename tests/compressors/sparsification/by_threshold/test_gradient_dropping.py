@@ -67,8 +67,10 @@ def test_several_steps_are_those_of_the_published_code(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
-            assert torch.equal(owed, r[rank])
+            residual_of = worker.residual_of(
+                Bucket(layout=workers.layout, gradient=gradients[rank])
+            )
+            assert torch.equal(residual_of, r[rank])
 
 
 def test_one_threshold_serves_the_bucket(team: Any) -> None:
@@ -116,6 +118,6 @@ def test_momentum_is_declared_in_nesterovs_form() -> None:
     assert cls.momentum(check_parameters("gradient_dropping", {})) == (0.0, False)
     given = check_parameters("gradient_dropping", {"momentum": 0.9})
     assert cls.momentum(given) == (0.9, True)
-    assert not cls.laws(given).conserves
+    assert not cls.properties(given).conserves
     given = check_parameters("gradient_dropping", {"momentum": 0.9, "factor_masking": False})
-    assert cls.laws(given).conserves
+    assert cls.properties(given).conserves

@@ -135,8 +135,10 @@ def test_several_steps_are_those_of_the_formulas(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
-            assert torch.equal(owed, errors[rank]) if error_feedback else owed is None
+            residual_of = worker.residual_of(
+                Bucket(layout=workers.layout, gradient=gradients[rank])
+            )
+            assert torch.equal(residual_of, errors[rank]) if error_feedback else residual_of is None
 
 
 def test_a_ratio_beyond_the_first_is_one_stage(team: Any, normal: Callable[..., Tensor]) -> None:

@@ -39,8 +39,10 @@ def test_several_steps_are_those_of_the_definition(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
-            assert torch.equal(owed, residuals[rank])
+            residual_of = worker.residual_of(
+                Bucket(layout=workers.layout, gradient=gradients[rank])
+            )
+            assert torch.equal(residual_of, residuals[rank])
 
 
 def test_a_large_element_is_sent_once_a_step(team: Any) -> None:
@@ -95,9 +97,9 @@ def test_the_stated_error_is_exact(team: Any, normal: Callable[..., Tensor], var
     gradient = normal(3000, 4)
     crew = team("strom", [(3000,)], workers=1, threshold=0.8, variant=variant)
     error = (crew.step([gradient])[0] - gradient).double().square().sum()
-    laws = type(crew.workers[0]).laws(crew.workers[0].parameters)
-    assert laws.error_is_exact
-    assert float(error) == pytest.approx(laws.error_bound(gradient), rel=1e-5)
+    properties = type(crew.workers[0]).properties(crew.workers[0].parameters)
+    assert properties.error_is_exact
+    assert float(error) == pytest.approx(properties.error_bound(gradient), rel=1e-5)
 
 
 def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:

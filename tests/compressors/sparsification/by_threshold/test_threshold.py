@@ -39,10 +39,10 @@ def test_several_steps_are_those_of_the_definition(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(_bucket(workers, gradients[rank]))
-            assert (owed is None) == (not error_feedback)
-            if owed is not None:
-                torch.testing.assert_close(owed, errors[rank])
+            residual_of = worker.residual_of(_bucket(workers, gradients[rank]))
+            assert (residual_of is None) == (not error_feedback)
+            if residual_of is not None:
+                torch.testing.assert_close(residual_of, errors[rank])
 
 
 def _bucket(workers: Any, gradient: Tensor) -> Any:
@@ -73,7 +73,7 @@ def test_no_element_errs_by_more_than_the_threshold(
     crew = team("threshold", [(5000,)], workers=1, threshold=0.3)
     error = crew.step([gradient])[0] - gradient
     assert float(error.abs().max()) <= 0.3
-    bound = type(crew.workers[0]).laws(crew.workers[0].parameters).error_bound
+    bound = type(crew.workers[0]).properties(crew.workers[0].parameters).error_bound
     assert bound(gradient) == pytest.approx(5000 * 0.3**2)
     assert bound(0.01 * gradient) == pytest.approx(1e-4 * float(gradient.square().sum()), rel=1e-6)
 

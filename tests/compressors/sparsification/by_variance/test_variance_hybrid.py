@@ -137,8 +137,10 @@ def test_what_is_not_sent_is_owed(team: Any) -> None:
         buckets = [batch(crew.layout, 100 * step + rank) for rank in range(4)]
         given += torch.stack([bucket.gradient for bucket in buckets]).double().mean(0)
         applied += run(crew, buckets, step)[2].double()
-    owed = torch.stack([w.owed(b) for w, b in zip(crew.workers, buckets, strict=True)])
-    torch.testing.assert_close(applied + owed.double().mean(0), given, rtol=1e-5, atol=1e-5)
+    residual_of = torch.stack(
+        [w.residual_of(b) for w, b in zip(crew.workers, buckets, strict=True)]
+    )
+    torch.testing.assert_close(applied + residual_of.double().mean(0), given, rtol=1e-5, atol=1e-5)
     assert applied.count_nonzero() > 50
 
 
@@ -148,7 +150,7 @@ def test_a_first_step_errs_by_no_more_than_the_gradient(layout_of: LayoutOf) -> 
     decoded = decode(worker.encode(bucket), layout, 0.1)
     assert decoded.any()
     error = float((decoded - bucket.gradient).double().square().sum())
-    bound = VarianceHybrid.laws(worker.parameters).error_bound
+    bound = VarianceHybrid.properties(worker.parameters).error_bound
     assert bound is not None
     assert error < bound(bucket.gradient)
 

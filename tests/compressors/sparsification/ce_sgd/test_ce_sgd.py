@@ -315,7 +315,7 @@ def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
     errors = np.array(found)
     assert abs(errors.mean() - 0.49) < 5 * errors.std() / 200**0.5
     parameters: Any = check_parameters("ce_sgd", {})
-    bound = CeSgd.laws(parameters).error_bound
+    bound = CeSgd.properties(parameters).error_bound
     assert bound is not None
     assert 0.49 <= bound(v) / float(v.double().square().sum()) < 0.492
 
@@ -336,8 +336,10 @@ def test_a_residual_loses_nothing(team: Any, normal: Draw, levels: int | None) -
         given += torch.stack(gradients).double().mean(0)
         applied += crew.step(gradients, step)[1].double()
     bucket = Bucket(layout=crew.layout, gradient=torch.zeros(307))
-    owed = torch.stack([worker.owed(bucket) for worker in crew.workers]).double().mean(0)
-    torch.testing.assert_close(applied + owed, given, rtol=1e-4, atol=1e-5)
+    residual_of = (
+        torch.stack([worker.residual_of(bucket) for worker in crew.workers]).double().mean(0)
+    )
+    torch.testing.assert_close(applied + residual_of, given, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("levels", "bits"), [(1, 2), (4, 4), (6, 4), (8, 5), (127, 8)])

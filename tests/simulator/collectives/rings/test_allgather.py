@@ -29,57 +29,57 @@ Wait = Generator[simpy.Event, Any, None]
 
 
 def step_by_step(
-    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], key: int = 0
+    starts: Sequence[int], sizes: Sequence[int], links: Sequence[Link], key: int = 0
 ) -> list[float]:
     """Each rank passes on, at each step, the block that the step before brought."""
-    env, p = simpy.Environment(), len(entry)
+    env, p = simpy.Environment(), len(starts)
     inbox = [simpy.Store(env) for _ in range(p)]
     wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
     arrived = [[env.event() for _ in range(p - 1)] for _ in range(p)]
     held = [{rank} for rank in range(p)]
-    exits: list[float] = [0] * p
+    finishes: list[float] = [0] * p
 
     def fly(rank: int, origin: int) -> Wait:
         yield wires[rank].flight(sizes[origin])
         yield inbox[(rank + 1) % p].put(origin)
 
     def send(rank: int) -> Wait:
-        yield env.timeout(entry[rank])
+        yield env.timeout(starts[rank])
         origin = rank
         for step in range(p - 1):
             if step:
                 origin = yield arrived[rank][step - 1]
-            yield wires[rank].busy(sizes[origin])
+            yield wires[rank].serialization(sizes[origin])
             env.process(fly(rank, origin))
-        exits[rank] = max(exits[rank], env.now)
+        finishes[rank] = max(finishes[rank], env.now)
 
     def receive(rank: int) -> Wait:
-        yield env.timeout(entry[rank])
+        yield env.timeout(starts[rank])
         for step in range(p - 1):
             origin = yield inbox[rank].get()
             held[rank].add(origin)
             arrived[rank][step].succeed(origin)
-        exits[rank] = max(exits[rank], env.now)
+        finishes[rank] = max(finishes[rank], env.now)
 
     for rank in range(p):
         env.process(send(rank))
         env.process(receive(rank))
     env.run()
     assert held == [set(range(p))] * p
-    return exits
+    return finishes
 
 
 def on_arrival(
-    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], piece: int, key: int = 0
+    starts: Sequence[int], sizes: Sequence[int], links: Sequence[Link], piece: int, key: int = 0
 ) -> list[float]:
     """Each rank sends its own pieces, then what comes in, first in first out."""
-    env, p = simpy.Environment(), len(entry)
+    env, p = simpy.Environment(), len(starts)
     cut = [[min(piece, size - start) for start in range(0, size, piece)] or [0] for size in sizes]
     inbox = [simpy.Store(env) for _ in range(p)]
     wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
     outbox = [simpy.Store(env) for _ in range(p)]
     held = [{(rank, k) for k in range(len(cut[rank]))} for rank in range(p)]
-    exits: list[float] = [0] * p
+    finishes: list[float] = [0] * p
 
     def fly(rank: int, item: tuple[int, int]) -> Wait:
         yield wires[rank].flight(cut[item[0]][item[1]])
@@ -89,12 +89,12 @@ def on_arrival(
         successor = (rank + 1) % p
         for _ in range(sum(len(cut[r]) for r in range(p) if r != successor)):
             item = yield outbox[rank].get()
-            yield wires[rank].busy(cut[item[0]][item[1]])
+            yield wires[rank].serialization(cut[item[0]][item[1]])
             env.process(fly(rank, item))
-        exits[rank] = max(exits[rank], env.now)
+        finishes[rank] = max(finishes[rank], env.now)
 
     def receive(rank: int) -> Wait:
-        yield env.timeout(entry[rank])
+        yield env.timeout(starts[rank])
         for k in range(len(cut[rank])):
             yield outbox[rank].put((rank, k))
         for _ in range(sum(len(cut[r]) for r in range(p) if r != rank)):
@@ -102,14 +102,14 @@ def on_arrival(
             held[rank].add(item)
             if item[0] != (rank + 1) % p:
                 yield outbox[rank].put(item)
-        exits[rank] = max(exits[rank], env.now)
+        finishes[rank] = max(finishes[rank], env.now)
 
     for rank in range(p):
         env.process(send(rank))
         env.process(receive(rank))
     env.run()
     assert held == [{(r, k) for r in range(p) for k in range(len(cut[r]))}] * p
-    return exits
+    return finishes
 
 
 def shapes(p: int) -> dict[str, list[int]]:
@@ -134,30 +134,30 @@ def hops(p: int) -> dict[str, list[Link]]:
 @pytest.mark.parametrize("shape", ["equal", "unequal", "one large", "empty", "two sizes"])
 def test_ring_of_whole_blocks_is_the_simulation(p: int, shape: str) -> None:
     sizes = shapes(p)[shape]
-    for entry in skews(p).values():
+    for starts in skews(p).values():
         for links in hops(p).values():
-            exits = ring_allgather(sizes, links)(times(entry))
-            assert exits.tolist() == step_by_step(entry, sizes, links)
+            finishes = ring_allgather(sizes, links)(times(starts))
+            assert finishes.tolist() == step_by_step(starts, sizes, links)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 7, 16])
 @pytest.mark.parametrize("shape", ["equal", "unequal", "one large", "empty", "two sizes"])
 def test_pipelined_ring_is_the_simulation(p: int, shape: str) -> None:
     sizes = shapes(p)[shape]
-    for entry in skews(p).values():
+    for starts in skews(p).values():
         for links in hops(p).values():
-            exits = PreparedPipeline(sizes, links, 32_768)(times(entry))
-            assert exits.tolist() == on_arrival(entry, sizes, links, 32_768)
+            finishes = PreparedPipeline(sizes, links, 32_768)(times(starts))
+            assert finishes.tolist() == on_arrival(starts, sizes, links, 32_768)
 
 
 @pytest.mark.parametrize("shape", ["equal", "unequal", "two sizes"])
 @pytest.mark.parametrize("skew", ["none", "ties", "ascending"])
 def test_64_ranks_are_the_simulation(shape: str, skew: str) -> None:
-    entry, sizes, links = skews(64)[skew], shapes(64)[shape], hops(64)["node by node"]
-    whole = ring_allgather(sizes, links)(times(entry))
-    assert whole.tolist() == step_by_step(entry, sizes, links)
-    pieces = PreparedPipeline(sizes, links, 32_768)(times(entry))
-    assert pieces.tolist() == on_arrival(entry, sizes, links, 32_768)
+    starts, sizes, links = skews(64)[skew], shapes(64)[shape], hops(64)["node by node"]
+    whole = ring_allgather(sizes, links)(times(starts))
+    assert whole.tolist() == step_by_step(starts, sizes, links)
+    pieces = PreparedPipeline(sizes, links, 32_768)(times(starts))
+    assert pieces.tolist() == on_arrival(starts, sizes, links, 32_768)
 
 
 @st.composite
@@ -178,18 +178,18 @@ def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
 def test_any_gather_of_whole_blocks_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int],
 ) -> None:
-    entry, sizes, links, key = gather
-    exits = ring_allgather(sizes, links)(times(entry), key)
-    assert exits.tolist() == step_by_step(entry, sizes, links, key)
+    starts, sizes, links, key = gather
+    finishes = ring_allgather(sizes, links)(times(starts), key)
+    assert finishes.tolist() == step_by_step(starts, sizes, links, key)
 
 
 @given(gather=any_gather(), piece=st.integers(1, 9))
 def test_any_gather_in_pieces_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int], piece: int
 ) -> None:
-    entry, sizes, links, key = gather
-    exits = PreparedPipeline(sizes, links, piece)(times(entry), key)
-    assert exits.tolist() == on_arrival(entry, sizes, links, piece, key)
+    starts, sizes, links, key = gather
+    finishes = PreparedPipeline(sizes, links, piece)(times(starts), key)
+    assert finishes.tolist() == on_arrival(starts, sizes, links, piece, key)
 
 
 @pytest.mark.parametrize("p", [2, 5, 64])
@@ -197,23 +197,23 @@ def test_any_gather_in_pieces_is_the_simulation(
 def test_larger_gathers_over_any_links_are_the_simulation(p: int, kind: str) -> None:
     pool = KINDS[kind]
     links = [pool[r * r % len(pool)] for r in range(p)]
-    entry, sizes = [1_003 * ((5 * r) % 7) for r in range(p)], [(7919 * r) % 31 for r in range(p)]
-    whole = ring_allgather(sizes, links)(times(entry), 5)
-    assert whole.tolist() == step_by_step(entry, sizes, links, key=5)
-    pieces = PreparedPipeline(sizes, links, 8)(times(entry), 5)
-    assert pieces.tolist() == on_arrival(entry, sizes, links, 8, key=5)
+    starts, sizes = [1_003 * ((5 * r) % 7) for r in range(p)], [(7919 * r) % 31 for r in range(p)]
+    whole = ring_allgather(sizes, links)(times(starts), 5)
+    assert whole.tolist() == step_by_step(starts, sizes, links, key=5)
+    pieces = PreparedPipeline(sizes, links, 8)(times(starts), 5)
+    assert pieces.tolist() == on_arrival(starts, sizes, links, 8, key=5)
 
 
 @pytest.mark.parametrize("together", [1, 7, 60])
 def test_delays_drawn_in_portions_are_those_drawn_at_once(
     monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    entry, sizes = times([r * 5 for r in range(7)]), [r * r for r in range(7)]
+    starts, sizes = times([r * 5 for r in range(7)]), [r * r for r in range(7)]
     links = [RANDOM[r % 5] for r in range(7)]
-    whole = PreparedPipeline(sizes, links, 8)(entry, 3)
+    whole = PreparedPipeline(sizes, links, 8)(starts, 3)
     module = "gcsim.simulator.collectives.rings.pipelined_allgatherv"
     monkeypatch.setattr(f"{module}.DRAWN_AT_A_TIME", together)
-    assert (PreparedPipeline(sizes, links, 8)(entry, 3) == whole).all()
+    assert (PreparedPipeline(sizes, links, 8)(starts, 3) == whole).all()
 
 
 POOL = [
@@ -228,24 +228,24 @@ def test_any_small_gather_is_the_simulation(p: int, piece: int, data: st.DataObj
     def ranks(values: st.SearchStrategy[Any]) -> list[Any]:
         return data.draw(st.lists(values, min_size=p, max_size=p))
 
-    entry = ranks(st.integers(0, 40) | st.integers(0, 10**6))
+    starts = ranks(st.integers(0, 40) | st.integers(0, 10**6))
     sizes, links = ranks(st.integers(0, 25)), ranks(st.sampled_from(POOL))
-    whole = ring_allgather(sizes, links)(times(entry))
-    pieces = PreparedPipeline(sizes, links, piece)(times(entry))
-    assert whole.tolist() == step_by_step(entry, sizes, links)
-    assert pieces.tolist() == on_arrival(entry, sizes, links, piece)
+    whole = ring_allgather(sizes, links)(times(starts))
+    pieces = PreparedPipeline(sizes, links, piece)(times(starts))
+    assert whole.tolist() == step_by_step(starts, sizes, links)
+    assert pieces.tolist() == on_arrival(starts, sizes, links, piece)
 
     late, which = data.draw(st.integers(0, 10**7)), data.draw(st.integers(0, p - 1))
-    delayed, grown = times(entry), list(sizes)
+    delayed, grown = times(starts), list(sizes)
     delayed[which] += late
     grown[which] += 3
-    assert (ring_allgather(sizes, links)(times(entry) + late) == whole + late).all()
-    shifted = PreparedPipeline(sizes, links, piece)(times(entry) + late)
+    assert (ring_allgather(sizes, links)(times(starts) + late) == whole + late).all()
+    shifted = PreparedPipeline(sizes, links, piece)(times(starts) + late)
     assert (shifted == pieces + late).all()
     assert (ring_allgather(sizes, links)(delayed) >= whole).all()
     assert (PreparedPipeline(sizes, links, piece)(delayed) >= pieces).all()
-    assert min(whole.min(), pieces.min()) >= max(entry)
-    assert (ring_allgather(grown, links)(times(entry)) >= whole).all()
+    assert min(whole.min(), pieces.min()) >= max(starts)
+    assert (ring_allgather(grown, links)(times(starts)) >= whole).all()
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_irregular_gather_gives_the_golden_values(p: int, milliseconds: float) -
     # SimGrid SMPI's network (CM02, no cross-traffic) and block rule; values given to 4 digits.
     # Whole-block ring at 10 Gb/s and 50 us; sizes rounded down to bytes, at most 0.1 us in all.
     sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
-    exits = ring_allgather(sizes, [NETWORK] * p)(times([0] * p))
-    assert seconds(exits.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
+    finishes = ring_allgather(sizes, [NETWORK] * p)(times([0] * p))
+    assert seconds(finishes.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
     uniform = (p - 1) * (50e-6 + 2.44e6 / p / 1.25e9)  # 2.6 to 11 % lower
-    assert 0.975 * seconds(exits.max()) >= uniform >= 0.87 * seconds(exits.max())
+    assert 0.975 * seconds(finishes.max()) >= uniform >= 0.87 * seconds(finishes.max())
 
 
 def test_forwarding_on_arrival_gives_the_worked_example() -> None:
@@ -271,8 +271,8 @@ def test_forwarding_on_arrival_gives_the_worked_example() -> None:
         latency=Fraction(30, 10**6),
         efficiency=Fraction(1448, 1538),
     )
-    exits = PreparedPipeline([250_000] * 64, [ethernet] * 64, 32_768)(times([0] * 64))
-    assert seconds(exits.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
+    finishes = PreparedPipeline([250_000] * 64, [ethernet] * 64, 32_768)(times([0] * 64))
+    assert seconds(finishes.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
     rounds = 63 * (8 * 30e-6 + 250_000 / (1.25e9 * 1448 / 1538))
     assert rounds == pytest.approx(28.5e-3, abs=0.05e-3)
 
@@ -281,9 +281,9 @@ def test_forwarding_on_arrival_gives_the_worked_example() -> None:
 def test_pipelined_ring_keeps_the_bound_of_traeff_et_al(sizes: list[int], piece: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)
-    exits = PreparedPipeline(sizes, [link(10**9)] * p, piece)(times([0] * p))
-    assert exits.max() <= (sum(sizes) + (p - 1) * piece) * 1000
-    assert exits.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
+    finishes = PreparedPipeline(sizes, [link(10**9)] * p, piece)(times([0] * p))
+    assert finishes.max() <= (sum(sizes) + (p - 1) * piece) * 1000
+    assert finishes.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
 
 
 @pytest.mark.parametrize("p", [4, 8, 16, 32])

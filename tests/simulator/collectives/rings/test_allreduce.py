@@ -40,21 +40,21 @@ class RingOracle:
 
     def __init__(
         self,
-        entry: Sequence[float],
+        starts: Sequence[float],
         sizes: Sequence[int],
         links: Sequence[Link],
         gamma: Fraction,
         key: int,
     ) -> None:
-        self.p = len(entry)
+        self.p = len(starts)
         self.env = simpy.Environment()
-        self.entry, self.sizes, self.gamma = entry, sizes, gamma
+        self.starts, self.sizes, self.gamma = starts, sizes, gamma
         self.wires = [Wire(self.env, link, rank, key) for rank, link in enumerate(links)]
         self.held = [[{rank} for _ in range(self.p)] for rank in range(self.p)]
         self.inbox = [simpy.Store(self.env) for _ in range(self.p)]
         steps = 2 * (self.p - 1)
         self.received = [[self.env.event() for _ in range(steps)] for _ in range(self.p)]
-        self.exits: list[float] = [0] * self.p
+        self.finishes: list[float] = [0] * self.p
         for rank in range(self.p):
             self.env.process(self.send(rank, steps))
             self.env.process(self.receive(rank, steps))
@@ -63,22 +63,22 @@ class RingOracle:
         assert all(chunk == everybody for rank in self.held for chunk in rank)
 
     def send(self, rank: int, steps: int) -> Wait:
-        yield self.env.timeout(self.entry[rank])
+        yield self.env.timeout(self.starts[rank])
         for step in range(steps):
             if step:
                 yield self.received[rank][step - 1]
             chunk = (rank - step) % self.p
             content = set(self.held[rank][chunk])
-            yield self.wires[rank].busy(self.sizes[chunk])
+            yield self.wires[rank].serialization(self.sizes[chunk])
             self.env.process(self.deliver(rank, chunk, content))
-        self.exits[rank] = max(self.exits[rank], self.env.now)
+        self.finishes[rank] = max(self.finishes[rank], self.env.now)
 
     def deliver(self, rank: int, chunk: int, content: set[int]) -> Wait:
         yield self.wires[rank].flight(self.sizes[chunk])
         yield self.inbox[(rank + 1) % self.p].put((chunk, content))
 
     def receive(self, rank: int, steps: int) -> Wait:
-        yield self.env.timeout(self.entry[rank])
+        yield self.env.timeout(self.starts[rank])
         for step in range(steps):
             chunk, content = yield self.inbox[rank].get()
             if step < self.p - 1:
@@ -87,39 +87,39 @@ class RingOracle:
             else:
                 self.held[rank][chunk] = content
             self.received[rank][step].succeed()
-        self.exits[rank] = max(self.exits[rank], self.env.now)
+        self.finishes[rank] = max(self.finishes[rank], self.env.now)
 
 
 def ring_oracle(
-    entry: Sequence[float],
+    starts: Sequence[float],
     nbytes: int,
     links: Sequence[Link],
     element: int = 1,
     gamma: Fraction = Fraction(0),
     key: int = 0,
 ) -> list[float]:
-    p, elements = len(entry), nbytes // element
+    p, elements = len(starts), nbytes // element
     sizes = [elements // p * element + (element if r < elements % p else 0) for r in range(p)]
     sizes[-1] += nbytes % element
-    return RingOracle(entry, sizes, links, gamma, key).exits
+    return RingOracle(starts, sizes, links, gamma, key).finishes
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 7, 16, 64])
 @pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
 def test_equal_ring_is_the_event_by_event_simulation(p: int, skew: str) -> None:
-    entry, nbytes = skews(p)[skew], 1_000_000 * p
-    expected = ring_oracle(entry, nbytes, [NETWORK] * p)
-    assert ring_allreduce(nbytes, [NETWORK] * p)(times(entry)).tolist() == expected
+    starts, nbytes = skews(p)[skew], 1_000_000 * p
+    expected = ring_oracle(starts, nbytes, [NETWORK] * p)
+    assert ring_allreduce(nbytes, [NETWORK] * p)(times(starts)).tolist() == expected
 
 
 @pytest.mark.parametrize("p", [2, 3, 7, 16, 64])
 @pytest.mark.parametrize("skew", ["none", "one late", "ascending", "ties"])
 def test_ring_with_unequal_chunks_and_links_is_the_simulation(p: int, skew: str) -> None:
-    entry, nbytes = skews(p)[skew], 4 * (250_000 * p + p // 2)
+    starts, nbytes = skews(p)[skew], 4 * (250_000 * p + p // 2)
     slow = link(Fraction(100_000_000, 3), Fraction(1, 1000))
     links = [slow if r % 3 == 1 else NETWORK for r in range(p)]
-    expected = ring_oracle(entry, nbytes, links, 4)
-    assert ring_allreduce(nbytes, links, element=4)(times(entry)).tolist() == expected
+    expected = ring_oracle(starts, nbytes, links, 4)
+    assert ring_allreduce(nbytes, links, element=4)(times(starts)).tolist() == expected
 
 
 @pytest.mark.parametrize("p", [2, 3, 7, 16])
@@ -129,10 +129,10 @@ def test_ring_that_pays_for_its_additions_is_the_simulation(
     p: int, skew: str, unequal: bool
 ) -> None:
     # 25 ps/B: a CPU core that adds 1-MiB segments
-    entry, nbytes, gamma = skews(p)[skew], 1_000_000 * p + unequal, Fraction(25, 10**12)
-    expected = ring_oracle(entry, nbytes, [NETWORK] * p, 1, gamma)
-    exits = ring_allreduce(nbytes, [NETWORK] * p, gamma=gamma)(times(entry))
-    assert exits.tolist() == expected
+    starts, nbytes, gamma = skews(p)[skew], 1_000_000 * p + unequal, Fraction(25, 10**12)
+    expected = ring_oracle(starts, nbytes, [NETWORK] * p, 1, gamma)
+    finishes = ring_allreduce(nbytes, [NETWORK] * p, gamma=gamma)(times(starts))
+    assert finishes.tolist() == expected
 
 
 @st.composite
@@ -151,12 +151,12 @@ def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
 def test_any_ring_over_any_links_is_the_simulation(
     ring: tuple[list[int], list[Link], int], elements: int, element: int, rest: int, gamma: int
 ) -> None:
-    entry, links, key = ring
+    starts, links, key = ring
     nbytes, cost = elements * element + rest * (element - 1), Fraction(gamma, 10**12)
-    expected = ring_oracle(entry, nbytes, links, element, cost, key)
+    expected = ring_oracle(starts, nbytes, links, element, cost, key)
     for _ in range(2):  # the second time, what has been prepared is known
-        exits = ring_allreduce(nbytes, links, element=element, gamma=cost)(times(entry), key)
-        assert exits.tolist() == expected
+        finishes = ring_allreduce(nbytes, links, element=element, gamma=cost)(times(starts), key)
+        assert finishes.tolist() == expected
 
 
 rings = st.integers(2, 6).flatmap(
@@ -177,11 +177,11 @@ POOL = [
 def test_any_small_ring_is_the_simulation(
     ring: tuple[list[int], list[int], int], element: int, gamma: int
 ) -> None:
-    entry, kinds, elements = ring
+    starts, kinds, elements = ring
     links = [POOL[kind] for kind in kinds]
     cost = Fraction(gamma, 10**12)
-    exits = ring_allreduce(elements * element, links, element=element, gamma=cost)(times(entry))
-    assert exits.tolist() == ring_oracle(entry, elements * element, links, element, cost)
+    finishes = ring_allreduce(elements * element, links, element=element, gamma=cost)(times(starts))
+    assert finishes.tolist() == ring_oracle(starts, elements * element, links, element, cost)
 
 
 @pytest.mark.parametrize("p", [2, 5, 64])
@@ -189,23 +189,23 @@ def test_any_small_ring_is_the_simulation(
 def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> None:
     pool = KINDS[kind]
     links = [pool[r * r % len(pool)] for r in range(p)]
-    entry, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
-    exits = ring_allreduce(nbytes, links, element=4)(times(entry), 99)
-    assert exits.tolist() == ring_oracle(entry, nbytes, links, 4, key=99)
+    starts, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
+    finishes = ring_allreduce(nbytes, links, element=4)(times(starts), 99)
+    assert finishes.tolist() == ring_oracle(starts, nbytes, links, 4, key=99)
 
 
 @given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(0, 60))
 def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
     ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
 ) -> None:
-    entry, links, key = ring
-    base = ring_allreduce(nbytes, links)(times(entry), key)
-    delayed = times(entry)
-    delayed[which % len(entry)] += late
+    starts, links, key = ring
+    base = ring_allreduce(nbytes, links)(times(starts), key)
+    delayed = times(starts)
+    delayed[which % len(starts)] += late
     assert (ring_allreduce(nbytes, links)(delayed, key) >= base).all()
-    assert base.min() >= max(entry)
+    assert base.min() >= max(starts)
     if not any(link.timed for link in links):
-        shifted = ring_allreduce(nbytes, links)(times(entry) + late, key)
+        shifted = ring_allreduce(nbytes, links)(times(starts) + late, key)
         assert (shifted == base + late).all()
 
 
@@ -213,15 +213,15 @@ def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
 def test_ring_shifts_with_its_entries_and_never_gains_from_delay_or_bytes(
     ring: tuple[list[int], list[int], int], late: int, which: int, grow: int
 ) -> None:
-    entry, kinds, nbytes = ring
+    starts, kinds, nbytes = ring
     links = [POOL[kind] for kind in kinds]
-    base = ring_allreduce(nbytes, links)(times(entry))
-    assert (ring_allreduce(nbytes, links)(times(entry) + late) == base + late).all()
-    delayed = times(entry)
-    delayed[which % len(entry)] += late
+    base = ring_allreduce(nbytes, links)(times(starts))
+    assert (ring_allreduce(nbytes, links)(times(starts) + late) == base + late).all()
+    delayed = times(starts)
+    delayed[which % len(starts)] += late
     assert (ring_allreduce(nbytes, links)(delayed) >= base).all()
-    assert (ring_allreduce(nbytes + grow, links)(times(entry)) >= base).all()
-    assert base.min() >= max(entry)
+    assert (ring_allreduce(nbytes + grow, links)(times(starts)) >= base).all()
+    assert base.min() >= max(starts)
 
 
 @pytest.mark.parametrize(
@@ -238,16 +238,16 @@ def test_ring_shifts_with_its_entries_and_never_gains_from_delay_or_bytes(
 def test_ring_of_244_megabytes_gives_the_golden_values(p: int, expected: float) -> None:
     # 2 (p - 1)(50 us + 244e6 B / p / 1.25e9 B/s); SimGrid SMPI 3.32 (CM02) agrees within 0.13 %.
     # Chunks are split between bytes here: p = 128 and 256 do not divide the float32 elements.
-    exits = ring_allreduce(244_000_000, [NETWORK] * p)(times([0] * p))
-    assert {seconds(time) for time in exits} == {expected}
+    finishes = ring_allreduce(244_000_000, [NETWORK] * p)(times([0] * p))
+    assert {seconds(time) for time in finishes} == {expected}
     by_element = ring_allreduce(244_000_000, [NETWORK] * p, element=4)(times([0] * p))
-    assert exits.max() <= by_element.max() <= exits.max() * (1 + 1e-5)
+    assert finishes.max() <= by_element.max() <= finishes.max() * (1 + 1e-5)
 
 
 def test_doubling_bandwidth_at_zero_latency_halves_the_time() -> None:
-    entry = times([0] * 12)
-    one = ring_allreduce(12_000_000, [link(10**9)] * 12)(entry)
-    two = ring_allreduce(12_000_000, [link(2 * 10**9)] * 12)(entry)
+    starts = times([0] * 12)
+    one = ring_allreduce(12_000_000, [link(10**9)] * 12)(starts)
+    two = ring_allreduce(12_000_000, [link(2 * 10**9)] * 12)(starts)
     assert (one == 2 * two).all()
 
 

@@ -80,7 +80,7 @@ class Endpoint:
                 env.process(self.announce())
                 continue
             content = set(what.memory[what.at])
-            yield self.wire.busy(what.nbytes)
+            yield self.wire.serialization(what.nbytes)
             self.fabric.sent[self.rank].put(None)
             env.process(self.deliver(content, what.nbytes))
 
@@ -106,12 +106,12 @@ class Fabric:
     """All ranks of a ring; `hops[r]` joins rank r and rank r + 1, both ways."""
 
     def __init__(
-        self, entry: Sequence[int], hops: Sequence[Link], program: Program, key: int
+        self, starts: Sequence[int], hops: Sequence[Link], program: Program, key: int
     ) -> None:
-        self.p, self.env = len(entry), simpy.Environment()
-        self.entry, self.exits = entry, [0.0] * self.p
-        self.sent = [simpy.Store(self.env) for _ in entry]
-        self.received = [simpy.Store(self.env) for _ in entry]
+        self.p, self.env = len(starts), simpy.Environment()
+        self.starts, self.finishes = starts, [0.0] * self.p
+        self.sent = [simpy.Store(self.env) for _ in starts]
+        self.received = [simpy.Store(self.env) for _ in starts]
         self.ends: dict[tuple[int, int], Endpoint] = {}
         for rank in range(self.p):
             for peer, hop in (
@@ -126,10 +126,10 @@ class Fabric:
         self.env.run()
 
     def live(self, rank: int, program: Program) -> Wait:
-        yield self.env.timeout(self.entry[rank])
+        yield self.env.timeout(self.starts[rank])
         yield self.last_in_this_instant()
         yield from program(self, rank)
-        self.exits[rank] = self.env.now
+        self.finishes[rank] = self.env.now
 
     def last_in_this_instant(self) -> simpy.Event:
         """Threads wake up after the arrivals of an instant have been dealt with."""
@@ -140,7 +140,7 @@ class Fabric:
 
 
 def allreduce_oracle(
-    entry: Sequence[int],
+    starts: Sequence[int],
     nbytes: int,
     hops: Sequence[Link],
     element: int = 1,
@@ -149,7 +149,7 @@ def allreduce_oracle(
     key: int = 0,
 ) -> list[float]:
     """Gloo's two loops; `hops[r]` joins ranks r and r + 1, and rank r sends to rank r - 1."""
-    p = len(entry)
+    p = len(starts)
     most = element * max(1, largest // element)
     count = math.ceil(max(math.ceil(nbytes / most), 2 * p) / p) * p
     size = math.ceil(math.ceil(nbytes / count) / element) * element
@@ -184,18 +184,18 @@ def allreduce_oracle(
                     if length[sends] > 0:
                         to.send(Slice(memory=out[rank], at=sends, nbytes=length[sends]))
 
-    exits = Fabric(entry, hops, program, key).exits
+    finishes = Fabric(starts, hops, program, key).finishes
     everybody = set(range(p))
     held = [out[rank][k] for rank in range(p) for k in range(count) if length[k] > 0]
     assert all(content == everybody for content in held)
-    return exits
+    return finishes
 
 
 def allgather_oracle(
-    entry: Sequence[int], sizes: Sequence[int], hops: Sequence[Link], key: int = 0
+    starts: Sequence[int], sizes: Sequence[int], hops: Sequence[Link], key: int = 0
 ) -> list[float]:
     """`allgather` when sizes are equal, else `allgatherv`; rank r sends to rank r + 1."""
-    p, equal = len(entry), len(set(sizes)) == 1
+    p, equal = len(starts), len(set(sizes)) == 1
     parts = [[n // 2, n - n // 2] if equal else [n] for n in sizes]
     window = len(parts[0])
     out = [[{r} if r == own else set() for r in range(p)] * window for own in range(p)]
@@ -217,9 +217,9 @@ def allgather_oracle(
             yield fabric.sent[rank].get()
             yield fabric.received[rank].get()
 
-    exits = Fabric(entry, hops, program, key).exits
+    finishes = Fabric(starts, hops, program, key).finishes
     assert all(memory == [{r} for r in range(p)] * window for memory in out)
-    return exits
+    return finishes
 
 
 def to_predecessors(hops: Sequence[Link]) -> list[Link]:
@@ -249,21 +249,21 @@ SIZES = {
 @pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
 @pytest.mark.parametrize("size", SIZES)
 def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
-    entry, nbytes, gamma = skews(p)[skew], SIZES[size], Fraction(25, 10**12)
+    starts, nbytes, gamma = skews(p)[skew], SIZES[size], Fraction(25, 10**12)
     for hops in layouts(p).values():
-        expected = allreduce_oracle(entry, nbytes, hops, 4, gamma)
-        exits = gloo_ring_allreduce(nbytes, to_predecessors(hops), element=4, gamma=gamma)(
-            times(entry)
+        expected = allreduce_oracle(starts, nbytes, hops, 4, gamma)
+        finishes = gloo_ring_allreduce(nbytes, to_predecessors(hops), element=4, gamma=gamma)(
+            times(starts)
         )
-        assert exits.tolist() == expected
+        assert finishes.tolist() == expected
 
 
 @pytest.mark.parametrize("nbytes", [25 << 20, (25 << 20) + 4, 250_000])
 def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
     for skew in ("none", "ties"):
-        entry, hops = skews(64)[skew], [NETWORK] * 64
-        exits = gloo_ring_allreduce(nbytes, hops, element=4)(times(entry))
-        assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4)
+        starts, hops = skews(64)[skew], [NETWORK] * 64
+        finishes = gloo_ring_allreduce(nbytes, hops, element=4)(times(starts))
+        assert finishes.tolist() == allreduce_oracle(starts, nbytes, hops, 4)
 
 
 @pytest.mark.parametrize("p", [2, 3, 8, 17])
@@ -272,11 +272,11 @@ def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
     "sizes", [[250_000], [250_001], [1], [1_000_000, 0, 40_000], [10, 3_000_000]]
 )
 def test_allgather_is_the_simulation(p: int, skew: str, sizes: list[int]) -> None:
-    entry = skews(p)[skew]
+    starts = skews(p)[skew]
     blocks = [sizes[r % len(sizes)] for r in range(p)]
     for hops in layouts(p).values():
-        exits = gloo_ring_allgather(blocks, hops)(times(entry))
-        assert exits.tolist() == allgather_oracle(entry, blocks, hops)
+        finishes = gloo_ring_allgather(blocks, hops)(times(starts))
+        assert finishes.tolist() == allgather_oracle(starts, blocks, hops)
 
 
 @st.composite
@@ -296,26 +296,26 @@ def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
 def test_any_allreduce_over_any_links_is_the_simulation(
     ring: tuple[list[int], list[Link], int], elements: int, element: int, gamma: int, largest: int
 ) -> None:
-    entry, hops, key = ring
+    starts, hops, key = ring
     nbytes, cost = elements * element, Fraction(gamma, 10**12)
-    exits = gloo_ring_allreduce(
+    finishes = gloo_ring_allreduce(
         nbytes, to_predecessors(hops), element=element, gamma=cost, largest=largest
-    )(times(entry), key)
-    assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, element, cost, largest, key)
+    )(times(starts), key)
+    assert finishes.tolist() == allreduce_oracle(starts, nbytes, hops, element, cost, largest, key)
 
 
 @given(ring=any_ring(), data=st.data())
 def test_any_allgather_over_any_links_is_the_simulation(
     ring: tuple[list[int], list[Link], int], data: st.DataObject
 ) -> None:
-    entry, hops, key = ring
-    p, nbytes = len(entry), st.integers(0, 60)
+    starts, hops, key = ring
+    p, nbytes = len(starts), st.integers(0, 60)
     sizes = data.draw(
         st.lists(nbytes, min_size=p, max_size=p).filter(any)
         | st.integers(1, 60).map(lambda block: [block] * p)
     )
-    exits = gloo_ring_allgather(sizes, hops)(times(entry), key)
-    assert exits.tolist() == allgather_oracle(entry, sizes, hops, key)
+    finishes = gloo_ring_allgather(sizes, hops)(times(starts), key)
+    assert finishes.tolist() == allgather_oracle(starts, sizes, hops, key)
 
 
 @pytest.mark.parametrize("p", [2, 5, 64])
@@ -323,12 +323,12 @@ def test_any_allgather_over_any_links_is_the_simulation(
 def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> None:
     pool = KINDS[kind]
     hops = [pool[-2]] * 2 if p == 2 else [pool[r * r % len(pool)] for r in range(p)]
-    entry, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
-    exits = gloo_ring_allreduce(nbytes, to_predecessors(hops), element=4)(times(entry), 9)
-    assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4, key=9)
+    starts, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
+    finishes = gloo_ring_allreduce(nbytes, to_predecessors(hops), element=4)(times(starts), 9)
+    assert finishes.tolist() == allreduce_oracle(starts, nbytes, hops, 4, key=9)
     for sizes in ([7] * p, [(7919 * r) % 31 for r in range(p)]):
-        exits = gloo_ring_allgather(sizes, hops)(times(entry), 9)
-        assert exits.tolist() == allgather_oracle(entry, sizes, hops, key=9)
+        finishes = gloo_ring_allgather(sizes, hops)(times(starts), 9)
+        assert finishes.tolist() == allgather_oracle(starts, sizes, hops, key=9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -336,38 +336,38 @@ def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> No
 def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -> None:
     # Data may take less long than the announcement in front of them, or far longer.
     for number, hop in enumerate(KINDS[kind]):
-        for entry, nbytes in itertools.product(([0, apart], [apart, 0]), (3, 26, 75, 150)):
+        for starts, nbytes in itertools.product(([0, apart], [apart, 0]), (3, 26, 75, 150)):
             for gamma in (Fraction(0), Fraction(3, 10**12)):
-                exits = gloo_ring_allreduce(nbytes, [hop] * 2, gamma=gamma, largest=16)(
-                    times(entry), number
+                finishes = gloo_ring_allreduce(nbytes, [hop] * 2, gamma=gamma, largest=16)(
+                    times(starts), number
                 )
-                expected = allreduce_oracle(entry, nbytes, [hop] * 2, 1, gamma, 16, number)
-                assert exits.tolist() == expected
+                expected = allreduce_oracle(starts, nbytes, [hop] * 2, 1, gamma, 16, number)
+                assert finishes.tolist() == expected
             for sizes in ([nbytes, nbytes], [nbytes, 20]):
-                exits = gloo_ring_allgather(sizes, [hop] * 2)(times(entry), number)
-                assert exits.tolist() == allgather_oracle(entry, sizes, [hop] * 2, number)
+                finishes = gloo_ring_allgather(sizes, [hop] * 2)(times(starts), number)
+                assert finishes.tolist() == allgather_oracle(starts, sizes, [hop] * 2, number)
 
 
 def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
-    whole = gloo_ring_allreduce(61, links)(entry, 3)
+    starts, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
+    whole = gloo_ring_allreduce(61, links)(starts, 3)
     monkeypatch.setattr("gcsim.simulator.collectives.rings.announced.DRAWN_AT_A_TIME", 15)
-    assert (gloo_ring_allreduce(61, links)(entry, 3) == whole).all()
+    assert (gloo_ring_allreduce(61, links)(starts, 3) == whole).all()
 
 
 @given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(1, 60))
 def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
     ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
 ) -> None:
-    entry, hops, key = ring
-    base = gloo_ring_allreduce(nbytes, hops)(times(entry), key)
-    assert base.min() >= max(entry)
-    if len(entry) > 2:
-        delayed = times(entry)
-        delayed[which % len(entry)] += late
+    starts, hops, key = ring
+    base = gloo_ring_allreduce(nbytes, hops)(times(starts), key)
+    assert base.min() >= max(starts)
+    if len(starts) > 2:
+        delayed = times(starts)
+        delayed[which % len(starts)] += late
         assert (gloo_ring_allreduce(nbytes, hops)(delayed, key) >= base).all()
     if not any(link.timed for link in hops):
-        shifted = gloo_ring_allreduce(nbytes, hops)(times(entry) + late, key)
+        shifted = gloo_ring_allreduce(nbytes, hops)(times(starts) + late, key)
         assert (shifted == base + late).all()
 
 
@@ -389,14 +389,14 @@ rings = st.integers(2, 6).flatmap(
 def test_any_small_allreduce_is_the_simulation(
     ring: tuple[list[int], list[Link]], elements: int, element: int, gamma: int, largest: int
 ) -> None:
-    entry, hops = ring
-    hops = hops[:1] * 2 if len(entry) == 2 else hops
+    starts, hops = ring
+    hops = hops[:1] * 2 if len(starts) == 2 else hops
     cost = Fraction(gamma, 10**12)
-    exits = gloo_ring_allreduce(
+    finishes = gloo_ring_allreduce(
         elements * element, to_predecessors(hops), element=element, gamma=cost, largest=largest
-    )(times(entry))
-    assert exits.tolist() == allreduce_oracle(
-        entry, elements * element, hops, element, cost, largest
+    )(times(starts))
+    assert finishes.tolist() == allreduce_oracle(
+        starts, elements * element, hops, element, cost, largest
     )
 
 
@@ -404,60 +404,60 @@ def test_any_small_allreduce_is_the_simulation(
 def test_any_small_allgather_is_the_simulation(
     ring: tuple[list[int], list[Link]], data: st.DataObject
 ) -> None:
-    entry, hops = ring
-    hops = hops[:1] * 2 if len(entry) == 2 else hops
-    p, nbytes = len(entry), st.integers(0, 60)
+    starts, hops = ring
+    hops = hops[:1] * 2 if len(starts) == 2 else hops
+    p, nbytes = len(starts), st.integers(0, 60)
     sizes = data.draw(
         st.lists(nbytes, min_size=p, max_size=p) | st.integers(1, 60).map(lambda block: [block] * p)
     )
-    exits = gloo_ring_allgather(sizes, hops)(times(entry))
-    expected = allgather_oracle(entry, sizes, hops) if any(sizes) else [max(entry)] * p
-    assert exits.tolist() == expected
+    finishes = gloo_ring_allgather(sizes, hops)(times(starts))
+    expected = allgather_oracle(starts, sizes, hops) if any(sizes) else [max(starts)] * p
+    assert finishes.tolist() == expected
 
 
 @given(ring=rings, late=st.integers(0, 10**9), which=st.integers(0, 5))
 def test_allreduce_shifts_with_its_entries_and_never_gains_from_delay(
     ring: tuple[list[int], list[Link]], late: int, which: int
 ) -> None:
-    entry, links = ring
-    links = links[:1] * 2 if len(entry) == 2 else links
-    base = gloo_ring_allreduce(100, links)(times(entry))
-    assert (gloo_ring_allreduce(100, links)(times(entry) + late) == base + late).all()
-    assert base.min() >= max(entry)
-    if len(entry) > 2:
-        delayed = times(entry)
-        delayed[which % len(entry)] += late
+    starts, links = ring
+    links = links[:1] * 2 if len(starts) == 2 else links
+    base = gloo_ring_allreduce(100, links)(times(starts))
+    assert (gloo_ring_allreduce(100, links)(times(starts) + late) == base + late).all()
+    assert base.min() >= max(starts)
+    if len(starts) > 2:
+        delayed = times(starts)
+        delayed[which % len(starts)] += late
         assert (gloo_ring_allreduce(100, links)(delayed) >= base).all()
 
 
 def test_25_mib_on_64_ranks_hides_all_but_a_few_latencies() -> None:
     # 252 segments of 204,800 B take 163.84 us each; the textbook's 126 chunks pay 50 us each more
-    links, entry = [NETWORK] * 64, times([0] * 64)
-    exits = gloo_ring_allreduce(25 << 20, links)(entry)
-    assert set(exits.tolist()) == {252 * 163_840_000 + 4 * 50_000_000}
-    textbook = ring_allreduce(25 << 20, links)(entry)
+    links, starts = [NETWORK] * 64, times([0] * 64)
+    finishes = gloo_ring_allreduce(25 << 20, links)(starts)
+    assert set(finishes.tolist()) == {252 * 163_840_000 + 4 * 50_000_000}
+    textbook = ring_allreduce(25 << 20, links)(starts)
     assert set(textbook.tolist()) == {126 * (327_680_000 + 50_000_000)}
     # 1448/1538 of the line rate, TCP's goodput: 44.05 ms against 50.15 ms
     tcp = [replace(NETWORK, efficiency=Fraction(1448, 1538))] * 64
-    assert round(int(gloo_ring_allreduce(25 << 20, tcp)(entry).max()) / 1e9, 2) == 44.05
-    assert round(int(ring_allreduce(25 << 20, tcp)(entry).max()) / 1e9, 2) == 50.15
+    assert round(int(gloo_ring_allreduce(25 << 20, tcp)(starts).max()) / 1e9, 2) == 44.05
+    assert round(int(ring_allreduce(25 << 20, tcp)(starts).max()) / 1e9, 2) == 50.15
 
 
 def test_short_segments_pay_two_latencies_a_chunk() -> None:
     # A receiver announces itself when the chunk before has come: there and back.
     links, p, segment = [NETWORK] * 8, 8, 1000
-    exits = gloo_ring_allreduce(2 * p * segment, links)(times([0] * p))
-    busy, latency = 800_000, 50_000_000
+    finishes = gloo_ring_allreduce(2 * p * segment, links)(times([0] * p))
+    serialization, latency = 800_000, 50_000_000
     # and the last chunk's second segment follows its first
-    assert set(exits.tolist()) == {2 * ((p - 1) * (busy + 2 * latency) + busy)}
+    assert set(finishes.tolist()) == {2 * ((p - 1) * (serialization + 2 * latency) + serialization)}
 
 
 def test_closed_form_with_reductions() -> None:
     p, gamma, links = 16, Fraction(25, 10**12), [NETWORK] * 16
     nbytes = 2 * p * 1_000_000
-    exits = gloo_ring_allreduce(nbytes, links, gamma=gamma)(times([0] * p))
+    finishes = gloo_ring_allreduce(nbytes, links, gamma=gamma)(times([0] * p))
     expected = 2 * (p - 1) * 2 * 800_000_000 + 4 * 50_000_000 + 25_000_000
-    assert set(exits.tolist()) == {expected}
+    assert set(finishes.tolist()) == {expected}
 
 
 @pytest.mark.parametrize(
@@ -489,14 +489,14 @@ def test_two_ranks_that_do_not_enter_together_gather_in_three_halves() -> None:
 
 
 def test_more_ranks_gather_in_halves_and_hide_latency() -> None:
-    exits = gloo_ring_allgather([1_000_000] * 32, [NETWORK] * 32)(times([0] * 32))
-    assert set(exits.tolist()) == {31 * 800_000_000 + 2 * 50_000_000}
+    finishes = gloo_ring_allgather([1_000_000] * 32, [NETWORK] * 32)(times([0] * 32))
+    assert set(finishes.tolist()) == {31 * 800_000_000 + 2 * 50_000_000}
 
 
 def test_gathering_unequal_blocks_pays_two_latencies_a_step() -> None:
     sizes = [1_000_000] * 31 + [999_999]
-    exits = gloo_ring_allgather(sizes, [NETWORK] * 32)(times([0] * 32))
-    assert exits.max() == 31 * (800_000_000 + 2 * 50_000_000)
+    finishes = gloo_ring_allgather(sizes, [NETWORK] * 32)(times([0] * 32))
+    assert finishes.max() == 31 * (800_000_000 + 2 * 50_000_000)
 
 
 def test_nothing_to_do() -> None:
@@ -522,10 +522,10 @@ def test_taking_segments_in_is_a_latency_of_data_that_announcements_do_not_have(
     taken = reception * 2**20
     plain = link(625_000_000, Fraction(1, 1000))
     later = replace(plain, factors=(SizeFactor(from_bytes=1, latency=1 + taken / plain.latency),))
-    entry = times([0] * p)
-    found = gloo_ring_allreduce(nbytes, [plain] * p, element=4, reception=reception)(entry)
-    assert (found == gloo_ring_allreduce(nbytes, [later] * p, element=4)(entry)).all()
-    assert found.max() > gloo_ring_allreduce(nbytes, [plain] * p, element=4)(entry).max()
+    starts = times([0] * p)
+    found = gloo_ring_allreduce(nbytes, [plain] * p, element=4, reception=reception)(starts)
+    assert (found == gloo_ring_allreduce(nbytes, [later] * p, element=4)(starts)).all()
+    assert found.max() > gloo_ring_allreduce(nbytes, [plain] * p, element=4)(starts).max()
 
 
 def test_on_a_fast_network_of_small_latency_taking_in_is_hidden() -> None:

@@ -30,7 +30,7 @@ POOL = [*CONSTANT, *SIZED]
 
 
 def step_by_step(
-    entry: Sequence[int],
+    starts: Sequence[int],
     blocks: Sequence[int],
     links: Sequence[Link],
     steps: int,
@@ -38,8 +38,8 @@ def step_by_step(
     reducing: int = 0,
 ) -> list[int]:
     """The recurrence as it stands in the book."""
-    p = len(entry)
-    sent, received = list(entry), list(entry)
+    p = len(starts)
+    sent, received = list(starts), list(starts)
     for step in range(steps):
         block = [blocks[(r - step) % p] for r in range(p)]
         sent = [max(sent[r], received[r]) + links[r].serialization(block[r]) for r in range(p)]
@@ -54,10 +54,10 @@ def step_by_step(
 def skewed(draw: st.DrawFn, ranks: int) -> list[int]:
     """Entry times from ties to a rank that enters long after the others have stopped."""
     small = st.integers(0, 5) | st.integers(0, 500)
-    entry = draw(st.lists(small, min_size=ranks, max_size=ranks))
+    starts = draw(st.lists(small, min_size=ranks, max_size=ranks))
     for rank in draw(st.lists(st.integers(0, ranks - 1), max_size=2)):
-        entry[rank] += draw(st.sampled_from([50, 3_000, 10**7]))
-    return entry
+        starts[rank] += draw(st.sampled_from([50, 3_000, 10**7]))
+    return starts
 
 
 @st.composite
@@ -79,23 +79,23 @@ def patterned(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link]]:
     return draw(skewed(p)), blocks, links
 
 
-def ring(entry: Times, blocks: Sequence[int], links: Sequence[Link], **known: Any) -> Times:
+def ring(starts: Times, blocks: Sequence[int], links: Sequence[Link], **known: Any) -> Times:
     """Exit times of a ring that is prepared for one call."""
-    return PreparedRing(Blocks.of(blocks), links, **known)(entry)
+    return PreparedRing(Blocks.of(blocks), links, **known)(starts)
 
 
 @given(shape=patterned(), more=st.integers(0, 70), gamma=st.integers(0, 3), data=st.data())
 def test_any_patterned_ring_is_its_recurrence(
     shape: tuple[list[int], list[int], list[Link]], more: int, gamma: int, data: st.DataObject
 ) -> None:
-    entry, blocks, links = shape
-    steps = len(entry) - 1 + more
+    starts, blocks, links = shape
+    steps = len(starts) - 1 + more
     reducing = data.draw(st.integers(0, steps))
-    expected = step_by_step(entry, blocks, links, steps, gamma, reducing)
-    exits = ring(
-        times(entry), blocks, links, steps=steps, gamma=gamma * PS, reducing_steps=reducing
+    expected = step_by_step(starts, blocks, links, steps, gamma, reducing)
+    finishes = ring(
+        times(starts), blocks, links, steps=steps, gamma=gamma * PS, reducing_steps=reducing
     )
-    assert exits.tolist() == expected
+    assert finishes.tolist() == expected
 
 
 @given(p=st.integers(2, 30), data=st.data())
@@ -106,10 +106,10 @@ def test_two_sizes_on_equal_links_are_the_recurrence(p: int, data: st.DataObject
     many, turn = data.draw(st.integers(0, p)), data.draw(st.integers(0, p - 1))
     blocks = [one] * many + [other] * (p - many)
     blocks = blocks[turn:] + blocks[:turn]
-    entry = data.draw(skewed(p))
+    starts = data.draw(skewed(p))
     for steps in (p - 1, p, 2 * (p - 1), 5 * p + 1):
-        exits = ring(times(entry), blocks, [alike] * p, steps=steps)
-        assert exits.tolist() == step_by_step(entry, blocks, [alike] * p, steps)
+        finishes = ring(times(starts), blocks, [alike] * p, steps=steps)
+        assert finishes.tolist() == step_by_step(starts, blocks, [alike] * p, steps)
 
 
 @pytest.mark.parametrize("skew", [0, 1, 10**6, 10**10])
@@ -119,11 +119,11 @@ def test_two_sizes_on_equal_links_are_the_recurrence(p: int, data: st.DataObject
 def test_64_ranks_are_the_recurrence(skew: int, kinds: int, nbytes: int, gamma: int) -> None:
     pool = [link(10**9 + 10**7 * k, Fraction(30 + k, 10**6)) for k in range(kinds)]
     links = tuple(pool[(r * r) % kinds] for r in range(64))
-    entry = [skew * ((7 * r) % 5) for r in range(64)]
-    expected = step_by_step(entry, chunks(nbytes, 64, 4), links, 126, gamma, 63)
+    starts = [skew * ((7 * r) % 5) for r in range(64)]
+    expected = step_by_step(starts, chunks(nbytes, 64, 4), links, 126, gamma, 63)
     for _ in range(2):
-        exits = ring_allreduce(nbytes, links, element=4, gamma=gamma * PS)(times(entry))
-        assert exits.tolist() == expected
+        finishes = ring_allreduce(nbytes, links, element=4, gamma=gamma * PS)(times(starts))
+        assert finishes.tolist() == expected
 
 
 SLOW_AND_FAST = [link(10**9, PS), link(10**8, PS)]
@@ -142,23 +142,23 @@ def test_steps_that_repeat_themselves_are_jumped_over(
     blocks: list[int], links: list[Link], gamma: int
 ) -> None:
     # Thousands of millions of steps: nobody would wait for them to be taken one by one.
-    entry, few, period, laps = [0, 900, 3, 3, 10**5, 0, 1], 2000, 7, 10**9
+    starts, few, period, laps = [0, 900, 3, 3, 10**5, 0, 1], 2000, 7, 10**9
     for reducing in (0, 1000, few + laps * period):
         before, after = (
-            step_by_step(entry, blocks, links, steps, gamma, reducing)
+            step_by_step(starts, blocks, links, steps, gamma, reducing)
             for steps in (few, few + period)
         )
         rise = after[0] - before[0]
         assert [time + rise for time in before] == after, "the example has settled"
-        exits = ring(
-            times(entry),
+        finishes = ring(
+            times(starts),
             blocks,
             links,
             steps=few + laps * period,
             gamma=gamma * PS,
             reducing_steps=reducing,
         )
-        assert exits.tolist() == [time + laps * rise for time in before]
+        assert finishes.tolist() == [time + laps * rise for time in before]
 
 
 def test_chunks_are_those_of_a_list() -> None:
@@ -186,38 +186,38 @@ def jittery(mean: int) -> Link:
 
 
 def test_delays_are_drawn_again_for_each_key_and_only_add() -> None:
-    links, entry = (jittery(100),) * 16, times([0] * 16)
-    calm = ring_allreduce(10**6, (NETWORK,) * 16)(entry)
-    one, two = (ring_allreduce(10**6, links)(entry, key) for key in (1, 2))
+    links, starts = (jittery(100),) * 16, times([0] * 16)
+    calm = ring_allreduce(10**6, (NETWORK,) * 16)(starts)
+    one, two = (ring_allreduce(10**6, links)(starts, key) for key in (1, 2))
     assert (one != two).any()
     assert (one > calm).all()
-    assert (one == ring_allreduce(10**6, links)(entry, 1)).all()
-    shifted = ring_allreduce(10**6, links)(entry + 123_456, 1)
+    assert (one == ring_allreduce(10**6, links)(starts, 1)).all()
+    shifted = ring_allreduce(10**6, links)(starts + 123_456, 1)
     assert (shifted == one + 123_456).all()
 
 
 def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    links, entry = [RANDOM[r % 5] for r in range(7)], times([r * 5 for r in range(7)])
-    whole = ring_allgather(list(range(7)), links)(entry, 3)
+    links, starts = [RANDOM[r % 5] for r in range(7)], times([r * 5 for r in range(7)])
+    whole = ring_allgather(list(range(7)), links)(starts, 3)
     monkeypatch.setattr("gcsim.simulator.collectives.rings.recurrence.DRAWN_AT_A_TIME", 15)
-    assert (ring_allgather(list(range(7)), links)(entry, 3) == whole).all()
+    assert (ring_allgather(list(range(7)), links)(starts, 3) == whole).all()
 
 
 def test_a_ring_waits_for_the_latest_of_its_messages() -> None:
     # 200-ms time-outs of one message in a thousand: 8064 messages meet one, almost surely
     lossy = replace(NETWORK, loss=Loss(rate=Fraction(1, 1000), model="sampled", segment=10**9))
-    exits = ring_allreduce(25 << 20, (lossy,) * 64)(times([0] * 64), 11)
-    assert exits.min() > 200 * 10**9
+    finishes = ring_allreduce(25 << 20, (lossy,) * 64)(times([0] * 64), 11)
+    assert finishes.min() > 200 * 10**9
 
 
 def test_results_are_the_callers_to_change() -> None:
     links = (link(10**9, PS),) * 4
-    for entry in (times([0, 0, 0, 0]), times([0, 5, 0, 0])):
-        exits = ring_allreduce(1000, links)(entry)
-        kept = exits.copy()
-        exits += 1
-        assert (ring_allreduce(1000, links)(entry) == kept).all()
-        assert entry.max() <= 5
+    for starts in (times([0, 0, 0, 0]), times([0, 5, 0, 0])):
+        finishes = ring_allreduce(1000, links)(starts)
+        kept = finishes.copy()
+        finishes += 1
+        assert (ring_allreduce(1000, links)(starts) == kept).all()
+        assert starts.max() <= 5
 
 
 def test_times_beyond_the_clock_are_refused_in_every_way() -> None:
@@ -234,5 +234,5 @@ def test_prepared_rings_take_any_number_of_calls() -> None:
     links = [link(10**9, PS), link(10**8, PS), link(10**7, 3 * PS)]
     blocks = [5, 9, 1]
     prepared = PreparedRing(Blocks.of(blocks), links, steps=4)
-    for entry in ([0, 0, 0], [5, 0, 100], [7, 7, 7], [10**9, 0, 0], [0, 0, 0]):
-        assert prepared(times(entry)).tolist() == step_by_step(entry, blocks, links, 4)
+    for starts in ([0, 0, 0], [5, 0, 100], [7, 7, 7], [10**9, 0, 0], [0, 0, 0]):
+        assert prepared(times(starts)).tolist() == step_by_step(starts, blocks, links, 4)

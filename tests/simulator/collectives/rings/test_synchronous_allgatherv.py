@@ -32,14 +32,14 @@ Wait = Generator[simpy.Event, Any, None]
 
 
 def in_rounds(
-    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], block: int, key: int = 0
+    starts: Sequence[int], sizes: Sequence[int], links: Sequence[Link], block: int, key: int = 0
 ) -> list[int]:
     """MPICH's loop, in which a call to send and receive returns when both are done."""
-    env, p, total = simpy.Environment(), len(entry), sum(sizes)
+    env, p, total = simpy.Environment(), len(starts), sum(sizes)
     wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
     inbox = [simpy.Store(env) for _ in range(p)]
     held = [{(r, k) for k in range(sizes[r])} for r in range(p)]
-    exits = [0] * p
+    finishes = [0] * p
 
     def fly(rank: int, content: list[tuple[int, int]]) -> Wait:
         yield wires[rank].flight(len(content))
@@ -47,11 +47,11 @@ def in_rounds(
 
     def send(rank: int, content: list[tuple[int, int]]) -> Wait:
         assert set(content) <= held[rank], "sends what it does not have"
-        yield wires[rank].busy(len(content))
+        yield wires[rank].serialization(len(content))
         env.process(fly(rank, content))
 
     def live(rank: int) -> Wait:
-        yield env.timeout(entry[rank])
+        yield env.timeout(starts[rank])
         to_send, to_receive = total - sizes[(rank + 1) % p], total - sizes[rank]
         mine, theirs, sent, received = rank, (rank - 1) % p, 0, 0
         while to_send or to_receive:
@@ -74,14 +74,14 @@ def in_rounds(
                 mine, sent = (mine - 1) % p, 0
             if received == sizes[theirs]:
                 theirs, received = (theirs - 1) % p, 0
-        exits[rank] = int(env.now)
+        finishes[rank] = int(env.now)
 
     for rank in range(p):
         env.process(live(rank))
     env.run()
     everything = {(r, k) for r in range(p) for k in range(sizes[r])}
     assert held == [everything] * p
-    return [max(time, *entry) for time in exits]
+    return [max(time, *starts) for time in finishes]
 
 
 @st.composite
@@ -96,9 +96,9 @@ def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
 def test_any_gather_is_the_simulation(
     gather: tuple[list[int], list[int], list[Link], int], block: int
 ) -> None:
-    entry, sizes, links, key = gather
-    exits = PreparedRounds(sizes, links, block)(times(entry), key)
-    assert exits.tolist() == in_rounds(entry, sizes, links, block, key)
+    starts, sizes, links, key = gather
+    finishes = PreparedRounds(sizes, links, block)(times(starts), key)
+    assert finishes.tolist() == in_rounds(starts, sizes, links, block, key)
 
 
 @pytest.mark.parametrize("p", [2, 3, 8, 64])
@@ -107,9 +107,9 @@ def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
     pool = {"equal": [NETWORK], "mixed": [NETWORK, SLOW]}.get(kind) or KINDS[kind]
     links = [pool[r * r % len(pool)] for r in range(p)]
     sizes = [(7919 * r) % 101 * (r % 5 > 0) for r in range(p)]
-    entry = [37_003 * ((5 * r) % 7) for r in range(p)]
-    exits = PreparedRounds(sizes, links, 32)(times(entry), 7)
-    assert exits.tolist() == in_rounds(entry, sizes, links, 32, key=7)
+    starts = [37_003 * ((5 * r) % 7) for r in range(p)]
+    finishes = PreparedRounds(sizes, links, 32)(times(starts), 7)
+    assert finishes.tolist() == in_rounds(starts, sizes, links, 32, key=7)
 
 
 @given(
@@ -118,14 +118,14 @@ def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
 def test_times_shift_with_the_entries_and_grow_with_them(
     gather: tuple[list[int], list[int], list[Link], int], block: int, late: int, which: int
 ) -> None:
-    entry, sizes, links, key = gather
-    base = PreparedRounds(sizes, links, block)(times(entry), key)
-    assert base.min() >= max(entry)
-    delayed = times(entry)
-    delayed[which % len(entry)] += late
+    starts, sizes, links, key = gather
+    base = PreparedRounds(sizes, links, block)(times(starts), key)
+    assert base.min() >= max(starts)
+    delayed = times(starts)
+    delayed[which % len(starts)] += late
     assert (PreparedRounds(sizes, links, block)(delayed, key) >= base).all()
     if not any(each.timed for each in links):
-        moved = PreparedRounds(sizes, links, block)(times(entry) + late, key)
+        moved = PreparedRounds(sizes, links, block)(times(starts) + late, key)
         assert (moved == base + late).all()
 
 
@@ -140,8 +140,10 @@ def test_waiting_for_arrivals_gives_the_worked_example() -> None:
     )
     start, sizes, links = times([0] * 64), [250_000] * 64, [ethernet] * 64
     rounds = PreparedRounds(sizes, links, 32_768)(start)
-    busy = 7 * ethernet.serialization(32_768) + ethernet.serialization(250_000 - 7 * 32_768)
-    assert set(rounds.tolist()) == {63 * (busy + 8 * 30_000_000)}
+    serialization = 7 * ethernet.serialization(32_768) + ethernet.serialization(
+        250_000 - 7 * 32_768
+    )
+    assert set(rounds.tolist()) == {63 * (serialization + 8 * 30_000_000)}
     assert seconds(rounds.max()) == pytest.approx(28.5e-3, abs=0.05e-3)
     on_arrival = PreparedPipeline(sizes, links, 32_768)(start)
     assert seconds(on_arrival.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
@@ -175,33 +177,33 @@ def test_blocks_are_as_large_as_the_smallest_contribution_or_32_kib() -> None:
 @pytest.mark.parametrize("nbytes", [1, 40_000, 1_000_000])
 def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
     sizes, links = [nbytes] * 12, [SLOW if r == 5 else NETWORK for r in range(12)]
-    entry = times([r * 1_000_003 for r in range(12)])
+    starts = times([r * 1_000_003 for r in range(12)])
     block = block_size(sizes)
-    rounds = PreparedRounds(sizes, links, block)(entry)
-    assert (rounds == ring_allgather(sizes, links)(entry)).all()
+    rounds = PreparedRounds(sizes, links, block)(starts)
+    assert (rounds == ring_allgather(sizes, links)(starts)).all()
 
 
 @given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), block=st.integers(1, 120))
 def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
     p = len(sizes)
-    exits = PreparedRounds(sizes, [link(10**9)] * p, block)(times([0] * p))
-    assert exits.max() <= (sum(sizes) + (p - 1) * block) * 1000
-    assert exits.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
+    finishes = PreparedRounds(sizes, [link(10**9)] * p, block)(times([0] * p))
+    assert finishes.max() <= (sum(sizes) + (p - 1) * block) * 1000
+    assert finishes.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
 
 
 def test_one_large_contribution_is_pipelined() -> None:
     # 1 MB in blocks of 10 kB past 15 links at 1 GB/s: its 100 rounds, and 14 until the last has it
     sizes = [1_000_000] + [0] * 15
-    exits = PreparedRounds(sizes, [link(10**9)] * 16, 10_000)(times([0] * 16))
-    assert exits.max() == (100 + 14) * 10_000_000
+    finishes = PreparedRounds(sizes, [link(10**9)] * 16, 10_000)(times([0] * 16))
+    assert finishes.max() == (100 + 14) * 10_000_000
 
 
 def test_a_rank_that_waits_for_nobody_leaves_when_all_have_entered() -> None:
-    entry, sizes = [0, 0, 9_000_000, 0], [0, 1000, 0, 0]
-    exits = PreparedRounds(sizes, [link(10**9)] * 4, 32_768)(times(entry))
-    assert exits.tolist() == [11_000_000, 9_000_000, 10_000_000, 11_000_000]
-    nothing = PreparedRounds([0] * 4, [NETWORK] * 4, 32_768)(times(entry))
+    starts, sizes = [0, 0, 9_000_000, 0], [0, 1000, 0, 0]
+    finishes = PreparedRounds(sizes, [link(10**9)] * 4, 32_768)(times(starts))
+    assert finishes.tolist() == [11_000_000, 9_000_000, 10_000_000, 11_000_000]
+    nothing = PreparedRounds([0] * 4, [NETWORK] * 4, 32_768)(times(starts))
     assert nothing.tolist() == [9_000_000] * 4
 
 

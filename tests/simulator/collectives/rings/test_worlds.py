@@ -1,4 +1,4 @@
-"""Are Gloo's rings on many clusters at once what they are on each? `carry_out` is the oracle."""
+"""Are Gloo's rings on many clusters at once what they are on each? `execute` is the oracle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.rings.worlds import RingWorlds
 from gcsim.simulator.host import Host
 from gcsim.simulator.sums import Sums
@@ -78,7 +78,7 @@ def test_reducing_takes_about_what_it_takes_on_each(
 def check(compared: list[Cluster], record: CollectiveRecord, apart: float) -> None:
     found = RingWorlds(compared)(record)
     together = np.zeros(compared[0].workers, dtype=np.int64)
-    exact = [int(carry_out(record, together, one).max()) for one in compared]
+    exact = [int(execute(record, together, one).max()) for one in compared]
     if compared[0].workers == 1:
         assert found is None
     else:

@@ -1,6 +1,6 @@
 """The links of the event-by-event simulations of rings.
 
-A wire knows of a `Link` what it says of one message, and of `delays` what they say of one message.
+A wire knows of a `Link` what it says of one message, and of `draw_jitter` what it says of one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 from hypothesis import strategies as st
 
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
 from tests.simulator.links import KINDS
 
@@ -21,14 +21,14 @@ class Wire:
         self.env, self.link, self.sender, self.key = env, link, sender, key
         self.sent, self.latest = 0, 0
 
-    def busy(self, nbytes: int) -> simpy.Event:
+    def serialization(self, nbytes: int) -> simpy.Event:
         """Until a message that starts now has left."""
         now = int(self.env.now)
-        return self.env.timeout(self.link.left(now, nbytes) - now)
+        return self.env.timeout(self.link.departure(now, nbytes) - now)
 
     def flight(self, nbytes: int) -> simpy.Event:
         """Until a message that has left now arrives."""
-        late = delays(
+        late = draw_jitter(
             [self.link],
             np.zeros(1, dtype=np.int64),
             np.array([nbytes], dtype=np.int64),

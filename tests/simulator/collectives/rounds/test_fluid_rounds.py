@@ -52,12 +52,12 @@ class FluidWorld(World):
             rank.held = algorithm.start(rank)
             self.env.process(rank.live(algorithm.program))
         self.env.run()
-        self.exits = [rank.exit for rank in ranks]
+        self.finishes = [rank.exit for rank in ranks]
         self.held = [rank.held for rank in ranks]
 
     def journey(self, a: int, b: int) -> tuple[dict[Any, Rate], list[Any], Link]:
         """Capacities, what is crossed, and what a message alone sees."""
-        case, devices = self.case, self.case.p // len(self.case.cards)
+        case, devices = self.case, self.case.p // len(self.case.nics)
         x, y = a // devices, b // devices
         if x == y:
             bus = case.buses[x]
@@ -65,10 +65,10 @@ class FluidWorld(World):
             return dict.fromkeys(names, bus.line_goodput), names, bus
         names, capacity = [], dict[Any, Rate]()
         for node, way, leg in ((x, "out", outward), (y, "in", inward)):
-            card = case.cards[node]
-            names.append(("air", card) if card.shared else (way, node))
-            capacity[names[-1]] = leg(card).line_goodput
-        link = path(case.cards[x], case.cards[y])
+            nic = case.nics[node]
+            names.append(("air", nic) if nic.shared else (way, node))
+            capacity[names[-1]] = leg(nic).line_goodput
+        link = path(case.nics[x], case.nics[y])
         if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
             link = through(link, case.racks.uplink, 1)
             for way, node in (("up", x), ("down", y)):
@@ -107,7 +107,7 @@ def all_to_all(me: Rank) -> Wait:
 FLUID = {
     **ALGORITHMS,
     "all-to-all": Algorithm(
-        kernel=lambda c: pairwise_alltoall(c.sizes, c.fabric)(times(c.entry), c.key),
+        kernel=lambda c: pairwise_alltoall(c.sizes, c.fabric)(times(c.starts), c.key),
         program=all_to_all,
         split=lambda c: [part(size, c.p, number) for size in c.sizes for number in range(c.p)],
         start=lambda me: dict.fromkeys(range(me.p * me.p), frozenset({me.rank})),
@@ -126,15 +126,15 @@ def small(draw: st.DrawFn) -> Case:
     nodes, devices = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)]))
     p, alike = nodes * devices, draw(st.booleans())
     links = st.lists(st.sampled_from(CONSTANT), min_size=nodes, max_size=nodes)
-    cards, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
+    nics, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
     if draw(st.integers(0, 3)) == 0:
-        cards = [replace(cards[0], shared=True)] * nodes
+        nics = [replace(nics[0], shared=True)] * nodes
     racks = None
     if draw(st.booleans()):
         racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(CONSTANT)))
     return Case(
-        entry=draw(st.lists(clock, min_size=p, max_size=p)),
-        cards=[cards[0]] * nodes if alike else cards,
+        starts=draw(st.lists(clock, min_size=p, max_size=p)),
+        nics=[nics[0]] * nodes if alike else nics,
         buses=[buses[0]] * nodes if alike else buses,
         sizes=draw(st.lists(st.integers(0, 60), min_size=p, max_size=p)),
         elements=draw(st.integers(0, 60)),
@@ -155,8 +155,8 @@ def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
     # Ranks of a node of their own, far apart in time or in step: the media say who met whom.
     case = replace(
         case,
-        entry=[time * 1000 * (case.elements % 2) for time in case.entry],
-        cards=[case.cards[0]] * case.p,
+        starts=[time * 1000 * (case.elements % 2) for time in case.starts],
+        nics=[case.nics[0]] * case.p,
         buses=[case.buses[0]] * case.p,
         racks=None,
         shared_bus=False,
@@ -167,8 +167,8 @@ def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
     by_round = {place for place, number in counted.crowd.items() if number > 1}
     alone = alone and not {place for place in by_round if place[1] != "air"}
     event(f"nobody meets anybody: {alone}")
-    if alone and not case.cards[0].shared:
-        assert world.exits == FLUID[name].kernel(case).tolist()
+    if alone and not case.nics[0].shared:
+        assert world.finishes == FLUID[name].kernel(case).tolist()
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,14 @@ def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
 def test_equal_ranks_in_step_share_by_number(name: str, devices: int) -> None:
     """All messages of a round start and end together, so that shares do not change."""
     case = Case(
-        entry=[5] * 8,
-        cards=[NETWORK] * (8 // devices),
+        starts=[5] * 8,
+        nics=[NETWORK] * (8 // devices),
         buses=[BUS] * (8 // devices),
         sizes=[8 * 6000] * 8,
         elements=8 * 1500,
         element=4,
     )
-    assert FluidWorld(case, FLUID[name]).exits == FLUID[name].kernel(case).tolist()
+    assert FluidWorld(case, FLUID[name]).finishes == FLUID[name].kernel(case).tolist()
 
 
 def test_messages_of_two_rounds_meet_at_a_card() -> None:
@@ -196,20 +196,20 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
 
     Round 0: rank r sends to r - 1; round 1, to r - 2 = r + 1. Worked by hand: 2 -> 1 and 1 -> 0 are
     alone from 0 to 1000, and 0 -> 2 from 500 on. Rank 1 waits for 2 -> 1 and has it at 1000, sends
-    its second message to 2, whose card in 0 -> 2 still needs for 500 bytes: both get half until
+    its second message to 2, whose NIC in 0 -> 2 still needs for 500 bytes: both get half until
     2000, when 0 -> 2 is through and 500 are left of the other, which ends at 2500.
     """
-    case = Case(entry=[500_000, 0, 0], cards=[link(10**9)] * 3, buses=[BUS] * 3, sizes=[1000] * 3)
+    case = Case(starts=[500_000, 0, 0], nics=[link(10**9)] * 3, buses=[BUS] * 3, sizes=[1000] * 3)
     # Rank 0 had 1 -> 0 at 1000, its own is through at 2000, and its second goes to 1, 2000-3000;
     # rank 2 sends its second to 0 from 2000 on, when 0 -> 2 has arrived.
-    assert FluidWorld(case, FLUID["Bruck"]).exits == [3_000_000] * 3
-    # By number, 1 -> 2 has rank 2's card to itself: no other message of its round goes there. All
+    assert FluidWorld(case, FLUID["Bruck"]).finishes == [3_000_000] * 3
+    # By number, 1 -> 2 has rank 2's NIC to itself: no other message of its round goes there. All
     # second messages take 1000 from when their senders are ready, the last at 1500.
     assert FLUID["Bruck"].kernel(case).tolist() == [2_500_000] * 3
 
 
 @given(
-    entry=st.lists(st.integers(0, 400), min_size=12, max_size=12),
+    starts=st.lists(st.integers(0, 400), min_size=12, max_size=12),
     sizes=st.lists(st.integers(0, 60), min_size=12, max_size=12),
     links=st.lists(st.sampled_from(CONSTANT), min_size=6, max_size=6),
     devices=st.sampled_from([2, 3, 4, 6]),
@@ -219,15 +219,15 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
 )
 @settings(max_examples=15)
 def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
-    entry: list[int], sizes: list[int], links: list[Link], devices: int, racks: Racks | None
+    starts: list[int], sizes: list[int], links: list[Link], devices: int, racks: Racks | None
 ) -> None:
-    """Several devices a node: one hop out and one in on each card and on each rack's uplink."""
+    """Several devices a node: one hop out and one in on each NIC and on each rack's uplink."""
     nodes = 12 // devices
     case = Case(
-        entry=entry, cards=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
+        starts=starts, nics=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
     )
     ring = gather(
         lambda sizes, fabric: ring_allgather(sizes, fabric.ring_links()),
         around,
     )
-    assert FluidWorld(case, ring).exits == ring.kernel(case).tolist()
+    assert FluidWorld(case, ring).finishes == ring.kernel(case).tolist()

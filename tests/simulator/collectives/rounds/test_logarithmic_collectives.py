@@ -2,7 +2,7 @@
 
 The oracle runs one program a rank, written from MPI's pseudo-code: it sends, receives and adds
 named chunks (sets of contributions), has a mailbox a message, and knows nothing of what other ranks
-do in the same round. How many messages pass a card, an uplink, a bus or the air in a round it finds
+do in the same round. How many messages pass a NIC, an uplink, a bus or the air in a round it finds
 by running everything once. It shares no code with the kernels but what links say of themselves and
 the random draws. Comparisons are `==` in picoseconds.
 """
@@ -38,7 +38,7 @@ from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
     recursive_doubling_allreduce,
 )
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Uplink
 from gcsim.simulator.network.paths import path, slowed, through
 from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
@@ -60,8 +60,8 @@ ACCESS = link(
 class Case:
     """One collective on one cluster."""
 
-    entry: list[int]
-    cards: list[Link]
+    starts: list[int]
+    nics: list[Link]
     buses: list[Link]
     sizes: list[int]
     """All-gathers: bytes of each rank's block."""
@@ -75,15 +75,15 @@ class Case:
 
     @property
     def p(self) -> int:
-        return len(self.entry)
+        return len(self.starts)
 
     @property
     def fabric(self) -> Fabric:
-        devices = self.p // len(self.cards)
+        devices = self.p // len(self.nics)
         return Fabric(
-            nodes=len(self.cards),
+            nodes=len(self.nics),
             devices=devices,
-            cards=self.cards,
+            nics=self.nics,
             buses=self.buses,
             racks=self.racks,
             shared_bus=self.shared_bus,
@@ -91,7 +91,7 @@ class Case:
 
     @property
     def timed(self) -> bool:
-        return any(link.timed for link in (*self.cards, *self.buses))
+        return any(link.timed for link in (*self.nics, *self.buses))
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +113,7 @@ class World:
         self.case = case
         self.split = algorithm.split(case)
         self.crowd: Counter[tuple[object, ...]] = Counter()
-        self.exits: list[float] = []
+        self.finishes: list[float] = []
         self.held: list[Held] = []
         self.run(algorithm, Counter())
         self.run(algorithm, self.crowd)
@@ -128,7 +128,7 @@ class World:
             rank.held = algorithm.start(rank)
             self.env.process(rank.live(algorithm.program))
         self.env.run()
-        self.exits = [rank.exit for rank in ranks]
+        self.finishes = [rank.exit for rank in ranks]
         self.held = [rank.held for rank in ranks]
 
     def share(self, *name: object) -> int:
@@ -137,15 +137,15 @@ class World:
         return self.shares.get(name, 1)
 
     def path(self, a: int, b: int, label: object) -> Link:
-        case, devices = self.case, self.case.p // len(self.case.cards)
+        case, devices = self.case, self.case.p // len(self.case.nics)
         x, y = a // devices, b // devices
         if x == y:
             share = self.share(label, "bus", x) if case.shared_bus else 1
             return slowed(case.buses[x], share)
-        out, into = case.cards[x], case.cards[y]
+        out, into = case.nics[x], case.nics[y]
         sharing = [self.share(label, "out", x), self.share(label, "in", y)]
-        for place, card in enumerate((out, into)):
-            if card.shared:
+        for place, nic in enumerate((out, into)):
+            if nic.shared:
                 sharing[place] = self.share(label, "air")
         found = path(divided(out, sharing[0]), divided(into, sharing[1]))
         if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
@@ -171,7 +171,7 @@ class Rank:
         self.sent, self.key = 0, world.case.key
 
     def live(self, program: Program) -> Wait:
-        yield self.world.env.timeout(self.world.case.entry[self.rank])
+        yield self.world.env.timeout(self.world.case.starts[self.rank])
         yield from program(self)
         self.exit = self.world.env.now
 
@@ -181,10 +181,10 @@ class Rank:
         self.sent += 1
         on = world.path(self.rank, to, label)
         now = int(world.env.now)
-        late = delays(
+        late = draw_jitter(
             [on], times([0]), nbytes, key=self.key, message=number, rank=times([self.rank])
         )
-        yield world.env.timeout(on.left(now, nbytes) - now)
+        yield world.env.timeout(on.departure(now, nbytes) - now)
         world.env.process(self.deliver(to, label, content, on.latency_for(nbytes) + int(late[0])))
 
     def deliver(self, to: int, label: object, content: Held, latency: int) -> Wait:
@@ -393,7 +393,7 @@ def vector(
             c.fabric,
             gamma=c.gamma,
             **({} if parts is one else {"element": c.element}),
-        )(times(c.entry), c.key),
+        )(times(c.starts), c.key),
         program=program,
         split=even(parts),
         start=own_vector,
@@ -403,7 +403,7 @@ def vector(
 
 def gather(kernel: Callable[..., Prepared], program: Program) -> Algorithm:
     return Algorithm(
-        kernel=lambda c: kernel(c.sizes, c.fabric)(times(c.entry), c.key),
+        kernel=lambda c: kernel(c.sizes, c.fabric)(times(c.starts), c.key),
         program=program,
         split=lambda c: c.sizes,
         start=own_block,
@@ -436,7 +436,7 @@ def check(name: str, case: Case) -> None:
     for rank, held in enumerate(world.held):
         for chunk in algorithm.goal(rank, case.p):
             assert held[chunk] == (frozenset({chunk}) if gathers else complete)
-    assert algorithm.kernel(case).tolist() == world.exits
+    assert algorithm.kernel(case).tolist() == world.finishes
 
 
 clock = st.integers(0, 40) | st.integers(0, 10**6)
@@ -449,15 +449,15 @@ def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Case:
     nodes = p // devices
     alike = draw(st.booleans())
     links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
-    cards, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
+    nics, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
     if draw(st.integers(0, 3)) == 0:  # some nodes, or all, are stations
-        cards = [replace(card, shared=draw(st.booleans()) or alike) for card in cards]
+        nics = [replace(nic, shared=draw(st.booleans()) or alike) for nic in nics]
     racks = None
     if draw(st.booleans()):
         racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(CONSTANT)))
     return Case(
-        entry=draw(st.lists(clock, min_size=p, max_size=p)),
-        cards=[cards[0]] * nodes if alike else cards,
+        starts=draw(st.lists(clock, min_size=p, max_size=p)),
+        nics=[nics[0]] * nodes if alike else nics,
         buses=[buses[0]] * nodes if alike else buses,
         sizes=draw(st.lists(st.integers(0, 60), min_size=p, max_size=p)),
         elements=draw(st.integers(0, 60)),
@@ -503,8 +503,8 @@ def test_64_ranks_are_the_simulation(name: str, skew: str, nodes: int) -> None:
     check(
         name,
         Case(
-            entry=[SKEWS[skew](rank) for rank in range(64)],
-            cards=[NETWORK] * nodes,
+            starts=[SKEWS[skew](rank) for rank in range(64)],
+            nics=[NETWORK] * nodes,
             buses=[BUS] * nodes,
             sizes=[37 * ((7919 * rank) % 1009) for rank in range(64)],
             elements=1_000_003,
@@ -522,13 +522,13 @@ def test_times_shift_with_the_entries_and_never_gain_from_delay(
     algorithm = ALGORITHMS[name]
     base = algorithm.kernel(case)
     if case.p > 1:
-        assert base.min() >= max(case.entry)
+        assert base.min() >= max(case.starts)
 
-    def entering(entry: list[int]) -> Times:
-        return algorithm.kernel(replace(case, entry=entry))
+    def entering(starts: list[int]) -> Times:
+        return algorithm.kernel(replace(case, starts=starts))
 
-    assert (entering([time + late for time in case.entry]) == base + late).all()
-    delayed = list(case.entry)
+    assert (entering([time + late for time in case.starts]) == base + late).all()
+    delayed = list(case.starts)
     delayed[which % case.p] += late
     assert (entering(delayed) >= base).all()
 
@@ -537,8 +537,8 @@ def test_the_compiled_loop_is_the_python_that_it_is_written_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case = Case(
-        entry=[rank % 7 * 10**6 for rank in range(23)],
-        cards=[CONSTANT[rank % 4] for rank in range(23)],
+        starts=[rank % 7 * 10**6 for rank in range(23)],
+        nics=[CONSTANT[rank % 4] for rank in range(23)],
         buses=[BUS] * 23,
         sizes=[],
         elements=1000,
@@ -551,7 +551,7 @@ def test_the_compiled_loop_is_the_python_that_it_is_written_in(
 
 
 def alike(p: int) -> Fabric:
-    return Fabric(nodes=p, devices=1, cards=[NETWORK], buses=[BUS])
+    return Fabric(nodes=p, devices=1, nics=[NETWORK], buses=[BUS])
 
 
 ALPHA, BETA = 50_000_000, 800
@@ -566,46 +566,46 @@ def test_equal_ranks_take_what_the_formulas_say(p: int) -> None:
     most = (p - 1) * m  # (p - 1)/p n
     cost = Fraction(gamma, 10**12)
 
-    exits = halving_doubling_allreduce(n, alike(p), gamma=cost)(zero)
-    assert set(exits.tolist()) == {2 * k * ALPHA + 2 * most * BETA + most * gamma}
-    exits = recursive_doubling_allreduce(n, alike(p), gamma=cost)(zero)
-    assert set(exits.tolist()) == {k * (ALPHA + n * BETA + n * gamma)}
-    exits = binomial_tree_allreduce(n, alike(p), gamma=cost)(zero)
-    assert exits.max() == 2 * k * (ALPHA + n * BETA) + k * n * gamma
+    finishes = halving_doubling_allreduce(n, alike(p), gamma=cost)(zero)
+    assert set(finishes.tolist()) == {2 * k * ALPHA + 2 * most * BETA + most * gamma}
+    finishes = recursive_doubling_allreduce(n, alike(p), gamma=cost)(zero)
+    assert set(finishes.tolist()) == {k * (ALPHA + n * BETA + n * gamma)}
+    finishes = binomial_tree_allreduce(n, alike(p), gamma=cost)(zero)
+    assert finishes.max() == 2 * k * (ALPHA + n * BETA) + k * n * gamma
     for kernel in (recursive_doubling_allgather, bruck_allgather):
         assert set(kernel([m] * p, alike(p))(zero).tolist()) == {k * ALPHA + most * BETA}
-    exits = gather_broadcast_allgather([m] * p, alike(p))(zero)
-    assert exits.max() == 2 * k * ALPHA + most * BETA + k * n * BETA
+    finishes = gather_broadcast_allgather([m] * p, alike(p))(zero)
+    assert finishes.max() == 2 * k * ALPHA + most * BETA + k * n * BETA
 
 
 def test_five_ranks_fold_one_in_and_out() -> None:
     # core of four: 2 floor(log2 p) + 2 messages of latency; bytes n + 3/4 n + 3/4 n + n
     n = 4000
-    exits = halving_doubling_allreduce(n, alike(5))(times([0] * 5))
+    finishes = halving_doubling_allreduce(n, alike(5))(times([0] * 5))
     inner = 4 * ALPHA + 2 * 3000 * BETA
-    assert exits.max() == inner + 2 * (ALPHA + n * BETA)
-    exits = recursive_doubling_allreduce(n, alike(5))(times([0] * 5))
+    assert finishes.max() == inner + 2 * (ALPHA + n * BETA)
+    finishes = recursive_doubling_allreduce(n, alike(5))(times([0] * 5))
     # One hop less than 2 + 2: who is farthest from the fold does not wait for the way out.
-    assert exits.max() == 3 * (ALPHA + n * BETA)
+    assert finishes.max() == 3 * (ALPHA + n * BETA)
     # Bruck: blocks 1, 2, then the one that is missing
-    exits = bruck_allgather([1000] * 5, alike(5))(times([0] * 5))
-    assert set(exits.tolist()) == {3 * ALPHA + 4000 * BETA}
+    finishes = bruck_allgather([1000] * 5, alike(5))(times([0] * 5))
+    assert set(finishes.tolist()) == {3 * ALPHA + 4000 * BETA}
 
 
 def test_two_devices_that_send_across_share_their_card() -> None:
-    # Two nodes of two: round 0 inside the nodes; in round 1 both devices of a node cross its card.
-    fabric = Fabric(nodes=2, devices=2, cards=[NETWORK], buses=[BUS])
+    # Two nodes of two: round 0 inside the nodes; in round 1 both devices of a node cross its NIC.
+    fabric = Fabric(nodes=2, devices=2, nics=[NETWORK], buses=[BUS])
     n = 12_000
     inside = BUS.serialization(n) + BUS.latency_ps
-    exits = recursive_doubling_allreduce(n, fabric)(times([0] * 4))
-    assert set(exits.tolist()) == {inside + 2 * n * BETA + ALPHA}
+    finishes = recursive_doubling_allreduce(n, fabric)(times([0] * 4))
+    assert set(finishes.tolist()) == {inside + 2 * n * BETA + ALPHA}
 
 
 @every
 def test_times_beyond_the_clock_are_refused(name: str) -> None:
     slow = link(Fraction(1, 10))
     case = Case(
-        entry=[0] * 4, cards=[slow] * 4, buses=[slow] * 4, sizes=[10**9] * 4, elements=10**9
+        starts=[0] * 4, nics=[slow] * 4, buses=[slow] * 4, sizes=[10**9] * 4, elements=10**9
     )
     with pytest.raises(InputError, match="clock"):
         ALGORITHMS[name].kernel(case)

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Racks
-from gcsim.simulator.collectives.dispatch import carry_out
-from gcsim.simulator.collectives.rounds import card_exchange, direct_exchange
+from gcsim.simulator.collectives.dispatch import execute
+from gcsim.simulator.collectives.rounds import direct_exchange, nic_exchange
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
 )
 from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
 from gcsim.simulator.network.paths import path, slowed, through
 from gcsim.simulator.network.rate_trace import RateTrace
@@ -45,12 +45,12 @@ def part(nbytes: int, ranks: int, number: int) -> int:
 class World:
     """Ranks with one process each; the messages of a round share what they pass."""
 
-    def __init__(self, of: Cluster, entry: Sequence[int], key: int) -> None:
+    def __init__(self, of: Cluster, starts: Sequence[int], key: int) -> None:
         self.env, self.of, self.key = simpy.Environment(), of, key
-        self.entry, self.p = entry, len(entry)
+        self.starts, self.p = starts, len(starts)
         self.boxes: dict[tuple[int, int, object], simpy.Store] = {}
         self.sent = [0] * self.p
-        self.exits: list[float] = [0] * self.p
+        self.finishes: list[float] = [0] * self.p
 
     def path(self, a: int, b: int, beside: Sequence[tuple[int, int]]) -> Link:
         """With the messages `beside` this one, itself included, in the same round."""
@@ -65,12 +65,10 @@ class World:
             return slowed(of.intra_node, mates if of.shared_bus else 1)
         out = sum(node(x) == node(a) for x, _ in across)
         into = sum(node(y) == node(b) for _, y in across)
-        cards = [of.card(node(a)), of.card(node(b))]
-        air = sum(of.card(node(end)).shared for message in across for end in message)
-        out, into = (
-            air if card.shared else own for card, own in zip(cards, (out, into), strict=True)
-        )
-        found = path(slowed(cards[0], out), slowed(cards[1], into))
+        nics = [of.nic(node(a)), of.nic(node(b))]
+        air = sum(of.nic(node(end)).shared for message in across for end in message)
+        out, into = (air if nic.shared else own for nic, own in zip(nics, (out, into), strict=True))
+        found = path(slowed(nics[0], out), slowed(nics[1], into))
         if of.racks is not None:
             size = of.racks.nodes * of.devices_per_node
             away = [(x // size, y // size) for x, y in across if x // size != y // size]
@@ -85,8 +83,8 @@ class World:
     ) -> Wait:
         on, number, now = self.path(a, b, beside), self.sent[a], int(self.env.now)
         self.sent[a] += 1
-        late = delays([on], times([0]), nbytes, key=self.key, message=number, rank=times([a]))
-        yield self.env.timeout(on.left(now, nbytes) - now)
+        late = draw_jitter([on], times([0]), nbytes, key=self.key, message=number, rank=times([a]))
+        yield self.env.timeout(on.departure(now, nbytes) - now)
         self.env.process(self.deliver(a, b, label, on.latency_for(nbytes) + int(late[0])))
 
     def deliver(self, a: int, b: int, label: object, latency: int) -> Wait:
@@ -98,14 +96,14 @@ class World:
 
     def run(self, program: Callable[[int], Wait]) -> list[float]:
         def live(rank: int) -> Wait:
-            yield self.env.timeout(self.entry[rank])
+            yield self.env.timeout(self.starts[rank])
             yield from program(rank)
-            self.exits[rank] = self.env.now
+            self.finishes[rank] = self.env.now
 
         for rank in range(self.p):
             self.env.process(live(rank))
         self.env.run()
-        return self.exits
+        return self.finishes
 
     def to_each(
         self, rank: int, part: str, nbytes: Callable[[int, int], int], gamma: int = 0
@@ -200,9 +198,9 @@ def clusters(draw: st.DrawFn) -> Cluster:
     """One kind of link most often: what the kernels have short cuts for."""
     nodes = draw(st.integers(1, 6))
     network = draw(st.sampled_from(POOL))
-    cards = {}
+    nics = {}
     if draw(st.booleans()):
-        cards = {node: draw(st.sampled_from(POOL)) for node in range(nodes)}
+        nics = {node: draw(st.sampled_from(POOL)) for node in range(nodes)}
     racks = None
     if draw(st.booleans()):
         racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from([SLOW, LATE])))
@@ -210,7 +208,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         cluster(nodes),
         devices_per_node=draw(st.sampled_from([1, 1, 2, 3])),
         network=network,
-        cards=cards,
+        nics=nics,
         racks=racks,
         shared_bus=draw(st.booleans()),
     )
@@ -224,33 +222,33 @@ def test_all_to_all_equals_a_simulation_of_every_message(
     of: Cluster, key: int, data: st.DataObject
 ) -> None:
     p = of.workers
-    entry = data.draw(st.lists(entries, min_size=p, max_size=p))
+    starts = data.draw(st.lists(entries, min_size=p, max_size=p))
     sent = data.draw(st.lists(sizes, min_size=p, max_size=p))
     fabric = Fabric.of(of)
-    got = pairwise_alltoall(sent, fabric)(times(entry), key)
-    assert got.tolist() == alltoall_oracle(World(of, entry, key), sent)
+    got = pairwise_alltoall(sent, fabric)(times(starts), key)
+    assert got.tolist() == alltoall_oracle(World(of, starts, key), sent)
 
 
 @given(of=clusters(), key=seeds, data=st.data())
 def test_all_reduce_by_owners_equals_a_simulation_of_every_message(
     of: Cluster, key: int, data: st.DataObject
 ) -> None:
-    entry = data.draw(st.lists(entries, min_size=of.workers, max_size=of.workers))
+    starts = data.draw(st.lists(entries, min_size=of.workers, max_size=of.workers))
     nbytes, element = data.draw(sizes), data.draw(st.sampled_from([1, 4]))
     gamma = data.draw(st.sampled_from([0, 25]))
     fabric = Fabric.of(of)
     got = alltoall_allgather_allreduce(nbytes, fabric, element=element, gamma=gamma * PS)(
-        times(entry), key
+        times(starts), key
     )
-    world = World(of, entry, key)
+    world = World(of, starts, key)
     assert got.tolist() == reduce_oracle(world, nbytes, element, gamma)
 
 
 @pytest.mark.parametrize("p", [2, 5, 8])
 def test_what_is_left_of_an_element_goes_to_the_last_rank(p: int) -> None:
-    of, entry = cluster(p), [0] * p
-    got = alltoall_allgather_allreduce(4 * p + 3, Fabric.of(of), element=4)(times(entry))
-    assert got.tolist() == reduce_oracle(World(of, entry, 0), 4 * p + 3, 4, 0)
+    of, starts = cluster(p), [0] * p
+    got = alltoall_allgather_allreduce(4 * p + 3, Fabric.of(of), element=4)(times(starts))
+    assert got.tolist() == reduce_oracle(World(of, starts, 0), 4 * p + 3, 4, 0)
     # 3 bytes more for each that is sent to rank p - 1, and for all that it sends
     assert got.max() > 2 * (p - 1) * (NETWORK.serialization(4) + NETWORK.latency_ps)
 
@@ -262,24 +260,24 @@ def test_many_ranks_round_by_round_are_the_simulation(
 ) -> None:
     monkeypatch.setattr(direct_exchange, "_WORTH_ITS_MEMORY", 0)
     of = replace(cluster(32 // devices), devices_per_node=devices, network=network)
-    entry = [rank % 3 * 10**8 for rank in range(32)]
+    starts = [rank % 3 * 10**8 for rank in range(32)]
     sent = [100_000 + 77 * rank for rank in range(32)]
     fabric = Fabric.of(of)
-    got = pairwise_alltoall(sent, fabric)(times(entry), 5)
-    assert got.tolist() == alltoall_oracle(World(of, entry, 5), sent)
+    got = pairwise_alltoall(sent, fabric)(times(starts), 5)
+    assert got.tolist() == alltoall_oracle(World(of, starts, 5), sent)
 
 
 def cards_of_all_kinds(nodes: int) -> Cluster:
     """Rates and latencies of their own, odd and even picoseconds."""
-    cards = {
+    nics = {
         node: Link(
-            name=f"card {node}",
+            name=f"NIC {node}",
             bandwidth=Fraction(10**9 + 7919 * node**2 % 10**9),
             latency=Fraction(50_000_000 + 37 * node % 11, 10**12),
         )
         for node in range(nodes)
     }
-    return replace(cluster(nodes), cards=cards)
+    return replace(cluster(nodes), nics=nics)
 
 
 @pytest.mark.parametrize("uneven", [False, True])
@@ -288,32 +286,32 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
     monkeypatch: pytest.MonkeyPatch, p: int, uneven: bool
 ) -> None:
     of = cards_of_all_kinds(p)
-    entry = times([(rank * 7919) % 4001 * 10**6 for rank in range(p)])
+    starts = times([(rank * 7919) % 4001 * 10**6 for rank in range(p)])
     sent = [100_003 + 70 * (rank % 3) * uneven for rank in range(p)]
 
     def both(fabric: Fabric) -> list[list[int]]:
         all_reduced = alltoall_allgather_allreduce(
             100_003, fabric, element=4, gamma=Fraction(25, 10**12)
-        )(entry)
-        return [pairwise_alltoall(sent, fabric)(entry).tolist(), all_reduced.tolist()]
+        )(starts)
+        return [pairwise_alltoall(sent, fabric)(starts).tolist(), all_reduced.tolist()]
 
     by_cards = both(Fabric.of(of))
-    monkeypatch.setattr(card_exchange.CardExchange, "of", lambda *arguments: None)
+    monkeypatch.setattr(nic_exchange.NicExchange, "of", lambda *arguments: None)
     assert by_cards == both(Fabric.of(of))
     if p == 9:
-        assert by_cards[0] == alltoall_oracle(World(of, entry.tolist(), 0), sent)
+        assert by_cards[0] == alltoall_oracle(World(of, starts.tolist(), 0), sent)
 
 
 def test_the_compiled_loop_is_the_python_that_it_is_written_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = 9
-    entry = times([rank % 4 * 10**8 for rank in range(p)])
-    compiled = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(entry)
-    plain: Any = card_exchange._exchange
-    monkeypatch.setattr(card_exchange, "_exchange", plain.py_func)
-    exits = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(entry)
-    assert exits.tolist() == compiled.tolist()
+    starts = times([rank % 4 * 10**8 for rank in range(p)])
+    compiled = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(starts)
+    plain: Any = nic_exchange._exchange
+    monkeypatch.setattr(nic_exchange, "_exchange", plain.py_func)
+    finishes = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(starts)
+    assert finishes.tolist() == compiled.tolist()
 
 
 @pytest.mark.parametrize("p", [2, 3, 64])
@@ -332,12 +330,12 @@ def test_tree_merge_equals_a_simulation_of_every_message(
     of: Cluster, key: int, data: st.DataObject
 ) -> None:
     p = of.workers
-    entry = data.draw(st.lists(entries, min_size=p, max_size=p))
+    starts = data.draw(st.lists(entries, min_size=p, max_size=p))
     sent = data.draw(st.lists(sizes, min_size=p, max_size=p))
     result, merge_time = data.draw(sizes), data.draw(entries)
     fabric = Fabric.of(of)
-    got = tree_merge(sent, result, fabric, merge_time=merge_time)(times(entry), key)
-    assert got.tolist() == merge_oracle(World(of, entry, key), sent, result, merge_time)
+    got = tree_merge(sent, result, fabric, merge_time=merge_time)(times(starts), key)
+    assert got.tolist() == merge_oracle(World(of, starts, key), sent, result, merge_time)
 
 
 @pytest.mark.parametrize("p", [2, 4, 64])
@@ -353,18 +351,18 @@ def test_parts_of_a_whole_shrink_with_the_number_of_workers() -> None:
     # recorded with 2 workers of 4000 bytes: 8000 in all; 8 workers have 1000 each
     whole = CollectiveRecord(kind="all_gather", sent=(4000, 4000), part=True)
     apart = CollectiveRecord(kind="all_gather", sent=(1000,) * 8)
-    entry = times([0] * 8)
+    starts = times([0] * 8)
     assert (
-        carry_out(whole, entry, cluster(8)).tolist() == carry_out(apart, entry, cluster(8)).tolist()
+        execute(whole, starts, cluster(8)).tolist() == execute(apart, starts, cluster(8)).tolist()
     )
 
 
 def test_an_all_to_all_of_unequal_parts_exchanges_lengths_first() -> None:
     plain = CollectiveRecord(kind="all_to_all", sent=(8000, 8000))
     variable = CollectiveRecord(kind="all_to_all", sent=(8000, 8000), variable=True)
-    entry = times([0] * 4)
+    starts = times([0] * 4)
     extra = 3 * (NETWORK.serialization(8) + NETWORK.latency_ps)
-    both = [carry_out(record, entry, cluster(4)).tolist() for record in (plain, variable)]
+    both = [execute(record, starts, cluster(4)).tolist() for record in (plain, variable)]
     assert [b - a for a, b in zip(*both, strict=True)] == [extra] * 4
 
 
@@ -373,12 +371,12 @@ def test_groups_of_sends_reach_their_share_of_the_network() -> None:
     whole = cluster(4)
     half = replace(whole, collectives=replace(whole.collectives, grouped=Fraction(1, 2)))
     record = CollectiveRecord(kind="all_to_all", sent=(20_000_000,) * 4)
-    entry = np.zeros(4, dtype=np.int64)
-    assert carry_out(record, entry, half).max() == 3 * (8 * 10**9 + 50 * 10**6)
+    starts = np.zeros(4, dtype=np.int64)
+    assert execute(record, starts, half).max() == 3 * (8 * 10**9 + 50 * 10**6)
     reduced = CollectiveRecord(kind="all_reduce", sent=(20_000_000,) * 4, element=4)
-    assert (carry_out(reduced, entry, half) == carry_out(reduced, entry, whole)).all()
+    assert (execute(reduced, starts, half) == execute(reduced, starts, whole)).all()
     one_node = replace(half, nodes=1, devices_per_node=4)
     assert (
-        carry_out(record, entry, one_node)
-        == carry_out(record, entry, replace(one_node, collectives=whole.collectives))
+        execute(record, starts, one_node)
+        == execute(record, starts, replace(one_node, collectives=whole.collectives))
     ).all()

@@ -1,7 +1,7 @@
 """How is jitter drawn at memory speed, and the same on all machines?
 
 One compiled loop over messages and over what delays each (`draw`); what it computes is written in
-`delays.py`, losses are in `loss_draws.py`. Logarithm and exponential are plain IEEE arithmetic in a
+`jitter.py`, losses are in `loss_draws.py`. Logarithm and exponential are plain IEEE arithmetic in a
 fixed order (fdlibm's), not those of the machine's library: equal keys give equal bits everywhere,
 for one message and for a million.
 

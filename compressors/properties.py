@@ -12,7 +12,7 @@ Replicas = Literal["identical", "meet", "differ"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laws:
+class Properties:
     """What holds for a method with certain parameters."""
 
     unbiased: bool = False
@@ -27,7 +27,7 @@ class Laws:
     """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""
 
     conserves: bool = False
-    """What is not delivered is held back (`Compressor.owed`), not lost."""
+    """What is not delivered is held back (`Compressor.residual_of`), not lost."""
 
     replicas: Replicas = "identical"
     """identical: after each step; meet: after each window; differ: never the same model."""

@@ -23,7 +23,7 @@ and, with sampled losses, of what TCP does to repair them (`loss_draws.py`, whic
 
 No message is later than a day, so that sums of delays fit the clock.
 
-Source: SplitMix64 as in `gcsim.compressors.random`; the loops are `delay_draws.py` and
+Source: SplitMix64 as in `gcsim.compressors.random`; the loops are `jitter_draws.py` and
 `loss_draws.py`.
 """
 
@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Times
-from gcsim.simulator.network.delay_draws import EXPONENTIAL, LOGNORMAL, PARETO, UNIFORM, draw
+from gcsim.simulator.network.jitter_draws import EXPONENTIAL, LOGNORMAL, PARETO, UNIFORM, draw
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.loss_draws import FAST_RETRANSMIT, NONE, RACK, TIMEOUT, add_losses
 
@@ -60,7 +60,7 @@ def collective_key(seed: int, iteration: int, bucket: int, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
 
 
-def delays(
+def draw_jitter(
     links: Sequence[Link],
     kinds: NDArray[np.int64],
     nbytes: NDArray[np.int64] | int,
@@ -75,11 +75,11 @@ def delays(
     `message` their numbers among the sender's messages of this collective, `key` that of the
     collective. Zero on links that are not `random`.
     """
-    return RandomDelays(links)(kinds, nbytes, key=key, message=message, rank=rank)
+    return JitterDraws(links)(kinds, nbytes, key=key, message=message, rank=rank)
 
 
-class RandomDelays:
-    """`delays` on links that are looked at once, for a kernel that draws round by round."""
+class JitterDraws:
+    """`draw_jitter` on links that are looked at once, for a kernel that draws round by round."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.kinds = [link.random for link in links]
@@ -99,7 +99,7 @@ class RandomDelays:
         message: NDArray[np.int64] | int,
         rank: NDArray[np.int64] | int,
     ) -> Times:
-        """As `delays`, of the links that this was made with."""
+        """As `draw_jitter`, of the links that this was made with."""
         arrays = [np.asarray(values, dtype=np.int64) for values in (kinds, nbytes, message, rank)]
         shapes = {values.shape for values in arrays if values.ndim}
         if len(shapes) > 1:

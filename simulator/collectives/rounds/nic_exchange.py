@@ -1,7 +1,7 @@
-"""How long does an exchange with everybody take where a message sees two cards and nothing else?
+"""How long does an exchange with everybody take where a message sees two NICs and nothing else?
 
 The steps of `direct_exchange.py` with one device a node and without racks, a shared medium or a
-protocol's cost: no two messages of a step share anything, and of a message's two cards the slower
+protocol's cost: no two messages of a step share anything, and of a message's two NICs the slower
 one counts, with half the latency of each. Or all messages see the same link, which may be late at
 random. Then nothing has to be looked up for a step, and all of them are one compiled loop.
 """
@@ -23,7 +23,7 @@ from gcsim.simulator.fabric.link_table import Bytes, Ranks
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 
 _LARGEST_TABLE = 1 << 20
-"""Times by size and card."""
+"""Times by size and NIC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,20 +44,20 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CardExchange:
-    """An exchange in which a message sees its ends' cards alone, or all see the same link."""
+class NicExchange:
+    """An exchange in which a message sees its ends' NICs alone, or all see the same link."""
 
     parts: Parts
     sizes: Bytes
     """Distinct, `[k]`."""
     classes: NDArray[np.int64]
     """`[4, p]`: `longer`, and the places of `long`, `short` and `last` among the sizes."""
-    busy: Times
-    """`[k, p]`, of each card: of two cards the slower counts."""
+    serialization: Times
+    """`[k, p]`, of each NIC: of two NICs the slower counts."""
     latency: Times
     """`[k]`."""
     ends: Times
-    """`[p]`: of each card; half of both cards' comes on top."""
+    """`[p]`: of each NIC; half of both nics' comes on top."""
     adding: Times
     """`[k]`."""
     random: Hops | None
@@ -65,7 +65,7 @@ class CardExchange:
     first: int
 
     @staticmethod
-    def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> CardExchange | None:
+    def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> NicExchange | None:
         """None where messages see more than that, or too many different things."""
         ranks = fabric.ranks
         given = np.stack([parts.long, parts.short, parts.last])
@@ -79,20 +79,26 @@ class CardExchange:
                 return None
             random = hops if hops.random else None
             table, one = hops.table, np.resize(hops.kinds[0], len(sizes))
-            busy, latency = table.serialization(one, sizes)[:, None], table.latency(one, sizes)
-            busy, ends = np.repeat(busy, ranks, axis=1), np.zeros(ranks, dtype=np.int64)
+            serialization, latency = (
+                table.serialization(one, sizes)[:, None],
+                table.latency(one, sizes),
+            )
+            serialization, ends = (
+                np.repeat(serialization, ranks, axis=1),
+                np.zeros(ranks, dtype=np.int64),
+            )
         else:
-            cards = fabric.ends()
-            if cards is None:
+            nics = fabric.ends()
+            if nics is None:
                 return None
-            table, kinds, ends = cards
-            busy = np.stack([table.serialization(kinds, size) for size in sizes.tolist()])
+            table, kinds, ends = nics
+            serialization = np.stack([table.serialization(kinds, size) for size in sizes.tolist()])
             latency = np.zeros(len(sizes), dtype=np.int64)
-        return CardExchange(
+        return NicExchange(
             parts=parts,
             sizes=sizes,
             classes=np.vstack((parts.longer, places.reshape(given.shape))),
-            busy=busy,
+            serialization=serialization,
             latency=latency,
             ends=ends,
             adding=np.zeros(len(sizes), dtype=np.int64) + reduction(sizes, gamma),
@@ -102,7 +108,7 @@ class CardExchange:
 
     @cached_property
     def _slowest(self) -> Picoseconds:
-        parts = self.busy, self.latency, self.ends, self.adding
+        parts = self.serialization, self.latency, self.ends, self.adding
         return sum(int(each.max()) for each in parts)
 
     @cached_property
@@ -113,28 +119,28 @@ class CardExchange:
     @property
     def nbytes(self) -> int:
         """Memory, about."""
-        return int(self.busy.nbytes + self.classes.nbytes)
+        return int(self.serialization.nbytes + self.classes.nbytes)
 
-    def carry_out(self, entry: Times, key: int) -> Times:
+    def execute(self, starts: Times, key: int) -> Times:
         """Exit times `[p]` for entry times `[p]`."""
-        ready, ranks = entry.copy(), len(entry)
+        ready, ranks = starts.copy(), len(starts)
         together = ranks if self.random is None else max(1, DRAWN_AT_A_TIME // ranks)
-        late = np.zeros((0, ranks), dtype=np.int64)
+        jitter = np.zeros((0, ranks), dtype=np.int64)
         for begin in range(1, ranks, together):
             end = min(begin + together, ranks)
             longest = (end - begin) * self._slowest
             if self.random is not None:
-                late = self._late(self.random, begin, end, key)
-                longest += sum(late.max(axis=1).tolist())
+                jitter = self._late(self.random, begin, end, key)
+                longest += sum(jitter.max(axis=1).tolist())
             check_range(ready, longest)
             _exchange(
                 ready,
                 self.classes,
-                self.busy,
+                self.serialization,
                 self.latency,
                 self.ends,
                 self.adding,
-                late,
+                jitter,
                 begin,
                 end,
             )
@@ -150,18 +156,18 @@ class CardExchange:
             nbytes = np.lib.stride_tricks.sliding_window_view(twice, len(rank))[begin:end]
         else:
             nbytes = np.stack([self.parts.to((rank + number) % len(rank)) for number in step[:, 0]])
-        return hops.delays(nbytes, key=key, message=self.first + step - 1)
+        return hops.draw_jitter(nbytes, key=key, message=self.first + step - 1)
 
 
 @loop
 def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     ready: Times,
     classes: NDArray[np.int64],
-    busy: NDArray[np.int64],
+    serialization: NDArray[np.int64],
     latency: Times,
     ends: Times,
     adding: Times,
-    late: Times,
+    jitter: Times,
     begin: int,
     end: int,
 ) -> None:
@@ -175,13 +181,13 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
             k = long[r] if to < longer[r] else short[r]  # the size class of its message
             if to == ranks - 1:
                 k = last[r]
-            left[r] = ready[r] + max(busy[k, r], busy[k, to])
+            left[r] = ready[r] + max(serialization[k, r], serialization[k, to])
             # half of both ends' latencies, halves to the even picosecond
             twice = ends[r] + ends[to]
             arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1) + latency[k]
             added[to] = adding[k]
-        if late.shape[0] > 0:  # by step and sender; arrivals are by receiver
-            arrives[step:] += late[step - begin, : ranks - step]
-            arrives[:step] += late[step - begin, ranks - step :]
+        if jitter.shape[0] > 0:  # by step and sender; arrivals are by receiver
+            arrives[step:] += jitter[step - begin, : ranks - step]
+            arrives[:step] += jitter[step - begin, ranks - step :]
         for r in range(ranks):
             ready[r] = max(left[r], arrives[r]) + added[r]
