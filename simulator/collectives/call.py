@@ -19,7 +19,7 @@ class Prepared(Protocol):
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds.
 
-        `key` is that of the random delays of its messages (`draw_jitter.py`). Times are absolute where
+        `key` is that of the random delays of its messages (`jitter.py`). Times are absolute where
         links change over time. Raises `InputError` when the clock cannot hold them.
         """
 

@@ -159,8 +159,8 @@ class _Request:
         finishes = finishes + back
         if np.minimum.reduce(finishes) < np.maximum.reduce(starts):
             raise InternalError(
-                f"{self.title}: a rank leaves at {finishes.min()} ps, before the last one enters at "
-                f"{starts.max()} ps"
+                f"{self.title}: a rank leaves at {finishes.min()} ps, before the last one "
+                f"enters at {starts.max()} ps"
             )
         return finishes
 
