@@ -19,18 +19,15 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.document import Document, Keys, read_text
+from gcsim.scenarios.reading.values import Spelled
+from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.models.entry import ModelEntry, TableLayer
 from gcsim.traces.models.table import COLUMNS, table_entry
-
-if TYPE_CHECKING:
-    from gcsim.scenarios.scenario import CompressorChoice
-    from gcsim.scenarios.sections.file import LayerRow
 
 MOST_ROWS = 4_000
 """A resolved scenario holds them all, and is read back."""
@@ -75,7 +72,7 @@ def tabled_model(
 
 
 def inline_model(
-    document: Document, rows: Sequence[LayerRow], name: str | None
+    document: Document, rows: Sequence[Spelled], name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
     """The model of rows that stand in the YAML, or what is wrong with them."""
     way: Keys = ("model", "layers")
@@ -85,8 +82,7 @@ def inline_model(
         place = document.place((*way, number))
         if not _NAME.fullmatch(row.name):
             problems.append(_bad_name(document.place((*way, number, "name")), row.name))
-        layer = TableLayer(name=row.name, shape=tuple(row.shape), forward_flops=row.forward_flops)
-        named.append((place, layer))
+        named.append((place, row.value(TableLayer)))
     if problems:
         return None, _few(problems)
     if name is None:
