@@ -28,7 +28,7 @@ from gcsim.traces.storage.manifest import (
     file_name,
     manifest_text,
 )
-from gcsim.traces.storage.tensor_file import Shapes, file_length, write_tensors
+from gcsim.traces.storage.tensor_file import Shapes, all_finite, file_length, write_tensors
 
 if TYPE_CHECKING:
     from gcsim.traces.live import WorkerGradients
@@ -227,14 +227,6 @@ class TraceWriter:
             place=str(self._folder),
             hint="free some space or choose another folder; nothing was left behind",
         )
-
-
-def all_finite(tensor: Tensor) -> bool:
-    """Whether no element is NaN or infinite: both ends of its range are finite (NaN spreads)."""
-    if tensor.numel() == 0:
-        return True
-    low, high = torch.aminmax(tensor)
-    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 def _not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:
