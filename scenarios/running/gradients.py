@@ -12,12 +12,7 @@ from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
 from gcsim.files import cache_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.scenario import (
-    LiveGradients,
-    RecordedGradients,
-    Scenario,
-    SyntheticGradients,
-)
+from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.model_table import misfit
 from gcsim.scenarios.sections.passes import check_passes

@@ -94,8 +94,7 @@ class ModelTable(Section):
     """A model of which only the layers are known: no code, no training."""
 
     layers: Annotated[
-        Annotated[_Path, Tag(NAMED)] | Annotated[_Rows, Tag(TABLED)],
-        Discriminator(_layers_form),
+        Annotated[_Path, Tag(NAMED)] | Annotated[_Rows, Tag(TABLED)], Discriminator(_layers_form)
     ]
     name: Annotated[str, AfterValidator(_file_name)] | None = None
 
@@ -107,11 +106,7 @@ def _model_form(value: Any) -> str:
     return TABLED if tabled else SPELLED_OUT
 
 
-_SOURCES = {
-    "live": LiveGradients,
-    "recorded": RecordedGradients,
-    "synthetic": SyntheticGradients,
-}
+_SOURCES = {"live": LiveGradients, "recorded": RecordedGradients, "synthetic": SyntheticGradients}
 
 
 def _belongs_together(section: Spelled) -> None:

@@ -113,13 +113,7 @@ class Bert(nn.Module):
     """Tokens int64 `[batch, length]` to logits `[batch, vocabulary]` of the word behind them."""
 
     def __init__(
-        self,
-        *,
-        width: int,
-        blocks: int,
-        heads: int,
-        vocabulary: int = 30_522,
-        positions: int = 512,
+        self, *, width: int, blocks: int, heads: int, vocabulary: int = 30_522, positions: int = 512
     ) -> None:
         super().__init__()
         self.embeddings = Embeddings(vocabulary, positions, width)

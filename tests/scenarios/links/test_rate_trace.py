@@ -12,10 +12,7 @@ from gcsim.scenarios.links.csv_table import MOST_POINTS, RATE_UNITS
 from gcsim.scenarios.links.rate_trace import TraceSection
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read, read_file
-from gcsim.scenarios.sections.link import (
-    LinkSection,
-    read_traces,
-)
+from gcsim.scenarios.sections.link import LinkSection, read_traces
 from gcsim.simulator.network.links import RateTrace
 from tests.scenarios.links.files import TRACED, File, built, csv, link, problem
 
@@ -153,10 +150,7 @@ def test_the_header_says_the_unit(tmp_path: Path, unit: str, per_second: Fractio
         ("", "c.csv: error: is empty; begin with seconds,mbit_per_second; units: bit_per_second"),
         ("# x\n\n", "c.csv: error: is empty"),
         ("seconds,mbit_per_second\n", "c.csv: error: has a header and no rates"),
-        (
-            "0,1\n1,2\n",
-            "c.csv:1: error: '0,1' is not the header seconds,UNIT; begin with seconds",
-        ),
+        ("0,1\n1,2\n", "c.csv:1: error: '0,1' is not the header seconds,UNIT; begin with seconds"),
         (
             "seconds,mbits_per_second\n0,1\n",
             "c.csv:1: error: 'seconds,mbits_per_second' is not the header seconds,UNIT; did you "

@@ -260,12 +260,7 @@ def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
     assert rack.loss == Loss(rate=Fraction(1, 10), model="sampled")
     none = link("{like: cell, loss: null, jitter: [], background: 0}")
     assert none == dataclasses.replace(
-        base,
-        name=none.name,
-        source=none.source,
-        loss=None,
-        jitter=(),
-        background=Fraction(0),
+        base, name=none.name, source=none.source, loss=None, jitter=(), background=Fraction(0)
     )
     fixed = link("{like: cell, bandwidth: 2 Mbit/s}")
     assert (fixed.trace, fixed.bandwidth) == (None, 2 * MBIT)
@@ -323,10 +318,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
             "a.yaml:4:26: error: network.jitter.distribution = 'normal': is not a choice; "
             "did you mean 'lognormal'?",
         ),
-        (
-            "jitter: [{mean: 1 ms}]",
-            "4:12: error: key 'distribution' is missing in network.jitter.",
-        ),
+        ("jitter: [{mean: 1 ms}]", "4:12: error: key 'distribution' is missing in network.jitter."),
         (
             "jitter: {distribution: pareto, mean: 1 ms, shape: 1}",
             "a.yaml:4:3: error: network.jitter: `shape`, the exponent of the Pareto distribution's "
@@ -399,10 +391,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ),
         ("shared: 1", "a.yaml:4:11: error: network.shared = 1: must be true or false"),
         ("jiter: []", "a.yaml:4:3: error: unknown key 'jiter' in network; did you mean 'jitter'?"),
-        (
-            "like: 10bge",
-            "a.yaml:4:9: error: network.like: unknown link '10bge'; did you mean '10g",
-        ),
+        ("like: 10bge", "a.yaml:4:9: error: network.like: unknown link '10bge'; did you mean '10g"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, line: str, expected: str) -> None:
