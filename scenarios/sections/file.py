@@ -83,10 +83,6 @@ class OwnModel(Section):
     auxiliary_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
-def _layers_form(value: Any) -> str:
-    return TABLED if isinstance(value, list) else NAMED
-
-
 _Rows = Annotated[list[Annotated[Spelled, As(TableLayer)]], Field(min_length=1)]
 
 
@@ -94,7 +90,8 @@ class ModelTable(Section):
     """A model of which only the layers are known: no code, no training."""
 
     layers: Annotated[
-        Annotated[_Path, Tag(NAMED)] | Annotated[_Rows, Tag(TABLED)], Discriminator(_layers_form)
+        Annotated[_Path, Tag(NAMED)] | Annotated[_Rows, Tag(TABLED)],
+        Discriminator(lambda value: TABLED if isinstance(value, list) else NAMED),
     ]
     name: Annotated[str, AfterValidator(_file_name)] | None = None
 

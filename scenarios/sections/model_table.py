@@ -81,7 +81,8 @@ def inline_model(
     for number, row in enumerate(rows):
         place = document.place((*way, number))
         if not _NAME.fullmatch(row.name):
-            problems.append(_bad_name(document.place((*way, number, "name")), row.name))
+            where = document.place((*way, number, "name"))
+            problems.append(Problem(place=where, message=f"{row.name!r:.40} cannot name a tensor"))
         named.append((place, row.value(TableLayer)))
     if problems:
         return None, _few(problems)
@@ -213,10 +214,6 @@ def _checked(
     if problems:
         return None, _few(problems)
     return table_entry(name, (row for _, row in rows)), []
-
-
-def _bad_name(place: str, name: str) -> Problem:
-    return Problem(place=place, message=f"{name!r:.40} cannot name a tensor")
 
 
 def _few(problems: list[Problem]) -> list[Problem]:
