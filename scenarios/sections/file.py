@@ -26,6 +26,8 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.scenarios.sections.training import TRAINING
 from gcsim.traces.models.entry import TableLayer
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.tasks.registry import TASKS
 
 _DDP = As(DdpBuckets)
 _FILE_NAME = re.compile(r"\w[\w.-]*")
@@ -57,8 +59,6 @@ def _model_name(name: str) -> str:
         return name
     if ":" in name:
         return _builder(name)
-    from gcsim.traces.models.registry import MODELS
-
     if name not in MODELS:
         hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
         raise refuse(f"unknown model {name!r}", hint)
@@ -66,8 +66,6 @@ def _model_name(name: str) -> str:
 
 
 def _task_name(name: str) -> str:
-    from gcsim.traces.tasks.registry import TASKS
-
     if name not in TASKS:
         raise refuse(f"unknown task {name!r}", did_you_mean(name, TASKS))
     return name

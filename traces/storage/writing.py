@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
+from gcsim.traces.live import WorkerGradients
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
 from gcsim.traces.storage.manifest import (
@@ -29,9 +30,6 @@ from gcsim.traces.storage.manifest import (
     manifest_text,
 )
 from gcsim.traces.storage.tensor_file import Shapes, all_finite, file_length, write_tensors
-
-if TYPE_CHECKING:
-    from gcsim.traces.live import WorkerGradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
