@@ -19,6 +19,7 @@ from pydantic import Field
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device
+from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
 from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.links.transports import REACHED, reached
@@ -119,7 +120,7 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
 
     With `like_shipped` an entry may also be like one of the catalogue.
     """
-    document = read_file(path, _shown(path))
+    document = read_file(path, shown(path))
     shipped = _shipped_entries if like_shipped else dict
     problems = inherit(document, "devices", merged_device, shipped)
     table, faults = check(DeviceTable, document)
@@ -140,7 +141,7 @@ def read_links(path: Path, transport: TransportName | None = None) -> dict[str, 
 
     Raises `InputError` with every problem and its line and column.
     """
-    document = read_file(path, _shown(path))
+    document = read_file(path, shown(path))
     table = with_traces(_LinkTable, document, path, inherit(document, "links", over))
     found: dict[str, Link] = {}
     for name, entry in table.links.items():
@@ -204,11 +205,3 @@ def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
         hint = f"there are {', '.join(variants)}" if variants else did_you_mean(name, known)
         raise InputError(f"unknown {kind} {name!r}", hint=hint)
     return known[name]
-
-
-def _shown(path: Path) -> str:
-    """The path as a message gives it: relative where that is shorter."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -83,12 +83,14 @@ class TraceSection(Section):
 
     def read(self, path: Path) -> None:
         """Read `file` from where it is; `InputError` with the mistakes, each in its row."""
-        points, lines = read_points(path)
-        name = shown(path)
+        rows = read_points(path)
+        name, places = shown(path), [place for place, _ in rows]
+
+        def called(number: int) -> tuple[str, str]:
+            return f"line {places[number].rpartition(':')[2]}", places[number]
+
         try:
-            self._rates = self._made(
-                points, lambda number: (f"line {lines[number]}", f"{name}:{lines[number]}")
-            )
+            self._rates = self._made([point for _, point in rows], called)
         except InputError as error:
             raise InputError(
                 Problem(place=problem.place or name, message=problem.message, hint=problem.hint)
