@@ -13,13 +13,13 @@ from typing import Any
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read
 
-_LINKS: tuple[Keys, ...] = (
+LINKS: tuple[Keys, ...] = (
     ("cluster", "network"),
     ("cluster", "intra_node"),
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Where the name of a link may stand, beside the cards."""
+"""Where a link may stand, beside the cards."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
@@ -106,7 +106,7 @@ def _spelled_out(way: Keys, value: Any) -> Any:
     if isinstance(value, str):
         if len(way) == 2 and way[0] == "compressors":
             return {"kind": value}
-        if way in _LINKS or (len(way) == 3 and way[:2] == ("cluster", "cards")):
+        if way in LINKS or (len(way) == 3 and way[:2] == ("cluster", "cards")):
             return {"like": value}
         if way == ("model",):
             return {"build": value}

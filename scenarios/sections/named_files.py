@@ -29,6 +29,7 @@ from gcsim.scenarios.links.fields import over
 from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
+from gcsim.scenarios.reading.overrides import LINKS
 from gcsim.scenarios.sections.link import LinkSection, changed_link
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.simulator.cluster import TransportName
@@ -36,13 +37,6 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.*))?", re.DOTALL)
-_LINKS: tuple[Keys, ...] = (
-    ("cluster", "network"),
-    ("cluster", "intra_node"),
-    ("cluster", "racks", "uplink"),
-    ("cluster", "collectives", "server_network"),
-)
-"""Where a link may stand, beside the cards."""
 _DEVICE: Keys = ("cluster", "device")
 
 Value = TypeVar("Value", Link, Device)
@@ -114,7 +108,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
     """What holds a link or a device, and the way to it."""
-    for way in (*_LINKS, _DEVICE):
+    for way in (*LINKS, _DEVICE):
         holder = _within(data, way[:-1])
         if way[-1] in holder:
             yield holder, way
