@@ -118,7 +118,6 @@ def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
 
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.usefixtures("simulated")
 def test_a_results_summary_is_what_the_command_prints(
     monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
@@ -127,6 +126,7 @@ def test_a_results_summary_is_what_the_command_prints(
     assert gcsim("run", SCENARIO, "-q").stdout == shown.summary(width)
 
 
+@pytest.mark.usefixtures("simulated")
 def test_quiet_leaves_stderr_empty_and_stdout_as_it_is() -> None:
     loud, quiet = gcsim("run", SCENARIO), gcsim("run", SCENARIO, "-q")
     assert quiet.stderr == ""

@@ -441,9 +441,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(
-    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(st.tuples(_WORDS, _VALUES), max_size=8))
 def test_any_small_file_loads_or_is_refused_as_input(
     tmp_path: Path, lines: list[tuple[str, str]]
@@ -457,9 +455,7 @@ def test_any_small_file_loads_or_is_refused_as_input(
     assert found == "loaded" or all("a.yaml" in place for place in found.split())
 
 
-@settings(
-    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     way=st.lists(_WORDS | st.sampled_from(["0", "1", "2", "-1"]), min_size=1, max_size=3),
     value=_VALUES,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.scenarios import catalog
@@ -136,7 +136,6 @@ def links(draw: st.DrawFn) -> Link:
 
 
 @given(links())
-@settings(max_examples=300, deadline=None)
 def test_a_link_reads_back_to_itself(given_link: Link) -> None:
     plain = plain_link(given_link)
     again = built(read(write({"network": plain}), "a.yaml"), Path("a.yaml"))
@@ -180,7 +179,6 @@ numbers = st.one_of(
 
 
 @given(numbers)
-@settings(max_examples=500)
 def test_every_number_that_is_read_can_be_written(text: str) -> None:
     value = exact_number(text)
     assert value is not None

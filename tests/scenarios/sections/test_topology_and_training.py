@@ -666,9 +666,7 @@ _KEYS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(base=st.sampled_from([FULL, PLAIN]), options=st.lists(st.tuples(_KEYS, _VALUES), max_size=4))
 def test_any_options_are_taken_and_read_back_or_refused_as_input(
     tmp_path: Path, base: str, options: list[tuple[str, str]]

@@ -72,8 +72,8 @@ def changed(monkeypatch: pytest.MonkeyPatch, module: str) -> dict[str, bool]:
 @pytest.mark.parametrize(
     ("module", "those"),
     [
-        ("gcsim.compressors.sparsification.topk", {"topk", "accordion"}),
-        ("gcsim.compressors.quantization.qsgd", {"qsgd", "accordion"}),
+        ("gcsim.compressors.sparsification.by_size.topk", {"topk", "accordion"}),
+        ("gcsim.compressors.quantization.rounding.qsgd", {"qsgd", "accordion"}),
         ("gcsim.compressors.lockstep", {"topk", "qsgd", "dgc", "accordion"}),
         ("gcsim.compressors.registry", {"topk", "qsgd", "dgc", "accordion"}),
         ("gcsim.traces.models.building", {"topk", "qsgd", "dgc", "accordion"}),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
@@ -59,7 +59,6 @@ def test_a_gradient_is_a_function_of_its_key() -> None:
         assert abs(cosine(tensor(fit, seed).draw(iteration, worker), once)) < 0.9
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     rows=st.integers(1, 40),
     columns=st.integers(1, 40),
