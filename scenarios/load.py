@@ -18,6 +18,7 @@ from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.checks.conflicts import contradictions
 from gcsim.scenarios.checks.ineffective import idle
+from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.checking import check
 from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
@@ -126,14 +127,9 @@ def _find(wanted: str) -> tuple[Path, str]:
     ):
         return path, wanted  # reading it says what is wrong with it
     if wanted in shipped:
-        return shipped[wanted], _relative(shipped[wanted])
+        return shipped[wanted], shown(shipped[wanted])
     message = f"no scenario {wanted!r}: neither a file nor a shipped scenario"
     raise InputError(message, hint=did_you_mean(wanted, shipped))
-
-
-def _relative(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 # --- compressors ---------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from gcsim.fields import Bytes, Key
+from gcsim.fields import POSITIVE, Bytes, Count, Key, Limits
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 from gcsim.traces.models.entry import ModelEntry
@@ -18,16 +18,16 @@ from gcsim.traces.passes import PassTimes
 class LiveGradients:
     """Train the model here and take its gradients as they come."""
 
-    workers: int
+    workers: Count = 2
     """Virtual workers: each has its own mini-batches; all share the weights."""
-    warmup_steps: int
+    warmup_steps: Annotated[int, Limits(least=0)] = 20
     """Dense SGD steps before the first gradient is taken."""
-    iterations: int
+    iterations: Count = 4
     """Consecutive iterations whose gradients are taken."""
-    learning_rate: float
-    momentum: float
-    device: str
-    """"auto" (the GPU where there is one), "cpu" or "cuda"."""
+    learning_rate: Annotated[float, POSITIVE] = 0.01
+    momentum: Annotated[float, Limits(least=0, below=1)] = 0.9
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: the GPU where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
 from gcsim.compressors.recorder import TimedKernel
@@ -77,21 +78,21 @@ def class_rates(timed: Sequence[TimedCase], conditions: str) -> dict[KernelClass
             for one in own
         ]
         titles = dict.fromkeys(one.case.title for one in own)
+        launch, bandwidth, flop_rate = (
+            None if value is None else _rounded(value)
+            for value in (fit.launch, fit.bandwidth, fit.flop_rate)
+        )
         rates[kind] = KernelRate(
-            launch=_rounded(fit.launch),
-            bandwidth=None if fit.bandwidth is None else _rounded(fit.bandwidth),
-            flop_rate=None if fit.flop_rate is None else _rounded(fit.flop_rate),
+            launch=launch or 0.0,
+            bandwidth=bandwidth,
+            flop_rate=flop_rate,
             source=f"Fitted over {', '.join(titles)} at {len(own)} sizes in all; median "
             f"error of the fit {statistics.median(errors):.0%}; the repeats' median took "
             f"{statistics.median(one.spread for one in own):.2f} times the lowest. {conditions}",
             estimate=False,
-            launch_range=_range(_rounded(fit.launch), _launches(own)),
-            bandwidth_range=_range(
-                None if fit.bandwidth is None else _rounded(fit.bandwidth), _bandwidths(own, fit)
-            ),
-            flop_rate_range=_range(
-                None if fit.flop_rate is None else _rounded(fit.flop_rate), _flop_rates(own, fit)
-            ),
+            launch_range=_range(launch, [min(one.seconds for one in c) for c in _by_case(own)]),
+            bandwidth_range=_range(bandwidth, _speeds(own, fit, "nbytes")),
+            flop_rate_range=_range(flop_rate, _speeds(own, fit, "flops")),
         )
     return rates
 
@@ -101,30 +102,19 @@ def _by_case(timed: Sequence[TimedCase]) -> Iterator[list[TimedKernel]]:
         yield [one.timed for one in timed if one.case.title == title]
 
 
-def _launches(timed: Sequence[TimedCase]) -> list[float]:
-    return [min(one.seconds for one in case) for case in _by_case(timed)]
-
-
-def _bandwidths(timed: Sequence[TimedCase], fit: Coefficients) -> list[float]:
-    """Of the two largest sizes of each case that bytes dominate."""
+def _speeds(
+    timed: Sequence[TimedCase], fit: Coefficients, what: Literal["nbytes", "flops"]
+) -> list[float]:
+    """Bytes or FLOPs a second, of the two largest sizes of each case that these dominate."""
+    other, rate = ("flops", fit.flop_rate) if what == "nbytes" else ("nbytes", fit.bandwidth)
     found = []
     for case in _by_case(timed):
         for one in case[-2:]:
-            flops = one.cost.flops / fit.flop_rate if fit.flop_rate else 0.0
-            rest = one.seconds - fit.launch - flops
-            if rest > one.seconds / 2:
-                found.append(one.cost.nbytes / rest)
-    return found
-
-
-def _flop_rates(timed: Sequence[TimedCase], fit: Coefficients) -> list[float]:
-    found = []
-    for case in _by_case(timed):
-        for one in case[-2:]:
-            data = one.cost.nbytes / fit.bandwidth if fit.bandwidth else 0.0
-            rest = one.seconds - fit.launch - data
-            if one.cost.flops and rest > one.seconds / 2:
-                found.append(one.cost.flops / rest)
+            beside = getattr(one.cost, other) / rate if rate else 0.0
+            rest = one.seconds - fit.launch - beside
+            work = getattr(one.cost, what)
+            if work and rest > one.seconds / 2:
+                found.append(work / rest)
     return found
 
 

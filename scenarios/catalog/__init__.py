@@ -19,8 +19,9 @@ from pydantic import Field
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device
+from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
-from gcsim.scenarios.links.rate_trace import read_traces
+from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.links.transports import REACHED, reached
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file
@@ -119,9 +120,9 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
 
     With `like_shipped` an entry may also be like one of the catalogue.
     """
-    document = read_file(path, _shown(path))
+    document = read_file(path, shown(path))
     shipped = _shipped_entries if like_shipped else dict
-    problems = _inherit(document, "devices", merged_device, shipped)
+    problems = inherit(document, "devices", merged_device, shipped)
     table, faults = check(DeviceTable, document)
     problems += faults
     for name, entry in table.devices.items() if table else ():
@@ -140,14 +141,8 @@ def read_links(path: Path, transport: TransportName | None = None) -> dict[str, 
 
     Raises `InputError` with every problem and its line and column.
     """
-    document = read_file(path, _shown(path))
-    problems = _inherit(document, "links", over)
-    table, faults = check(_LinkTable, document)
-    problems += faults
-    if table is not None:
-        problems += read_traces(table, document, path)
-    if problems or table is None:
-        raise InputError(document.sorted(problems))
+    document = read_file(path, shown(path))
+    table = with_traces(_LinkTable, document, path, inherit(document, "links", over))
     found: dict[str, Link] = {}
     for name, entry in table.links.items():
         shipped = entry.link(name=name, source=entry.source, estimate=entry.estimate)
@@ -164,20 +159,23 @@ def _shipped_entries() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in DEVICE_FILES:
         document = read_file(FOLDER / name)
-        _inherit(document, "devices", merged_device)
+        inherit(document, "devices", merged_device)
         found |= document.data["devices"]
     return found
 
 
-def _inherit(
+def inherit(
     document: Document,
     table: str,
     merge: _Merge,
     shipped: Callable[[], Mapping[str, Any]] = dict,
+    *,
+    others: bool = False,
 ) -> list[Problem]:
     """Complete entries that say `like: NAME` from an entry that stands above them.
 
-    Or from one of `shipped`, which is only asked where none above has the name.
+    Or from one of `shipped`, which is only asked where none above has the name. With `others` an
+    entry may be like something else, and stays as it is.
     """
     entries = document.data.get(table) if isinstance(document.data, dict) else None
     problems: list[Problem] = []
@@ -186,12 +184,14 @@ def _inherit(
         return problems
     for name, entry in entries.items():
         if isinstance(entry, dict) and "like" in entry:
-            base = entry.pop("like")
+            base = entry["like"]
+            own = {key: value for key, value in entry.items() if key != "like"}
             if isinstance(base, str) and isinstance(above.get(base), dict):
-                entries[name] = merge(above[base], entry)
+                entries[name] = merge(above[base], own)
             elif isinstance(base, str) and base in (known := shipped()):
-                entries[name] = merge(known[base], entry)
-            else:
+                entries[name] = merge(known[base], own)
+            elif not others:
+                entries[name] = own
                 place = document.place((table, name, "like"))
                 message = f"{table}.{name}.like = {base!r}: no entry of that name stands above"
                 problems.append(Problem(place=place, message=message))
@@ -205,11 +205,3 @@ def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
         hint = f"there are {', '.join(variants)}" if variants else did_you_mean(name, known)
         raise InputError(f"unknown {kind} {name!r}", hint=hint)
     return known[name]
-
-
-def _shown(path: Path) -> str:
-    """The path as a message gives it: relative where that is shorter."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

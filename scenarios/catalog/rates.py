@@ -78,13 +78,7 @@ class Board:
 
 
 _Range = Annotated[Range, Field(strict=False)]
-_COSTS = As(
-    LayerCosts,
-    known=(_Range, ...),
-    single=(_Range, ...),
-    unknown=(_Range, ...),
-    flops=(_Range, ...),
-)
+_COSTS = As(LayerCosts, **dict.fromkeys(("known", "single", "unknown", "flops"), (_Range, ...)))
 
 
 class _Factor(Section):

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import read_text
@@ -30,6 +31,7 @@ RATE_UNITS: Mapping[str, Fraction] = {
 
 MOST_POINTS = 10_000
 
+Row = TypeVar("Row")
 Point = tuple[Fraction, Fraction]
 """Seconds, and bytes per second from then on."""
 
@@ -45,45 +47,66 @@ def shown(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def read_points(path: Path) -> tuple[list[Point], list[int]]:
-    """The points of a file, and the line of each.
+def read_rows(
+    path: Path, name: str, header: Callable[[int, str], Callable[[str], Row]], *, most: int,
+    hints: tuple[str, str], what: str, too_many: str = "",
+) -> list[tuple[str, Row]]:  # fmt: skip
+    """The rows of a table, each with its place; empty lines and those with # count for nothing.
+
+    `header` takes the first line and gives what reads a row, which raises `ValueError`; `hints` are
+    for the header and for a row, `what` is what rows hold. Raises `InputError` with the mistakes.
+    """
+    lines = [
+        (number, line.strip())
+        for number, line in enumerate(read_text(path, name).splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        raise InputError("is empty", place=name, hint=hints[0])
+    read = header(*lines[0])
+    if len(lines) == 1:
+        raise InputError(f"has a header and no {what}", place=name, hint=hints[1])
+    if len(lines) - 1 > most:
+        message = f"has {len(lines) - 1:,} {what}; {most:,} are the most"
+        raise InputError(message, place=name, hint=too_many)
+    rows: list[tuple[str, Row]] = []
+    problems: list[Problem] = []
+    for number, line in lines[1:]:
+        place = f"{name}:{number}"
+        try:
+            rows.append((place, read(line)))
+        except ValueError as error:
+            problems.append(Problem(place=place, message=str(error), hint=hints[1]))
+    if problems:
+        raise InputError(few(problems))
+    return rows
+
+
+def few(problems: list[Problem]) -> list[Problem]:
+    """The first ones: a wrong separator makes all rows wrong."""
+    if len(problems) <= _SHOWN:
+        return problems
+    left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
+    return [*problems[:_SHOWN], Problem(place=problems[_SHOWN].place, message=left)]
+
+
+def read_points(path: Path) -> list[tuple[str, Point]]:
+    """The points of a file, each with its place.
 
     Raises `InputError` with the mistakes: no file, too large, no header, a row that is no time and
     rate, a negative number.
     """
     name = shown(path)
-    rows = [
-        (number, row.strip())
-        for number, row in enumerate(read_text(path, name).splitlines(), 1)
-        if row.strip() and not row.lstrip().startswith("#")
-    ]
-    if not rows:
-        raise InputError("is empty", place=name, hint=_header_hint())
-    unit = _unit(name, *rows[0])
-    if len(rows) == 1:
-        raise InputError("has a header and no rates", place=name)
-    if len(rows) - 1 > MOST_POINTS:
-        message = f"has {len(rows) - 1:,} rates; {MOST_POINTS:,} are the most"
-        raise InputError(message, place=name, hint="average over longer intervals")
-    points: list[Point] = []
-    problems: list[Problem] = []
-    for number, row in rows[1:]:
-        try:
-            points.append(_row(row, unit))
-        except ValueError as error:
-            problems.append(
-                Problem(
-                    place=f"{name}:{number}",
-                    message=str(error),
-                    hint="a row is a time in seconds, a comma and a rate, such as 1.5,20",
-                )
-            )
-    if len(problems) > _SHOWN:
-        left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
-        problems[_SHOWN:] = [Problem(place=problems[_SHOWN].place, message=left)]
-    if problems:
-        raise InputError(problems)
-    return points, [number for number, _ in rows[1:]]
+
+    def header(number: int, line: str) -> Callable[[str], Point]:
+        unit = _unit(name, number, line)
+        return lambda row: _row(row, unit)
+
+    hints = (_header_hint(), "a row is a time in seconds, a comma and a rate, such as 1.5,20")
+    too_many = "average over longer intervals"
+    return read_rows(
+        path, name, header, most=MOST_POINTS, hints=hints, what="rates", too_many=too_many
+    )
 
 
 def _unit(name: str, number: int, header: str) -> Fraction:

@@ -59,7 +59,7 @@ def _uplink(section: Spelled) -> Uplink:
     """As the simulator has it."""
     rates = None if section.trace is None else section.trace.rates
     bandwidth = section.bandwidth if rates is None else rates.long_run
-    return section.value(Uplink, Uplink(bandwidth=bandwidth, latency=section.latency, trace=rates))
+    return section.value(Uplink, bandwidth=bandwidth, trace=rates)
 
 
 _JITTER = As(Jitter)
@@ -104,7 +104,8 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
         """As the simulator has it."""
         rates = None if self.trace is None else self.trace.rates
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
-        usual = Link(
+        built: Link = self.value(
+            Link,
             name=name,
             bandwidth=self.bandwidth if rates is None else rates.long_run,
             latency=self.latency,
@@ -115,7 +116,6 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
             source=source,
             estimate=estimate,
         )
-        built: Link = self.value(Link, usual)
         return built
 
 

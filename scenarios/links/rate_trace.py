@@ -14,7 +14,7 @@ are kept by value: a resolved scenario holds them itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, PlainValidator, PrivateAttr, WithJsonSche
 from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
-from gcsim.scenarios.reading.checking import Section, invalid
+from gcsim.scenarios.reading.checking import AnySection, Section, check, invalid
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
@@ -83,12 +83,14 @@ class TraceSection(Section):
 
     def read(self, path: Path) -> None:
         """Read `file` from where it is; `InputError` with the mistakes, each in its row."""
-        points, lines = read_points(path)
-        name = shown(path)
+        rows = read_points(path)
+        name, places = shown(path), [place for place, _ in rows]
+
+        def called(number: int) -> tuple[str, str]:
+            return f"line {places[number].rpartition(':')[2]}", places[number]
+
         try:
-            self._rates = self._made(
-                points, lambda number: (f"line {lines[number]}", f"{name}:{lines[number]}")
-            )
+            self._rates = self._made([point for _, point in rows], called)
         except InputError as error:
             raise InputError(
                 Problem(place=problem.place or name, message=problem.message, hint=problem.hint)
@@ -174,6 +176,20 @@ def read_traces(
         except InputError as error:
             problems += error.problems
     return problems
+
+
+def with_traces(
+    model: type[AnySection], document: Document, path: Path, problems: Sequence[Problem] = ()
+) -> AnySection:
+    """The document as `model`, its traces read. Raises `InputError` with what is wrong with either,
+    beside `problems`."""
+    section, faults = check(model, document)
+    found = [*problems, *faults]
+    if section is not None:
+        found += read_traces(section, document, path)
+    if found or section is None:
+        raise InputError(document.sorted(found))
+    return section
 
 
 def _traces(value: Any, key_path: Keys) -> Iterator[tuple[Keys, TraceSection]]:

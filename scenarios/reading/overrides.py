@@ -13,13 +13,13 @@ from typing import Any
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read
 
-_LINKS: tuple[Keys, ...] = (
+LINKS: tuple[Keys, ...] = (
     ("cluster", "network"),
     ("cluster", "intra_node"),
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Where the name of a link may stand, beside the nics."""
+"""Where a link may stand, beside the nics."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
@@ -106,7 +106,7 @@ def _spelled_out(key_path: Keys, value: Any) -> Any:
     if isinstance(value, str):
         if len(key_path) == 2 and key_path[0] == "compressors":
             return {"kind": value}
-        if key_path in _LINKS or (len(key_path) == 3 and key_path[:2] == ("cluster", "nics")):
+        if key_path in LINKS or (len(key_path) == 3 and key_path[:2] == ("cluster", "nics")):
             return {"like": value}
         if key_path == ("model",):
             return {"build": value}

@@ -107,7 +107,14 @@ def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
             raise invalid(f"{value} must be {limits}", hint)
         return found
 
-    return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"]})
+    bounds = {
+        "minimum": limits.least,
+        "exclusiveMinimum": limits.above,
+        "maximum": limits.most,
+        "exclusiveMaximum": limits.below,
+    }
+    stated = {name: bound for name, bound in bounds.items() if bound is not None}
+    return PlainValidator(parse), WithJsonSchema({"type": ["number", "string"], **stated})
 
 
 def index(what: str) -> tuple[AfterValidator, Any]:

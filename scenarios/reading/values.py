@@ -156,7 +156,7 @@ def _entry(field: Field[Any], hint: Any) -> tuple[Any, Any]:
     if field.default is MISSING and field.default_factory is MISSING:
         return read, pydantic.Field(alias=alias)
     default = ... if STATED in get_args(hint) else field.default
-    if not isinstance(default, str | int | Fraction):  # built by `value`, of what is stated
+    if not isinstance(default, str | int | float | Fraction):  # built by `value`, of what is stated
         read, default = Union[read, None], None  # noqa: UP007 (of values)
     return read, pydantic.Field(default=default, alias=alias)
 

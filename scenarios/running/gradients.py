@@ -12,20 +12,15 @@ from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
 from gcsim.files import cache_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.scenario import (
-    LiveGradients,
-    RecordedGradients,
-    Scenario,
-    SyntheticGradients,
-)
+from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.model_table import misfit
 from gcsim.scenarios.sections.passes import check_passes
 from gcsim.scenarios.sections.synthetic import check_synthetic, open_synthetic
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.storage.store import Trace
 
 if TYPE_CHECKING:
-    from gcsim.traces.storage.store import Trace
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
 
@@ -97,8 +92,6 @@ def check_trace(scenario: Scenario) -> None:
     """
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
-        from gcsim.traces.storage.store import Trace
-
         problems = [
             Problem(place=str(source.trace), message=message, hint=hint)
             for message, hint in _misfits(scenario, source, Trace.open(source.trace))
@@ -155,8 +148,6 @@ def open_gradients(
     scenario: Scenario, *, second_moments: bool, progress: Progress
 ) -> Iterator[Trace | SyntheticTrace]:
     """The scenario's gradients as a trace; live ones lie in a temporary folder until the end."""
-    from gcsim.traces.storage.store import Trace
-
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it

@@ -10,7 +10,7 @@ import json
 import platform
 from collections.abc import Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gcsim
 from gcsim.scenarios.reading.document import dotted
@@ -25,10 +25,8 @@ from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.price_sources import price_sources
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import TrafficProfile
-
-if TYPE_CHECKING:
-    from gcsim.simulator.predict import Prediction
 
 
 def provenance(

@@ -18,7 +18,6 @@ from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
-from gcsim.scenarios.uncertainty.collective_times import Column
 from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, value
 from gcsim.simulator.cluster import Cluster
@@ -119,9 +118,11 @@ def simulate(
                 draws: tuple[float, ...] = ()
                 if about is not None:
                     times = about.iteration(profile)
-                    moved = np.maximum(moved, _moved(times, len(worlds)))
-                    ratios = times[1 : 1 + len(worlds)] / times[0]
-                    draws = tuple(_rounded(prediction.iteration * ratio) for ratio in ratios)
+                    ratios = times[1:] / times[0]  # the draws, then each input's farther end
+                    moved = np.maximum(moved, abs(ratios[len(worlds) :] - 1))
+                    # to digits that do not depend on the number of threads that added up
+                    drawn_s = (prediction.iteration * ratio for ratio in ratios[: len(worlds)])
+                    draws = tuple(float(f"{seconds:.9g}") for seconds in drawn_s)
                 of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
             found.append(of_size)
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
@@ -185,13 +186,3 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
         profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
         spans=False, prices=prices,
     )  # fmt: skip
-
-
-def _rounded(seconds: float) -> float:
-    """To digits that do not depend on the number of threads that added up."""
-    return float(f"{seconds:.9g}")
-
-
-def _moved(times: Column, worlds: int) -> Column:
-    """By input: by which share of the iteration its farther end moves it."""
-    return np.asarray(abs(times[1 + worlds :] / times[0] - 1))

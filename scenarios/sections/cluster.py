@@ -122,10 +122,7 @@ _SERVERS = Annotated[
     ),
 ]
 COLLECTIVES = As(
-    Collectives,
-    servers=(_SERVERS, None),
-    server_hosts=None,
-    server_network=(AnyLink | None, None),
+    Collectives, servers=(_SERVERS, None), server_hosts=None, server_network=(AnyLink | None, None)
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -16,9 +17,17 @@ from gcsim.errors import did_you_mean
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
 from gcsim.scenarios.reading.types import Count, PositiveDuration
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.scenarios.scenario import DdpBuckets
+from gcsim.scenarios.scenario import (
+    DdpBuckets,
+    LiveGradients,
+    RecordedGradients,
+    SyntheticGradients,
+)
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.scenarios.sections.training import TRAINING
+from gcsim.traces.models.entry import TableLayer
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.tasks.registry import TASKS
 
 _DDP = As(DdpBuckets)
 _FILE_NAME = re.compile(r"\w[\w.-]*")
@@ -50,8 +59,6 @@ def _model_name(name: str) -> str:
         return name
     if ":" in name:
         return _builder(name)
-    from gcsim.traces.models.registry import MODELS
-
     if name not in MODELS:
         hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
         raise invalid(f"unknown model {name!r}", hint)
@@ -59,8 +66,6 @@ def _model_name(name: str) -> str:
 
 
 def _task_name(name: str) -> str:
-    from gcsim.traces.tasks.registry import TASKS
-
     if name not in TASKS:
         raise invalid(f"unknown task {name!r}", did_you_mean(name, TASKS))
     return name
@@ -76,25 +81,15 @@ class OwnModel(Section):
     auxiliary_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
-class LayerRow(Section):
-    """A row of a table of layers: one parameter tensor."""
-
-    name: Annotated[str, Field(min_length=1)]
-    shape: Annotated[list[Count], Field(min_length=1)]
-    forward_flops: Annotated[int, Field(ge=0)] = 0
-
-
-def _layers_form(value: Any) -> str:
-    return TABLED if isinstance(value, list) else NAMED
+_Rows = Annotated[list[Annotated[Spelled, As(TableLayer)]], Field(min_length=1)]
 
 
 class ModelTable(Section):
     """A model of which only the layers are known: no code, no training."""
 
     layers: Annotated[
-        Annotated[_Path, Tag(NAMED)]
-        | Annotated[Annotated[list[LayerRow], Field(min_length=1)], Tag(TABLED)],
-        Discriminator(_layers_form),
+        Annotated[_Path, Tag(NAMED)] | Annotated[_Rows, Tag(TABLED)],
+        Discriminator(lambda value: TABLED if isinstance(value, list) else NAMED),
     ]
     name: Annotated[str, AfterValidator(_file_name)] | None = None
 
@@ -106,35 +101,32 @@ def _model_form(value: Any) -> str:
     return TABLED if tabled else SPELLED_OUT
 
 
-class Gradients(Section):
-    """Where the gradients come from."""
+_SOURCES = {"live": LiveGradients, "recorded": RecordedGradients, "synthetic": SyntheticGradients}
 
-    source: Literal["live", "recorded", "synthetic"] = "live"
-    workers: Count | None = None
-    warmup_steps: Annotated[int, Field(ge=0)] = 20
-    iterations: Count = 4
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    task: Annotated[str, AfterValidator(_task_name)] | None = None
-    trace: _Path | None = None
-    fit: _Path | None = None
 
-    @model_validator(mode="after")
-    def _belongs_together(self) -> Gradients:
-        if self.source == "recorded" and self.trace is None:
-            raise invalid("a recorded source needs `trace: PATH`", "record one with: gcsim record")
-        training = {"warmup_steps", "learning_rate", "momentum", "device", "task"}
-        effective = {
-            "live": training | {"iterations"},
-            "recorded": {"trace"},
-            "synthetic": {"fit", "iterations"},
-        }[self.source]
-        idle = self.model_fields_set - effective - {"source", "workers"}
-        if idle:
-            names = ", ".join(repr(name) for name in sorted(idle))
-            raise invalid(f"{names} would have no effect with source {self.source!r}", "remove it")
-        return self
+def _belongs_together(section: Spelled) -> None:
+    """Raise pydantic's error for a key that gradients of the source do not have."""
+    if section.source == "recorded" and section.trace is None:
+        raise invalid("a recorded source needs `trace: PATH`", "record one with: gcsim record")
+    effective = {field.name for field in fields(_SOURCES[section.source])} | {"source"}
+    effective |= {"task"} if section.source == "live" else set()
+    idle = section.model_fields_set - effective
+    if idle:
+        names = ", ".join(repr(name) for name in sorted(idle))
+        raise invalid(f"{names} would have no effect with source {section.source!r}", "remove it")
+
+
+GRADIENTS = As(
+    LiveGradients,
+    title="Gradients",
+    rule=_belongs_together,
+    source=(Literal["live", "recorded", "synthetic"], "live"),
+    workers=(Count | None, None),
+    task=(Annotated[str, AfterValidator(_task_name)] | None, None),
+    trace=(_Path | None, None),
+    fit=(_Path | None, None),
+)
+GRADIENTS.section.__doc__ = "Where the gradients come from."
 
 
 class ComputeSection(Section):
@@ -186,7 +178,7 @@ class ScenarioFile(Section):
         Discriminator(_model_form),
     ]
     batch_size: Count
-    gradients: Gradients = Gradients()
+    gradients: Annotated[Spelled, GRADIENTS] = Field(default_factory=GRADIENTS.section)
     cluster: ClusterSection
     training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
     ddp: Annotated[Spelled, _DDP] = Field(default_factory=_DDP.section)

@@ -19,26 +19,21 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
-from gcsim.scenarios.links.csv_table import shown
-from gcsim.scenarios.reading.document import Document, Keys, read_text
+from gcsim.scenarios.links.csv_table import few, read_rows, shown
+from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.values import Spelled
+from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.models.entry import ModelEntry, TableLayer
 from gcsim.traces.models.table import COLUMNS, table_entry
-
-if TYPE_CHECKING:
-    from gcsim.scenarios.scenario import CompressorChoice
-    from gcsim.scenarios.sections.file import LayerRow
 
 MOST_ROWS = 4_000
 """A resolved scenario holds them all, and is read back."""
 MOST_ELEMENTS = 1 << 40
 """Of a model: far more than any device holds."""
 MOST_FLOPS = 1 << 62
-_SHOWN = 5
-"""Wrong rows that are named one by one: a wrong separator makes all of them wrong."""
 _NAME = re.compile(r"[^\s,#\"'][^\s,\"']{0,254}")
 _SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)
 _WHOLE = re.compile(r"\d{1,20}", re.ASCII)
@@ -75,7 +70,7 @@ def tabled_model(
 
 
 def inline_model(
-    document: Document, rows: Sequence[LayerRow], name: str | None
+    document: Document, rows: Sequence[Spelled], name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
     """The model of rows that stand in the YAML, or what is wrong with them."""
     key_path: Keys = ("model", "layers")
@@ -84,11 +79,11 @@ def inline_model(
     for number, row in enumerate(rows):
         place = document.place((*key_path, number))
         if not _NAME.fullmatch(row.name):
-            problems.append(_bad_name(document.place((*key_path, number, "name")), row.name))
-        layer = TableLayer(name=row.name, shape=tuple(row.shape), forward_flops=row.forward_flops)
-        named.append((place, layer))
+            where = document.place((*key_path, number, "name"))
+            problems.append(Problem(place=where, message=f"{row.name!r:.40} cannot name a tensor"))
+        named.append((place, row.value(TableLayer)))
     if problems:
-        return None, _few(problems)
+        return None, few(problems)
     if name is None:
         hint = "add `name:` beside `layers:`"
         where = document.location_of_key(key_path)
@@ -127,29 +122,12 @@ def untrainable(
 
 
 def _read(path: Path, name: str) -> list[Named]:
-    lines = [
-        (number, line.strip())
-        for number, line in enumerate(read_text(path, name).splitlines(), 1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not lines:
-        raise InputError("is empty", place=name, hint=_HEADER_HINT)
-    _check_header(name, *lines[0])
-    if len(lines) == 1:
-        raise InputError("has a header and no layers", place=name, hint=_ROW_HINT)
-    if len(lines) - 1 > MOST_ROWS:
-        raise InputError(f"has {len(lines) - 1:,} rows; {MOST_ROWS:,} are the most", place=name)
-    rows: list[Named] = []
-    problems: list[Problem] = []
-    for number, line in lines[1:]:
-        try:
-            rows.append((f"{name}:{number}", _row(line)))
-        except ValueError as error:
-            place = f"{name}:{number}"
-            problems.append(Problem(place=place, message=str(error), hint=_ROW_HINT))
-    if problems:
-        raise InputError(_few(problems))
-    return rows
+    def header(number: int, line: str) -> Callable[[str], TableLayer]:
+        _check_header(name, number, line)
+        return _row
+
+    hints = (_HEADER_HINT, _ROW_HINT)
+    return read_rows(path, name, header, most=MOST_ROWS, hints=hints, what="layers")
 
 
 def _check_header(name: str, number: int, header: str) -> None:
@@ -215,19 +193,8 @@ def _checked(
         message = f"a model of {elements:.3g} elements is more than any device holds"
         problems.append(Problem(place=place, message=message, hint="check the shapes"))
     if problems:
-        return None, _few(problems)
+        return None, few(problems)
     return table_entry(name, (row for _, row in rows)), []
-
-
-def _bad_name(place: str, name: str) -> Problem:
-    return Problem(place=place, message=f"{name!r:.40} cannot name a tensor")
-
-
-def _few(problems: list[Problem]) -> list[Problem]:
-    if len(problems) <= _SHOWN:
-        return problems
-    left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
-    return [*problems[:_SHOWN], Problem(place=problems[_SHOWN].place, message=left)]
 
 
 def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:

@@ -26,9 +26,10 @@ from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
-from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.links.rate_trace import with_traces
+from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
+from gcsim.scenarios.reading.overrides import LINKS
 from gcsim.scenarios.sections.link import LinkSection, changed_link
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.simulator.cluster import TransportName
@@ -36,13 +37,6 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.*))?", re.DOTALL)
-_LINKS: tuple[Keys, ...] = (
-    ("cluster", "network"),
-    ("cluster", "intra_node"),
-    ("cluster", "racks", "uplink"),
-    ("cluster", "collectives", "server_network"),
-)
-"""Where a link may stand, beside the nics."""
 _DEVICE: Keys = ("cluster", "device")
 
 Value = TypeVar("Value", Link, Device)
@@ -114,7 +108,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
     """What holds a link or a device, and the way to it."""
-    for key_path in (*_LINKS, _DEVICE):
+    for key_path in (*LINKS, _DEVICE):
         holder = _within(data, key_path[:-1])
         if key_path[-1] in holder:
             yield holder, key_path
@@ -193,27 +187,12 @@ def _read(
 
 def _links(path: Path, transport: TransportName | None) -> Mapping[str, Link]:
     document = read_file(path, shown(path))
-    _inherit_above(document)
-    table, problems = check(_LinkTable, document)
-    if table is not None:
-        problems += read_traces(table, document, path)
-    if problems or table is None:
-        raise InputError(document.sorted(problems))
+    catalog.inherit(document, "links", over, others=True)
+    table = with_traces(_LinkTable, document, path)
     return {
         name: replace(section.build(path.name, transport), name=name)
         for name, section in table.links.items()
     }
-
-
-def _inherit_above(document: Document) -> None:
-    """Complete entries that are like one above them in the file; others are the catalogue's."""
-    entries = _within(document.data, ("links",))
-    for number, (name, entry) in enumerate(list(entries.items())):
-        above = list(entries)[:number]
-        if isinstance(entry, dict) and entry.get("like") in above:
-            base = entries[entry["like"]]
-            own = {key: value for key, value in entry.items() if key != "like"}
-            entries[name] = over(base, own) if isinstance(base, dict) else own
 
 
 def _devices(path: Path) -> Mapping[str, Device]:

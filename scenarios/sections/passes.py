@@ -10,9 +10,11 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, RecordedGradients, Scenario
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.kineto.iterations import check_profile, examine_profile
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.storage.manifest import read_manifest
+from gcsim.traces.storage.store import recorded_passes
 
 _ELEMENT = 4
 """Bytes of a float32."""
@@ -50,8 +52,6 @@ def _passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
     if isinstance(compute, RecordedCompute):
         if not isinstance(scenario.gradients, RecordedGradients):
             raise InternalError("recorded times are wanted of gradients that are not recorded")
-        from gcsim.traces.storage.store import recorded_passes
-
         return recorded_passes(scenario.gradients.trace)
     return compute
 
@@ -79,12 +79,8 @@ def check_passes(scenario: Scenario) -> None:
         if isinstance(compute, ProfiledCompute):
             _profiled(scenario, compute.profile, manifest.parameters, layouts)
         if isinstance(compute, RecordedCompute):
-            from gcsim.traces.storage.store import recorded_passes
-
             recorded_passes(gradients.trace)
     elif isinstance(compute, ProfiledCompute):
-        from gcsim.traces.kineto.iterations import check_profile
-
         check_profile(compute.profile)
 
 
@@ -94,8 +90,6 @@ def _profiled(
     parameters: Sequence[tuple[str, tuple[int, ...]]],
     layouts: Sequence[BucketLayout],
 ) -> PassTimes:
-    from gcsim.traces.kineto.iterations import examine_profile
-
     found = examine_profile(path, parameters)
     if found.buckets:
         _compare(path, found.buckets, layouts)

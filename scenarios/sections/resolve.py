@@ -8,7 +8,6 @@ some forty numbers with their sources, and a changed entry must not pass for the
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
@@ -68,8 +67,7 @@ def _model(model: ModelEntry) -> str | dict[str, Any]:
     if shipped is not None and (shipped.build, shipped.layers) == (model.build, model.layers):
         return model.name
     if model.layers:
-        rows = [{**asdict(row), "shape": list(row.shape)} for row in model.layers]
-        return {"name": model.name, "layers": rows}
+        return {"name": model.name, "layers": [text_of(row) for row in model.layers]}
     if is_recorded(model):
         return RECORDED
     return {

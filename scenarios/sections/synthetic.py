@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.scenario import Scenario, SyntheticGradients
 from gcsim.traces.models.table import facts_and_parameters, table_parameters
+from gcsim.traces.synthetic.fit_file import open_fits
 from gcsim.traces.synthetic.fit_mapping import check_shapes
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ def check_synthetic(scenario: Scenario) -> None:
     source = scenario.gradients
     if not isinstance(source, SyntheticGradients):
         return
-    from gcsim.traces.synthetic.fit_file import open_fits
-
     fits, title = open_fits(source.fit)
     if not scenario.model.layers:
         return
@@ -40,7 +39,6 @@ def check_synthetic(scenario: Scenario) -> None:
 def open_synthetic(scenario: Scenario, source: SyntheticGradients) -> SyntheticTrace:
     """The gradients, to be drawn. Raises `InputError` as `check_synthetic`, and when the model
     cannot be built."""
-    from gcsim.traces.synthetic.fit_file import open_fits
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
     fits, title = open_fits(source.fit)

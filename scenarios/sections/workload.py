@@ -34,8 +34,6 @@ from gcsim.traces.models.registry import own_model, shipped_model, trained_on
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.storage.shipped import shipped_traces
 
-DEFAULT_WORKERS = 2
-
 
 def model_of(
     document: Document, file: ScenarioFile, path: Path
@@ -85,7 +83,7 @@ def gradients_of(
     if section.trace is not None:
         trace = _trace(document, section.trace, path)
         return RecordedGradients(trace=trace, workers=section.workers)
-    workers = section.workers or DEFAULT_WORKERS
+    workers = section.workers or LiveGradients().workers
     if section.source == "synthetic":
         key_path = ("gradients", "fit")
         return SyntheticGradients(
@@ -93,14 +91,7 @@ def gradients_of(
             workers=workers,
             iterations=section.iterations,
         )
-    return LiveGradients(
-        workers=workers,
-        warmup_steps=section.warmup_steps,
-        iterations=section.iterations,
-        learning_rate=section.learning_rate,
-        momentum=section.momentum,
-        device=section.device,
-    )
+    return section.value(LiveGradients, workers=workers)
 
 
 def compute_of(

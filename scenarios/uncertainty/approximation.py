@@ -62,11 +62,7 @@ class Drawn:
     """What is not as stated in a world, whatever the size."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        training: Training,
-        inputs: Sequence[Input],
-        worlds: Sequence[World],
+        self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Sequence[World]
     ) -> None:
         """`worlds` are the stated one, the draws, and those in which one input differs, by input.
 

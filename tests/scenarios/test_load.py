@@ -73,24 +73,14 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
     [
         # old text of GOOD, what stands there instead, the message
         ("seed: 3", "sead: 3", "a.yaml:20:1: error: unknown key 'sead'; did you mean 'seed'?"),
-        (
-            "    bandwidth: 10 Gbit/s",
-            "    bandwith: 10 Gbit/s",
-            "a.yaml:10:5: error: unknown key 'bandwith' in cluster.network; "
-            "did you mean 'bandwidth'?",
-        ),
-        (
-            "    bandwidth: 10 Gbit/s\n",
-            "",
-            "a.yaml:9:3: error: cluster.network: key 'bandwidth' is missing",
-        ),
+        ("    bandwidth: 10 Gbit/s", "    bandwith: 10 Gbit/s", "a.yaml:10:5: error: unknown key "
+         "'bandwith' in cluster.network; did you mean 'bandwidth'?"),
+        ("    bandwidth: 10 Gbit/s\n", "", "a.yaml:9:3: error: cluster.network: key 'bandwidth' is "
+         "missing"),
         ("batch_size: 32\n", "", "a.yaml:1:1: error: key 'batch_size' is missing"),
         ("  device: p100_pcie\n", "", "a.yaml:5:1: error: key 'device' is missing in cluster"),
-        (
-            "batch_size: 32",
-            "batch_size: 0",
-            "a.yaml:3:13: error: batch_size = 0: must be at least 1",
-        ),
+        ("batch_size: 32", "batch_size: 0", "a.yaml:3:13: error: batch_size = 0: must be at least "
+         "1"),
         ("batch_size: 32", "batch_size: -3", "a.yaml:3:13: error: batch_size = -3: must be"),
         ("batch_size: 32", "batch_size: 3.5", "= 3.5: must be a whole number; write 3 or 4"),
         ("batch_size: 32", "batch_size: '32'", "a whole number; write 32, without quotes"),
@@ -109,92 +99,51 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("nodes: [1, 2, 4]", "nodes: 4\n  nics: {0-3: 1gbe}", "'0-3' is not the number of a "
          "node; name each node of the range"),
         ("workers: 2", "workers: 0", "a.yaml:4:36: error: gradients.workers = 0: must be at"),
-        ("workers: 2", "learning_rate: 0", "gradients.learning_rate = 0: must be greater than 0"),
-        ("workers: 2", "momentum: 1.0", "gradients.momentum = 1.0: must be less than 1"),
-        ("workers: 2", "momentum: .nan", "gradients.momentum = nan: must be a finite number"),
-        (
-            "source: live",
-            "source: lvie",
-            "a.yaml:4:21: error: gradients.source = 'lvie': is not a choice; "
-            "did you mean 'live'?",
-        ),
+        ("workers: 2", "learning_rate: 0", "gradients.learning_rate: 0 must be greater than 0"),
+        ("workers: 2", "momentum: 1.0", "momentum: 1.0 must be at least 0 and less than 1"),
+        ("workers: 2", "momentum: .nan", "gradients.momentum: nan is not a number or a ratio"),
+        ("source: live", "source: lvie", "a.yaml:4:21: error: gradients.source = 'lvie': is not a "
+         "choice; did you mean 'live'?"),
         ("workers: 2", "device: gpu", "gradients.device = 'gpu': is not a choice; "),
         ("workers: 2", "trace: t", "a.yaml:4:1: error: gradients: 'trace' would have no effect"),
-        (
-            "source: live",
-            "source: recorded",
-            "a.yaml:4:1: error: gradients: a recorded source needs `trace: PATH`",
-        ),
-        (
-            "{source: live, workers: 2}",
-            "{source: recorded, trace: no_such_trace}",
-            "a.yaml:4:38: error: gradients.trace: there is no ",
-        ),
-        (
-            "{source: live, workers: 2}",
-            "{source: recorded, trace: t, momentum: 0.5}",
-            "gradients: 'momentum' would have no effect with source 'recorded'",
-        ),
+        ("source: live", "source: recorded", "a.yaml:4:1: error: gradients: a recorded source "
+         "needs `trace: PATH`"),
+        ("{source: live, workers: 2}", "{source: recorded, trace: no_such_trace}", "a.yaml:4:38: "
+         "error: gradients.trace: there is no "),
+        ("{source: live, workers: 2}", "{source: recorded, trace: t, momentum: 0.5}", "gradients: "
+         "'momentum' would have no effect with source 'recorded'"),
         ("gradients: {source: live, workers: 2}", "gradients: live", "gradients = 'live': must be"),
-        (
-            "nodes: [1, 2, 4]",
-            "nodes: [1, 4, 2]",
-            "a.yaml:6:10: error: cluster.nodes: 2 stands after 4; cluster sizes must ascend; write "
-            "[1, 2, 4]",
-        ),
+        ("nodes: [1, 2, 4]", "nodes: [1, 4, 2]", "a.yaml:6:10: error: cluster.nodes: 2 stands "
+         "after 4; cluster sizes must ascend; write [1, 2, 4]"),
         ("nodes: [1, 2, 4]", "nodes: [2, 2]", "2 stands after 2; cluster sizes must ascend"),
         ("nodes: [1, 2, 4]", "nodes: []", "cluster.nodes: must have at least 1 entry"),
         ("nodes: [1, 2, 4]", "nodes: [1, 0]", "a.yaml:6:14: error: cluster.nodes.1 = 0: must be"),
         ("nodes: [1, 2, 4]", "nodes: many", "cluster.nodes = 'many': must be a whole number"),
         ("nodes: [1, 2, 4]", "nodes: 1000000", "cluster.nodes = 1000000: must be at most 100000"),
-        (
-            "device: p100_pcie",
-            "device: p10_pcie",
-            "a.yaml:8:11: error: cluster.device: unknown device 'p10_pcie'; "
-            "did you mean 'p100_pcie'?",
-        ),
+        ("device: p100_pcie", "device: p10_pcie", "a.yaml:8:11: error: cluster.device: unknown "
+         "device 'p10_pcie'; did you mean 'p100_pcie'?"),
         ("device: p100_pcie", "device: 5", "cluster.device = 5: must be text"),
-        (
-            "intra_node: pcie3_x16",
-            "intra_node: pcie3x16",
-            "a.yaml:13:15: error: cluster.intra_node: unknown link 'pcie3x16'; "
-            "did you mean 'pcie3_x16'?",
-        ),
-        (
-            "10 Gbit/s",
-            "10 Gb/s",
-            "a.yaml:10:16: error: cluster.network.bandwidth: unknown unit 'Gb/s' in '10 Gb/s', "
-            "which should be a bandwidth; did you mean 'Gbit/s' or 'GB/s'?",
-        ),
-        (
-            "10 Gbit/s",
-            "10",
-            "cluster.network.bandwidth: 10 has no unit; write it like '10 Gbit/s'",
-        ),
+        ("intra_node: pcie3_x16", "intra_node: pcie3x16", "a.yaml:13:15: error: "
+         "cluster.intra_node: unknown link 'pcie3x16'; did you mean 'pcie3_x16'?"),
+        ("10 Gbit/s", "10 Gb/s", "a.yaml:10:16: error: cluster.network.bandwidth: unknown unit "
+         "'Gb/s' in '10 Gb/s', which should be a bandwidth; did you mean 'Gbit/s' or 'GB/s'?"),
+        ("10 Gbit/s", "10", "cluster.network.bandwidth: 10 has no unit; write it like '10 Gbit/s'"),
         ("10 Gbit/s", "-1 Gbit/s", "cluster.network.bandwidth: -1 Gbit/s is negative"),
         ("10 Gbit/s", "0 Gbit/s", "cluster.network.bandwidth: 0 Gbit/s is zero; it must be more"),
         ("50 us", "50 usec", "cluster.network.latency: unknown unit 'usec'"),
         ("0.94", "1.5", "cluster.network.efficiency: 1.5 must be greater than 0 and at most 1"),
         ("0.94", "0", "cluster.network.efficiency: 0 must be greater than 0"),
         ("0.94", "1/0", "cluster.network.efficiency: 1/0 is not a number or a ratio"),
-        (
-            "transport: gloo",
-            "transport: glooo",
-            "a.yaml:14:28: error: cluster.collectives.transport = 'glooo': is not a choice; "
-            "did you mean 'gloo'?",
-        ),
+        ("transport: gloo", "transport: glooo", "a.yaml:14:28: error: "
+         "cluster.collectives.transport = 'glooo': is not a choice; did you mean 'gloo'?"),
         ("transport: gloo", "servers: 0", "cluster.collectives.servers: 0 must be at least 1"),
         ("transport: gloo", "servers: each", "cluster.collectives.servers: 'each' is not a number"),
         ("transport: gloo", "pipeline_block: 0 B", "pipeline_block: 0 B is zero"),
         ("transport: gloo", "pipeline_block: 0.5 B", "0.5 B is 0.5 bytes; a size is a whole"),
         ("forward: 5 ms", "forward: 0 ms", "a.yaml:15:20: error: compute.forward: 0 ms is zero"),
         ("forward: 5 ms, ", "", "a.yaml:15:1: error: compute: key 'forward' is missing"),
-        (
-            "model: alexnet",
-            "model: alexnt",
-            "a.yaml:2:8: error: model: unknown model 'alexnt'; did you mean 'alexnet'? "
-            "Your own model is written package.module:build",
-        ),
+        ("model: alexnet", "model: alexnt", "a.yaml:2:8: error: model: unknown model 'alexnt'; did "
+         "you mean 'alexnet'? Your own model is written package.module:build"),
         ("model: alexnet", "model: my model:build", "'my model:build' does not name a function"),
         ("model: alexnet", "model: {build: m:b, input_shape: [3, 0]}", "model.input_shape.1 = 0"),
         ("model: alexnet", "model: {input_shape: [3]}", "key 'build' is missing in model"),
@@ -202,22 +151,15 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("kind: topk", "kind: tpok", "a.yaml:18:12: error: unknown compressor 'tpok'; did you"),
         ("kind: topk, ", "", "a.yaml:18:5: error: key 'kind' is missing in compressors.1"),
         ("  - none", "  - 5", "a.yaml:17:5: error: compressors.0 = 5: must be text"),
-        (
-            "ratio: 0.01",
-            "ration: 0.01",
-            "a.yaml:18:34: error: topk has no parameter 'ration'; did you mean 'ratio'?",
-        ),
+        ("ratio: 0.01", "ration: 0.01", "a.yaml:18:34: error: topk has no parameter 'ration'; did "
+         "you mean 'ratio'?"),
         ("ratio: 0.01", "ratio: 0", "a.yaml:18:41: error: topk.ratio = 0"),
         ("ratio: 0.01", "ratio: 1.5", "a.yaml:18:41: error: topk.ratio = 1.5"),
         ("ratio: 0.01", "ratio: -0.1", "a.yaml:18:41: error: topk.ratio = -0.1"),
         ("ratio: 0.01", "ratio: .nan", "a.yaml:18:41: error: topk.ratio = nan"),
         ("ratio: 0.01", "ratio: few", "a.yaml:18:41: error: topk.ratio = 'few'"),
-        (
-            "label: top 1 %",
-            "label: topk",
-            "a.yaml:19:5: error: two compressors are labelled 'topk'; "
-            "first at a.yaml:18:5; give one a `label:` of its own",
-        ),
+        ("label: top 1 %", "label: topk", "a.yaml:19:5: error: two compressors are labelled "
+         "'topk'; first at a.yaml:18:5; give one a `label:` of its own"),
         ("label: top 1 %", "label: 1", "a.yaml:18:25: error: compressors.1.label = 1: must be"),
         ("label: top 1 %", "label: ''", "compressors.1.label = '': must not be empty"),
         ("seed: 3", "seed: -1", "a.yaml:20:7: error: seed = -1: must be at least 0"),

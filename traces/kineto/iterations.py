@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -93,7 +94,7 @@ def examine_profile(path: Path, parameters: Parameters) -> Profile:
         f"iterations{dropped}, {clock} clock, gradients told apart by {how}",
     )
     exchanged = _exchanged(marks, iterations[-1])
-    total = sum(_numel(shape) for _, shape in parameters)
+    total = sum(math.prod(shape) for _, shape in parameters)
     return Profile(
         times=times,
         buckets=exchanged if sum(exchanged) == total else (),
@@ -228,7 +229,3 @@ def _exchanged(marks: Marks, batch: Batch) -> tuple[int, ...]:
     first = batch.gradients[0].start
     ends = min((o.start for o in marks.optimizers if o.start >= first), default=batch.until)
     return tuple(elements for at, elements in marks.reduces if first <= at <= ends)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    return functools.reduce(lambda a, b: a * b, shape, 1)

@@ -21,12 +21,7 @@ from gcsim.traces.models.losses import heads
 from gcsim.traces.models.torch_generator import keyed_generator
 
 
-def build_model(
-    entry: ModelEntry,
-    *,
-    seed: int,
-    device: str = "cpu",
-) -> nn.Module:
+def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Module:
     """Build a model with weights keyed by `seed`, in training mode, float32, on `device`.
 
     The current directory is importable meanwhile. On device "meta" nothing is allocated. torch's
@@ -91,9 +86,7 @@ def _call(entry: ModelEntry) -> nn.Module:
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise _refusal(
-            entry,
-            f"{attribute}() returned {type(model).__name__}",
-            "return a torch.nn.Module",
+            entry, f"{attribute}() returned {type(model).__name__}", "return a torch.nn.Module"
         )
     return model
 

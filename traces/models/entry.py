@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from gcsim.fields import Count, Limits, Text
 
 InputKind = Literal["samples", "tokens"]
 
@@ -12,9 +14,9 @@ InputKind = Literal["samples", "tokens"]
 class TableLayer:
     """A row of a table of layers: one parameter tensor and the arithmetic that goes with it."""
 
-    name: str
-    shape: tuple[int, ...]
-    forward_flops: int
+    name: Text
+    shape: Annotated[tuple[Count, ...], Limits(least=1)]
+    forward_flops: Annotated[int, Limits(least=0)] = 0
     """Per sample, 2 per multiply-add."""
 
 

@@ -136,11 +136,7 @@ def _run(
             handles.append(child.register_forward_hook(leave(prefix)))
     device = next(module.parameters()).device
     try:
-        with (
-            unmoved_buffers(module),
-            keyed_generator(0, "counting pass", device=device),
-            counter,
-        ):
+        with unmoved_buffers(module), keyed_generator(0, "counting pass", device=device), counter:
             forward()
             settle()
     finally:

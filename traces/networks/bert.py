@@ -21,6 +21,7 @@ segment. Initial weights are normal with standard deviation 0.02, the published 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -113,13 +114,7 @@ class Bert(nn.Module):
     """Tokens int64 `[batch, length]` to logits `[batch, vocabulary]` of the word behind them."""
 
     def __init__(
-        self,
-        *,
-        width: int,
-        blocks: int,
-        heads: int,
-        vocabulary: int = 30_522,
-        positions: int = 512,
+        self, *, width: int, blocks: int, heads: int, vocabulary: int = 30_522, positions: int = 512
     ) -> None:
         super().__init__()
         self.embeddings = Embeddings(vocabulary, positions, width)
@@ -145,11 +140,7 @@ class Bert(nn.Module):
         return logits
 
 
-def bert_base() -> nn.Module:
-    """109,482,240 parameters in 199 tensors."""
-    return Bert(width=768, blocks=12, heads=12)
-
-
-def bert_large() -> nn.Module:
-    """335,141,888 parameters in 391 tensors."""
-    return Bert(width=1024, blocks=24, heads=16)
+bert_base = partial(Bert, width=768, blocks=12, heads=12)
+"""109,482,240 parameters in 199 tensors."""
+bert_large = partial(Bert, width=1024, blocks=24, heads=16)
+"""335,141,888 parameters in 391 tensors."""

@@ -11,6 +11,7 @@ refers to), the output layer as torch draws it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -93,16 +94,13 @@ class DenseNet(nn.Module):
         return logits
 
 
-def densenet121() -> nn.Module:
-    """7,978,856 parameters in 364 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _drawn(DenseNet(32, (6, 12, 24, 16)))
-
-
-def densenet161() -> nn.Module:
-    """28,681,000 parameters in 484 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _drawn(DenseNet(48, (6, 12, 36, 24)))
-
-
-def _drawn(model: DenseNet) -> nn.Module:
+def _densenet(growth: int, layers: tuple[int, ...]) -> nn.Module:
+    model = DenseNet(growth, layers)
     draw_fan_in(model.features, [], variance=2.0)
     return model
+
+
+densenet121 = partial(_densenet, 32, (6, 12, 24, 16))
+"""7,978,856 parameters in 364 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+densenet161 = partial(_densenet, 48, (6, 12, 36, 24))
+"""28,681,000 parameters in 484 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""

@@ -9,6 +9,7 @@ initial weights: convolutions start with variance 2 / fan-out, the rest as torch
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -151,16 +152,13 @@ class GoogLeNet(nn.Module):
         return (logits, *others) if others else logits
 
 
-def googlenet() -> nn.Module:
-    """6,624,904 parameters in 173 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _drawn(GoogLeNet(inner=False))
-
-
-def googlenet_aux() -> nn.Module:
-    """13,004,888 parameters in 187 tensors: with the two classifiers inside the network."""
-    return _drawn(GoogLeNet(inner=True))
-
-
-def _drawn(model: nn.Module) -> nn.Module:
+def _drawn(*, inner: bool) -> nn.Module:
+    model = GoogLeNet(inner=inner)
     draw_fan_out(model)
     return model
+
+
+googlenet = partial(_drawn, inner=False)
+"""6,624,904 parameters in 173 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+googlenet_aux = partial(_drawn, inner=True)
+"""13,004,888 parameters in 187 tensors: with the two classifiers inside the network."""

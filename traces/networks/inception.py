@@ -14,6 +14,7 @@ and 0.4 for the weight of the inner classifier's loss.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -244,17 +245,8 @@ class InceptionV3(nn.Module):
         return (logits, *others) if others else logits
 
 
-def inception_v3() -> nn.Module:
-    """23,834,568 parameters in 284 tensors; `[batch, 3, 299, 299]` to `[batch, 1000]`."""
-    return _drawn(InceptionV3(inner=False))
-
-
-def inception_v3_aux() -> nn.Module:
-    """27,161,264 parameters in 292 tensors: with the classifier inside the network."""
-    return _drawn(InceptionV3(inner=True))
-
-
-def _drawn(model: nn.Module) -> nn.Module:
+def _drawn(*, inner: bool) -> nn.Module:
+    model = InceptionV3(inner=inner)
     deviations = {"AuxLogits.conv1.conv": 0.01, "AuxLogits.fc": 0.001, "fc": 0.01}
     for name, layer in model.named_modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
@@ -263,3 +255,9 @@ def _drawn(model: nn.Module) -> nn.Module:
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return model
+
+
+inception_v3 = partial(_drawn, inner=False)
+"""23,834,568 parameters in 284 tensors; `[batch, 3, 299, 299]` to `[batch, 1000]`."""
+inception_v3_aux = partial(_drawn, inner=True)
+"""27,161,264 parameters in 292 tensors: with the classifier inside the network."""

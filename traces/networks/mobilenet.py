@@ -26,13 +26,7 @@ def _unit(inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: in
     """Convolution without bias, batch norm, ReLU6."""
     return nn.Sequential(
         nn.Conv2d(
-            inputs,
-            outputs,
-            kernel,
-            stride=stride,
-            padding=kernel // 2,
-            groups=groups,
-            bias=False,
+            inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
         ),
         nn.BatchNorm2d(outputs),
         nn.ReLU6(inplace=True),

@@ -15,6 +15,7 @@ scale of batch norm at one, the output layer as torch draws it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
@@ -148,46 +149,21 @@ def _finished(layers: list[tuple[str, nn.Module]], inputs: int, classes: int) ->
     return model
 
 
-def resnet18() -> nn.Module:
-    """11,689,512 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(BasicBlock, (2, 2, 2, 2), classes=1000, small=False)
-
-
-def resnet34() -> nn.Module:
-    """21,797,672 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(BasicBlock, (3, 4, 6, 3), classes=1000, small=False)
-
-
-def resnet50() -> nn.Module:
-    """25,557,032 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(Bottleneck, (3, 4, 6, 3), classes=1000, small=False)
-
-
-def resnet101() -> nn.Module:
-    """44,549,160 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(Bottleneck, (3, 4, 23, 3), classes=1000, small=False)
-
-
-def resnet152() -> nn.Module:
-    """60,192,808 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(Bottleneck, (3, 8, 36, 3), classes=1000, small=False)
-
-
-def resnet18_cifar10() -> nn.Module:
-    """11,173,962 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    return _imagenet(BasicBlock, (2, 2, 2, 2), classes=10, small=True)
-
-
-def resnet20_cifar10() -> nn.Module:
-    """269,722 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    return _cifar(20)
-
-
-def resnet56_cifar10() -> nn.Module:
-    """853,018 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    return _cifar(56)
-
-
-def resnet110_cifar10() -> nn.Module:
-    """1,727,962 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    return _cifar(110)
+resnet18 = partial(_imagenet, BasicBlock, (2, 2, 2, 2), classes=1000, small=False)
+"""11,689,512 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+resnet34 = partial(_imagenet, BasicBlock, (3, 4, 6, 3), classes=1000, small=False)
+"""21,797,672 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+resnet50 = partial(_imagenet, Bottleneck, (3, 4, 6, 3), classes=1000, small=False)
+"""25,557,032 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+resnet101 = partial(_imagenet, Bottleneck, (3, 4, 23, 3), classes=1000, small=False)
+"""44,549,160 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+resnet152 = partial(_imagenet, Bottleneck, (3, 8, 36, 3), classes=1000, small=False)
+"""60,192,808 parameters; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+resnet18_cifar10 = partial(_imagenet, BasicBlock, (2, 2, 2, 2), classes=10, small=True)
+"""11,173,962 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
+resnet20_cifar10 = partial(_cifar, 20)
+"""269,722 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
+resnet56_cifar10 = partial(_cifar, 56)
+"""853,018 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""
+resnet110_cifar10 = partial(_cifar, 110)
+"""1,727,962 parameters; `[batch, 3, 32, 32]` to `[batch, 10]`."""

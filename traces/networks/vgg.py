@@ -19,6 +19,8 @@ network with 1 / fan-in, Chainer's default; their output layers with standard de
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from gcsim.traces.models.initial_weights import draw_fan_in, draw_fan_out
@@ -86,39 +88,6 @@ def _imagenet(stages: Stages) -> nn.Module:
     return model
 
 
-def vgg11() -> nn.Module:
-    """132,863,336 parameters in 22 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(_A)
-
-
-def vgg16() -> nn.Module:
-    """138,357,544 parameters in 32 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(_D)
-
-
-def vgg19() -> nn.Module:
-    """143,667,240 parameters in 38 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
-    return _imagenet(_E)
-
-
-def vgg16_bn_cifar10() -> nn.Module:
-    """14,728,266 parameters in 54 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    output = nn.Linear(512, 10)
-    model = VGG(_convolutions(_D, norm=True), 1, nn.Sequential(output))
-    draw_fan_in(model, [output], variance=2.0)
-    return model
-
-
-def vgg_like_cifar10() -> nn.Module:
-    """14,987,200 parameters in 43 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""
-    return _vgg_like(narrower=1)
-
-
-def vgg_narrow_cifar10() -> nn.Module:
-    """The same with a sixteenth of the channels: 59,500 parameters in 43 tensors."""
-    return _vgg_like(narrower=16)
-
-
 def _vgg_like(narrower: int) -> nn.Module:
     stages = tuple(tuple(width // narrower for width in stage) for stage in _D)
     width = stages[-1][-1]
@@ -134,3 +103,23 @@ def _vgg_like(narrower: int) -> nn.Module:
     model = VGG(_convolutions(stages, norm=True, bias=False, dropout=0.4), 1, classifier)
     draw_fan_in(model, [output], variance=1.0)
     return model
+
+
+def vgg16_bn_cifar10() -> nn.Module:
+    """14,728,266 parameters in 54 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""
+    output = nn.Linear(512, 10)
+    model = VGG(_convolutions(_D, norm=True), 1, nn.Sequential(output))
+    draw_fan_in(model, [output], variance=2.0)
+    return model
+
+
+vgg11 = partial(_imagenet, _A)
+"""132,863,336 parameters in 22 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+vgg16 = partial(_imagenet, _D)
+"""138,357,544 parameters in 32 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+vgg19 = partial(_imagenet, _E)
+"""143,667,240 parameters in 38 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
+vgg_like_cifar10 = partial(_vgg_like, narrower=1)
+"""14,987,200 parameters in 43 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""
+vgg_narrow_cifar10 = partial(_vgg_like, narrower=16)
+"""The same with a sixteenth of the channels: 59,500 parameters in 43 tensors."""

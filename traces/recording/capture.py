@@ -33,11 +33,7 @@ class GradientCapture:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[tuple[str, nn.Parameter]],
-        *,
-        workers: int,
-        allow_unused: bool,
+        self, parameters: Sequence[tuple[str, nn.Parameter]], *, workers: int, allow_unused: bool
     ) -> None:
         self._parameters = list(parameters)
         self._workers = workers

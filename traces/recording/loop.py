@@ -23,13 +23,7 @@ from gcsim.traces.recording.capture import GradientCapture
 from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
 from gcsim.traces.recording.model import FirstBatch, seen_model
 from gcsim.traces.recording.moments import LoopMoments
-from gcsim.traces.recording.ranks import (
-    Alone,
-    Ranks,
-    SharedFolder,
-    exchanged_buckets,
-    ranks_of,
-)
+from gcsim.traces.recording.ranks import Alone, Ranks, SharedFolder, exchanged_buckets, ranks_of
 from gcsim.traces.recording.result import Share, Wanted, checked_loss, summary, where_from
 from gcsim.traces.storage.writing import TraceWriter
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from gcsim.traces.moments.second_moments import Segment
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs
 from gcsim.traces.recording.clock import PassClock, median_pass
+from gcsim.traces.recording.result import device_name
 from gcsim.traces.storage.writing import TraceWriter
 from gcsim.traces.tasks.registry import described, make_task
 from gcsim.traces.timing.allocator import keep_freed_memory
@@ -113,7 +113,7 @@ def record_live(
                 "learning_rate": learning_rate,
                 "momentum": momentum,
                 "dtype": dtype,
-                "device": _device_name(place),
+                "device": device_name(torch.device(place)),
                 "torch": str(torch.__version__),
                 "threads": torch.get_num_threads(),
                 "warmup_losses": warmup_losses,
@@ -145,9 +145,3 @@ def _finite(loss: float, iteration: int, worker: int, learning_rate: float) -> f
             hint=f"choose a lower one than {learning_rate:g}",
         )
     return loss
-
-
-def _device_name(device: str) -> str:
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    return f"CPU ({platform.machine()})"

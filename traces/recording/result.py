@@ -59,7 +59,7 @@ def where_from(
         "data": "a training loop of the user's",
         "batch_size": facts.samples_per_worker,
         "dtype": wanted.dtype,
-        "device": _device_name(device),
+        "device": device_name(device),
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "processes": len(shares),
@@ -110,7 +110,8 @@ def checked_loss(loss: Tensor | float) -> float:
     return value
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """As reports call it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type.upper()} ({platform.machine()})"

@@ -31,7 +31,7 @@ from gcsim.traces.storage.manifest import (
     file_name,
     read_manifest,
 )
-from gcsim.traces.storage.tensor_file import measure_file
+from gcsim.traces.storage.tensor_file import all_finite, measure_file
 
 
 class Trace:
@@ -130,8 +130,7 @@ class Trace:
 
     @staticmethod
     def _check_finite(flat: Tensor, layout: BucketLayout, path: Path) -> None:
-        low, high = torch.aminmax(flat)  # NaN spreads to both
-        if bool(torch.isfinite(low) & torch.isfinite(high)):
+        if all_finite(flat):
             return
         names = [p.name for p, part in layout.views(flat) if not bool(part.isfinite().all())]
         kind, iteration, worker = path.stem.rsplit("-", 2)

@@ -32,6 +32,14 @@ def file_length(shapes: Shapes, dtype: str) -> int:
     return len(_header(shapes, dtype)) + elements * _CODES[dtype][1]
 
 
+def all_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite: both ends of its range are finite (NaN spreads)."""
+    if tensor.numel() == 0:
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
 def write_tensors(path: Path, shapes: Shapes, dtype: str, tensors: Sequence[Tensor]) -> StoredFile:
     """Write CPU tensors of that dtype, in the order of their names; raises `OSError`."""
     digest = hashlib.sha256()

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
+from gcsim.traces.live import WorkerGradients
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
 from gcsim.traces.storage.manifest import (
@@ -28,10 +29,7 @@ from gcsim.traces.storage.manifest import (
     file_name,
     manifest_text,
 )
-from gcsim.traces.storage.tensor_file import Shapes, file_length, write_tensors
-
-if TYPE_CHECKING:
-    from gcsim.traces.live import WorkerGradients
+from gcsim.traces.storage.tensor_file import Shapes, all_finite, file_length, write_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,14 +225,6 @@ class TraceWriter:
             place=str(self._folder),
             hint="free some space or choose another folder; nothing was left behind",
         )
-
-
-def all_finite(tensor: Tensor) -> bool:
-    """Whether no element is NaN or infinite: both ends of its range are finite (NaN spreads)."""
-    if tensor.numel() == 0:
-        return True
-    low, high = torch.aminmax(tensor)
-    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 def _not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:

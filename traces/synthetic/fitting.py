@@ -193,12 +193,7 @@ def _few_waves(table: Floats, wanted: Floats) -> tuple[list[int], Floats, float]
 
 
 def _tensor(  # noqa: PLR0917 - what a tensor's fit is made of
-    name: str,
-    shape: tuple[int, ...],
-    kind: str,
-    depth: float,
-    found: Statistics,
-    own: Floats,
+    name: str, shape: tuple[int, ...], kind: str, depth: float, found: Statistics, own: Floats
 ) -> TensorFit:
     rows, columns = matrix_shape(shape)
     mean = float(found.squares.mean()) / (rows * columns)

@@ -124,10 +124,7 @@ class SyntheticTensor:
         vectors = np.zeros((len(self._side(turning).scale), self._terms), np.float32)
         for weight, step, name in self._patterns(iteration):
             vectors += np.float32(weight) * self._vectors(turning, step, name)
-        found = {
-            turning: _to_unit(vectors),
-            staying: self._vectors(staying, 0, "common"),
-        }
+        found = {turning: _to_unit(vectors), staying: self._vectors(staying, 0, "common")}
         return found[0], found[1]
 
     def _patterns(self, iteration: int) -> list[tuple[float, int, str]]:

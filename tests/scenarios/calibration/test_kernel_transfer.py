@@ -48,10 +48,7 @@ def test_priced_times_are_near_timed_ones_and_in_their_order(elements: int) -> N
     for row in rows:
         priced = row.priced(prices)
         assert prices.priced_by(row.metered.computes[0], 1).estimates == 0
-        pairs += [
-            (priced.encode, row.measured.encode),
-            (priced.decode, row.measured.decode),
-        ]
+        pairs += [(priced.encode, row.measured.encode), (priced.decode, row.measured.decode)]
     found = agreement(pairs)
     assert found.pairs == 2 * len(METHODS)
     assert found.median < 0.5

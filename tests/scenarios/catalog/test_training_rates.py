@@ -8,13 +8,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.rates import (
-    boards,
-    layer_times,
-    measured_times,
-    measurements,
-    sources,
-)
+from gcsim.scenarios.catalog.rates import boards, layer_times, measured_times, measurements, sources
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.devices.training_rates import PRECISIONS

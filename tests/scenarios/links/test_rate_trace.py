@@ -12,10 +12,7 @@ from gcsim.scenarios.links.csv_table import MOST_POINTS, RATE_UNITS
 from gcsim.scenarios.links.rate_trace import TraceSection
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read, read_file
-from gcsim.scenarios.sections.link import (
-    LinkSection,
-    read_traces,
-)
+from gcsim.scenarios.sections.link import LinkSection, read_traces
 from gcsim.simulator.network.links import RateTrace
 from tests.scenarios.links.files import TRACED, File, built, csv, link, problem
 
@@ -59,59 +56,37 @@ def test_an_uplink_may_have_a_trace() -> None:
 @pytest.mark.parametrize(
     ("trace", "expected"),
     [
-        (
-            "{points: [[0 s, 1 Mbit/s]]}",
-            "a.yaml:3:3: error: network.trace: what follows the end of the trace is not said; "
-            "write `after: repeat` (it begins again) or `after: hold` (the last rate for ever)",
-        ),
+        ("{points: [[0 s, 1 Mbit/s]]}", "a.yaml:3:3: error: network.trace: what follows the end of "
+         "the trace is not said; write `after: repeat` (it begins again) or `after: hold` (the "
+         "last rate for ever)"),
         ("{after: hold}", "network.trace: neither `file` nor `points` are given"),
         ("{file: c.csv, points: [[0 s, 1 B/s]], after: hold}", "both `file` and `points` are giv"),
         ("{points: [], after: hold}", "a.yaml:3:19: error: network.trace.points: must have at"),
-        (
-            "{points: [[1 s, 1 Mbit/s]], after: hold}",
-            "network.trace: point 0 is at 1 s; the first is at 0 s; say what the rate is from 0 s",
-        ),
-        (
-            "{points: [[0 s, 1 B/s], [2 s, 1 B/s], [1 s, 1 B/s]], after: hold}",
-            "network.trace: point 2 is at 1 s and stands after 2 s; instants ascend",
-        ),
-        (
-            "{points: [[0 s, 1 B/s], [0 s, 1 B/s]], after: hold}",
-            "point 1 is at 0 s and stands after 0 s",
-        ),
-        (
-            "{points: [[0 s, 1 B/s], [1 s, -1 B/s]], after: hold}",
-            "a.yaml:3:34: error: network.trace.points.1: -1 B/s is negative",
-        ),
+        ("{points: [[1 s, 1 Mbit/s]], after: hold}", "network.trace: point 0 is at 1 s; the first "
+         "is at 0 s; say what the rate is from 0 s"),
+        ("{points: [[0 s, 1 B/s], [2 s, 1 B/s], [1 s, 1 B/s]], after: hold}", "network.trace: "
+         "point 2 is at 1 s and stands after 2 s; instants ascend"),
+        ("{points: [[0 s, 1 B/s], [0 s, 1 B/s]], after: hold}",
+         "point 1 is at 0 s and stands after 0 s"),
+        ("{points: [[0 s, 1 B/s], [1 s, -1 B/s]], after: hold}", "a.yaml:3:34: error: "
+         "network.trace.points.1: -1 B/s is negative"),
         ("{points: [[0 s, 5]], after: hold}", "network.trace.points.0: 5 has no unit"),
         ("{points: [[0 s]], after: hold}", "points.0: ['0 s'] is not an instant and a rate; write"),
         ("{points: [[0 s, 0 B/s]], after: hold}", "network.trace: the last rate, which holds for"),
-        (
-            "{points: [[0 s, 0 B/s], [1 s, 0 B/s]], after: repeat}",
-            "network.trace: no rate that repeats is positive; nothing would ever get through",
-        ),
-        (
-            "{points: [[0 s, 1 B/s]], after: repeat}",
-            "network.trace: where the last rate ends is not said, and there is one rate only; "
-            "write `duration:`, the length of the whole trace",
-        ),
-        (
-            "{points: [[0 s, 1 B/s], [1 s, 1 B/s], [3 s, 1 B/s]], after: repeat}",
-            "is not said, and the intervals are not all equal; write `duration:`",
-        ),
-        (
-            "{points: [[0 s, 1 B/s], [3 s, 1 B/s]], duration: 3 s, after: repeat}",
-            "network.trace: the trace ends at 3 s, before its last rate begins",
-        ),
+        ("{points: [[0 s, 0 B/s], [1 s, 0 B/s]], after: repeat}", "network.trace: no rate that "
+         "repeats is positive; nothing would ever get through"),
+        ("{points: [[0 s, 1 B/s]], after: repeat}", "network.trace: where the last rate ends is "
+         "not said, and there is one rate only; write `duration:`, the length of the whole trace"),
+        ("{points: [[0 s, 1 B/s], [1 s, 1 B/s], [3 s, 1 B/s]], after: repeat}", "is not said, and "
+         "the intervals are not all equal; write `duration:`"),
+        ("{points: [[0 s, 1 B/s], [3 s, 1 B/s]], duration: 3 s, after: repeat}", "network.trace: "
+         "the trace ends at 3 s, before its last rate begins"),
         ("{file: c.csv, after: never}", "network.trace.after = 'never': is not a choice; known: h"),
-        (
-            "{file: c.csv, after: hold}",
-            "a.yaml:3:17: error: network.trace.file: there is no file c.csv; a path counts from "
-            "the scenario file's folder",
-        ),
+        ("{file: c.csv, after: hold}", "a.yaml:3:17: error: network.trace.file: there is no file "
+         "c.csv; a path counts from the scenario file's folder"),
         ("{file: ., after: hold}", "network.trace.file: there is no file "),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_a_trace_is_named_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: str, expected: str
 ) -> None:
@@ -153,10 +128,7 @@ def test_the_header_says_the_unit(tmp_path: Path, unit: str, per_second: Fractio
         ("", "c.csv: error: is empty; begin with seconds,mbit_per_second; units: bit_per_second"),
         ("# x\n\n", "c.csv: error: is empty"),
         ("seconds,mbit_per_second\n", "c.csv: error: has a header and no rates"),
-        (
-            "0,1\n1,2\n",
-            "c.csv:1: error: '0,1' is not the header seconds,UNIT; begin with seconds",
-        ),
+        ("0,1\n1,2\n", "c.csv:1: error: '0,1' is not the header seconds,UNIT; begin with seconds"),
         (
             "seconds,mbits_per_second\n0,1\n",
             "c.csv:1: error: 'seconds,mbits_per_second' is not the header seconds,UNIT; did you "

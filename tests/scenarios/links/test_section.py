@@ -260,12 +260,7 @@ def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
     assert rack.loss == Loss(rate=Fraction(1, 10), model="sampled")
     none = link("{like: cell, loss: null, jitter: [], background: 0}")
     assert none == dataclasses.replace(
-        base,
-        name=none.name,
-        source=none.source,
-        loss=None,
-        jitter=(),
-        background=Fraction(0),
+        base, name=none.name, source=none.source, loss=None, jitter=(), background=Fraction(0)
     )
     fixed = link("{like: cell, bandwidth: 2 Mbit/s}")
     assert (fixed.trace, fixed.bandwidth) == (None, 2 * MBIT)
@@ -309,102 +304,60 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (
-            "jitter: {distribution: uniform, mean: -1 ms}",
-            "a.yaml:4:41: error: network.jitter.mean: -1 ms is negative; write it like '50 us'",
-        ),
-        (
-            "jitter: 100 us",
-            "a.yaml:4:11: error: network.jitter: 100 us says no distribution; write it like "
-            "{distribution: exponential, mean: 100 us}, or a list of such",
-        ),
-        (
-            "jitter: {distribution: normal, mean: 1 ms}",
-            "a.yaml:4:26: error: network.jitter.distribution = 'normal': is not a choice; "
-            "did you mean 'lognormal'?",
-        ),
-        (
-            "jitter: [{mean: 1 ms}]",
-            "4:12: error: key 'distribution' is missing in network.jitter.",
-        ),
-        (
-            "jitter: {distribution: pareto, mean: 1 ms, shape: 1}",
-            "a.yaml:4:3: error: network.jitter: `shape`, the exponent of the Pareto distribution's "
-            "tail, is 1; write it, more than 1; the nearer to 1, the longer the tail",
-        ),
+        ("jitter: {distribution: uniform, mean: -1 ms}", "a.yaml:4:41: error: network.jitter.mean: "
+         "-1 ms is negative; write it like '50 us'"),
+        ("jitter: 100 us", "a.yaml:4:11: error: network.jitter: 100 us says no distribution; write "
+         "it like {distribution: exponential, mean: 100 us}, or a list of such"),
+        ("jitter: {distribution: normal, mean: 1 ms}", "a.yaml:4:26: error: "
+         "network.jitter.distribution = 'normal': is not a choice; did you mean 'lognormal'?"),
+        ("jitter: [{mean: 1 ms}]", "4:12: error: key 'distribution' is missing in network.jitter."),
+        ("jitter: {distribution: pareto, mean: 1 ms, shape: 1}", "a.yaml:4:3: error: "
+         "network.jitter: `shape`, the exponent of the Pareto distribution's tail, is 1; write it, "
+         "more than 1; the nearer to 1, the longer the tail"),
         ("jitter: {distribution: pareto, mean: 1 ms}", "distribution's tail, is not given; write"),
-        (
-            "jitter: {distribution: uniform, mean: 1 ms, shape: 2}",
-            "network.jitter: `shape` would have no effect, uniform has none; remove it",
-        ),
-        (
-            "jitter: [{distribution: uniform, mean: 1 ms, probability: 2}]",
-            "a.yaml:4:61: error: network.jitter.0.probability: 2 must be at least 0 and at most 1",
-        ),
-        (
-            "loss: {rate: 1, model: capped}",
-            "a.yaml:4:16: error: network.loss.rate: 1 must be at least 0 and less than 1",
-        ),
+        ("jitter: {distribution: uniform, mean: 1 ms, shape: 2}", "network.jitter: `shape` would "
+         "have no effect, uniform has none; remove it"),
+        ("jitter: [{distribution: uniform, mean: 1 ms, probability: 2}]", "a.yaml:4:61: error: "
+         "network.jitter.0.probability: 2 must be at least 0 and at most 1"),
+        ("loss: {rate: 1, model: capped}", "a.yaml:4:16: error: network.loss.rate: 1 must be at "
+         "least 0 and less than 1"),
         ("loss: {rate: -0.1, model: capped}", "network.loss.rate: -0.1 must be at least 0 and"),
         ("loss: {rate: 5 %, model: capped}", "network.loss.rate: 5 % is not a number or a ratio"),
-        (
-            "loss: {rate: 0.1}",
-            "a.yaml:4:3: error: network.loss: `model` is missing; capped (the rate is what TCP "
-            "reaches at steady state with such losses) or sampled (a message that loses a packet "
-            "is late until that is repaired)",
-        ),
-        (
-            "loss: {rate: 0.1, model: capped, recovery: rack}",
-            "a.yaml:4:3: error: network.loss: `recovery` would have no effect on capped losses, "
-            "whose formula has its own",
-        ),
+        ("loss: {rate: 0.1}", "a.yaml:4:3: error: network.loss: `model` is missing; capped (the "
+         "rate is what TCP reaches at steady state with such losses) or sampled (a message that "
+         "loses a packet is late until that is repaired)"),
+        ("loss: {rate: 0.1, model: capped, recovery: rack}", "a.yaml:4:3: error: network.loss: "
+         "`recovery` would have no effect on capped losses, whose formula has its own"),
         ("loss: {rate: 0.1, model: sampled, recovery: tlp}", "'tlp'"),
         ("loss: {rate: 0.1, modle: capped}", "unknown key 'modle' in network.loss; did you mean '"),
         ("loss: {rate: 0.1, model: capped, timeout: 0 s}", "timeout: 0 s is zero; it must be more"),
         ("background: 1", "a.yaml:4:15: error: network.background: 1 must be at least 0 and less"),
         ("background: true", "network.background: True is not a number or a ratio such as 3/2"),
-        (
-            "factors: [{from: 2 KiB}, {from: 1 KiB}]",
-            "a.yaml:4:12: error: network.factors: entry 1 is from 1 KiB and stands after 2 KiB; "
-            "sizes ascend",
-        ),
+        ("factors: [{from: 2 KiB}, {from: 1 KiB}]", "a.yaml:4:12: error: network.factors: entry 1 "
+         "is from 1 KiB and stands after 2 KiB; sizes ascend"),
         ("factors: [{from: 2 B}, {from: 2 B}]", "entry 1 is from 2 B and stands after 2 B"),
-        (
-            "factors: [{from: 64 KiB, bandwidth: 0}]",
-            "a.yaml:4:39: error: network.factors.0.bandwidth: 0 must be greater than 0 and at most "
-            "1,000,000",
-        ),
+        ("factors: [{from: 64 KiB, bandwidth: 0}]", "a.yaml:4:39: error: "
+         "network.factors.0.bandwidth: 0 must be greater than 0 and at most 1,000,000"),
         ("factors: [{from: 64}]", "network.factors.0.from: 64 has no unit; write it like '25 MiB'"),
         ("factors: [{bandwidth: 0.5}]", "key 'from' is missing in network.factors.0"),
         ("overhead: -5 us", "a.yaml:4:13: error: network.overhead: -5 us is negative"),
         ("efficiency: 1.2", "a.yaml:4:15: error: network.efficiency: 1.2 must be greater than 0"),
-        (
-            "trace: {points: [[0 s, 1 Mbit/s]], after: hold}",
-            "a.yaml:1:1: error: network: `bandwidth` would have no effect beside `trace`, which is "
-            "the goodput over time; remove one of them",
-        ),
-        (
-            "up: {latency: 1 ms}",
-            "a.yaml:4:3: error: network.up: key 'bandwidth' is missing; write it, or `like:` with",
-        ),
+        ("trace: {points: [[0 s, 1 Mbit/s]], after: hold}", "a.yaml:1:1: error: network: "
+         "`bandwidth` would have no effect beside `trace`, which is the goodput over time; remove "
+         "one of them"),
+        ("up: {latency: 1 ms}", "a.yaml:4:3: error: network.up: key 'bandwidth' is missing; write "
+         "it, or `like:` with"),
         ("up: {bandwidth: 0 Mbit/s, latency: 1 ms}", "up.bandwidth: 0 Mbit/s is zero; it must be"),
-        (
-            "up: {bandwidth: 1 Mbit/s, latency: 1 ms, grant: -1 ms}",
-            "a.yaml:4:51: error: network.up.grant: -1 ms is negative",
-        ),
-        (
-            "shared: true\n  up: {bandwidth: 1 Mbit/s, latency: 1 ms}",
-            "a.yaml:1:1: error: network: `up` beside `shared: true`: one half-duplex medium has no "
-            "two directions; remove one of them",
-        ),
+        ("up: {bandwidth: 1 Mbit/s, latency: 1 ms, grant: -1 ms}", "a.yaml:4:51: error: "
+         "network.up.grant: -1 ms is negative"),
+        ("shared: true\n  up: {bandwidth: 1 Mbit/s, latency: 1 ms}", "a.yaml:1:1: error: network: "
+         "`up` beside `shared: true`: one half-duplex medium has no two directions; remove one of "
+         "them"),
         ("shared: 1", "a.yaml:4:11: error: network.shared = 1: must be true or false"),
         ("jiter: []", "a.yaml:4:3: error: unknown key 'jiter' in network; did you mean 'jitter'?"),
-        (
-            "like: 10bge",
-            "a.yaml:4:9: error: network.like: unknown link '10bge'; did you mean '10g",
-        ),
+        ("like: 10bge", "a.yaml:4:9: error: network.like: unknown link '10bge'; did you mean '10g"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, line: str, expected: str) -> None:
     assert expected in problem(f"{BARE}  {line}\n", tmp_path)
 

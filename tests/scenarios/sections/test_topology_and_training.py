@@ -754,10 +754,7 @@ def test_a_value_in_per_cent_says_what_to_write(tmp_path: Path, override: str, s
     [
         ("cluster.devices_per_node=100000", "workers in all; at most 100,000"),
         ("cluster.collectives.servers=1000000000", "too many; at most 100,000"),
-        (
-            "training.iterations=1000000000",
-            "must be at most 100000",
-        ),
+        ("training.iterations=1000000000", "must be at most 100000"),
         ("training.accumulation=1000000", "must be at most 1000"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_scenario_has_its_transports_prices_and_reads_back(
 def test_what_a_scenario_states_is_known_and_none_is_nothing(tmp_path: Path) -> None:
     default = load(tmp_path, TEXT).cluster
     own = load(
-        tmp_path, TEXT, TEXT, "cluster.sums={float16: 70 MB/s}", "cluster.host={dispatch: 1 ms}"
+        tmp_path, TEXT, "cluster.sums={float16: 70 MB/s}", "cluster.host={dispatch: 1 ms}"
     ).cluster
     assert own.sums == replace(default.sums, float16=Fraction(7 * 10**7), float16_range=None)
     assert own.host == Host(dispatch=Fraction(1, 1000))

@@ -400,10 +400,7 @@ def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "mine").write_text("x")
     model = network()
-    with (
-        pytest.raises(InputError, match="exists already"),
-        gcsim.record(model, tmp_path / "t"),
-    ):
+    with pytest.raises(InputError, match="exists already"), gcsim.record(model, tmp_path / "t"):
         pass
     assert (tmp_path / "t" / "mine").read_text() == "x"
     assert list(hooks(model)) == []

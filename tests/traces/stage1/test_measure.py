@@ -53,9 +53,7 @@ class Fixed:
 
 def subject(kind: str, **parameters: object) -> Subject:
     return Subject(
-        kind=kind,
-        compressor=compressor_class(kind),
-        parameters=check_parameters(kind, parameters),
+        kind=kind, compressor=compressor_class(kind), parameters=check_parameters(kind, parameters)
     )
 
 

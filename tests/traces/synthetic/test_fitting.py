@@ -195,14 +195,7 @@ def profiles(gradients: Gradients, layouts: Sequence[BucketLayout]) -> dict[str,
         Subject(kind=k, compressor=compressor_class(k), parameters=check_parameters(k, p))
         for k, (p, _, _) in BOUNDS.items()
     ]
-    found = measure(
-        subjects,
-        gradients,
-        layouts,
-        workers=4,
-        seed=0,
-        provenance={},
-    )
+    found = measure(subjects, gradients, layouts, workers=4, seed=0, provenance={})
     return dict(zip(BOUNDS, found, strict=True))
 
 
