@@ -29,8 +29,7 @@ Compression for Efficient Data-Parallel Deep Learning", MLSys 2024, arXiv:2210.1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -49,7 +48,7 @@ from gcsim.compressors.controllers.inner import (
 )
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError, Problem, did_you_mean
@@ -198,23 +197,10 @@ class LGreco(PerTensor[LGrecoParameters]):
         return energy(update.sub_(one.gradient)), counter.nbytes
 
 
-class _ByteCounter:
+class _ByteCounter(Blind):
     """An observer of an exchange that only counts bytes."""
 
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def compute(self, rank: int) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def serve(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return received
-
-    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return received
+    nbytes = 0
 
     def collective(self, record: CollectiveRecord) -> None:
         self.nbytes += record.sent[0] + record.pulled

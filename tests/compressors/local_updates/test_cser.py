@@ -78,7 +78,7 @@ def test_models_and_errors_are_those_of_the_algorithm(
         for rank, update in enumerate(crew.step(gradients, t)):
             models[rank] -= lr * update.double()
         torch.testing.assert_close(models, naive.x, rtol=0, atol=2e-6)
-        errors = -lr * torch.stack([w._error[0] for w in crew.workers]).double()
+        errors = -lr * torch.stack([w.state["error"][0] for w in crew.workers]).double()
         torch.testing.assert_close(errors, naive.e, rtol=0, atol=2e-6)
         # x_i - e_i is the same everywhere; the mean of x_i follows SGD on the mean gradient
         common = models - errors

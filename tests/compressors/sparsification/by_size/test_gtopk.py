@@ -94,7 +94,7 @@ def test_one_or_two_workers_lose_nothing(
         given = [normal(200, 10 * t + rank) for rank in range(workers)]
         total += sum(given, torch.zeros(200)) / workers
         delivered += crew.step(given, t)[0]
-    owed = sum((member._residual[0] for member in crew.workers), torch.zeros(200)) / workers
+    owed = sum((member.state["residual"][0] for member in crew.workers), torch.zeros(200)) / workers
     torch.testing.assert_close(delivered + owed, total, rtol=1e-5, atol=1e-5)
 
 

@@ -139,8 +139,8 @@ def test_messages_follow_the_published_algorithm_step_by_step(
         message = worker.encode(bucket)
         np.testing.assert_array_equal(decode(message, layout).numpy(), expected)
         assert message.numel() == 2 * (HEADER_BYTES + 1) + 4 * np.count_nonzero(expected)
-        np.testing.assert_allclose(worker._delayed[0].numpy(), r, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(worker._moment[0].numpy(), v, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(worker.state["delayed"][0].numpy(), r, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(worker.state["moment"][0].numpy(), v, rtol=1e-4, atol=1e-7)
         delayed += int(np.count_nonzero(expected == 0))
     assert 0 < delayed < 6 * 340
 
@@ -168,7 +168,7 @@ def test_the_rounding_error_is_at_most_a_quarter_of_the_energy_sent() -> None:
     assert bool((error[rounded] <= size[rounded] / 3 * (1 + 1e-6)).all())
     assert float(error.square().sum()) <= 0.25 * float(size.square().sum())
     # What did not fit in three bits is still waiting, unchanged.
-    assert torch.equal(worker._delayed[0][~gone], values[~gone])
+    assert torch.equal(worker.state["delayed"][0][~gone], values[~gone])
     assert bool((~gone).any())
 
 
@@ -205,7 +205,7 @@ def test_extremes_are_sent_right_or_wait(values: list[float]) -> None:
     (worker,) = workers()
     decoded = decode(worker.encode(bucket), bucket.layout)
     for value, got, waiting in zip(
-        values, decoded.tolist(), worker._delayed[0].tolist(), strict=True
+        values, decoded.tolist(), worker.state["delayed"][0].tolist(), strict=True
     ):
         if got:
             assert abs(got - value) < abs(value) / 2
@@ -273,7 +273,7 @@ def test_levels_end_at_the_largest_that_is_sent_or_of_the_whole_tensor(
     )
     expected = [2.0 if value == 3.0 else value for value in decoded]  # capped at 2^1
     assert decode(worker.encode(bucket), bucket.layout).tolist() == expected
-    assert worker._delayed[0].tolist() == [
+    assert worker.state["delayed"][0].tolist() == [
         value if not sent else 0.0
         for value, sent in zip([1024.0, 3.0, -1.0], expected, strict=True)
     ]

@@ -62,7 +62,7 @@ def test_the_correction_uses_the_residual_before_tau_is_taken_off(
         message = worker.encode(bucket)
         assert float(decode(message, bucket.layout, 0.1)) == pytest.approx(0.1 * sign)
         assert float(worker.residual[0]) == pytest.approx(0.15 * sign)
-        assert float(worker._moment[0]) == pytest.approx(moment, rel=1e-5)
+        assert float(worker.state["moment"][0]) == pytest.approx(moment, rel=1e-5)
 
 
 def oracle(
@@ -116,7 +116,9 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         assert crew.sent == [(8,) * workers, tuple(lengths)]  # lengths, then 32 bits a sign
         for rank, worker in enumerate(crew.workers):
             np.testing.assert_allclose(worker.residual[0].numpy(), r[rank], rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(worker._moment[0].numpy(), v[rank], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(
+                worker.state["moment"][0].numpy(), v[rank], rtol=1e-3, atol=1e-5
+            )
     assert 100 < total_sent < 8 * 340 * workers - 100
 
 
@@ -171,7 +173,7 @@ def test_a_variance_never_becomes_negative(layout_of: LayoutOf) -> None:
     worker = member(tau=0.1)
     gradient = torch.tensor([0.8])
     worker.encode(Bucket(layout=layout_of(1), gradient=gradient, second_moment=torch.zeros(1)))
-    assert float(worker._moment[0]) == 0.0
+    assert float(worker.state["moment"][0]) == 0.0
 
 
 def test_more_than_a_block_on_any_number_of_threads(layout_of: LayoutOf) -> None:
