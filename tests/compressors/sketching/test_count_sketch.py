@@ -22,17 +22,9 @@ from gcsim.compressors.sketching.count_sketch import (
 )
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch
 from gcsim.errors import InputError
+from tests.compressors.oracles import split_mix
 
 Draw = Callable[..., Tensor]
-MASK = (1 << 64) - 1
-
-
-def split_mix(key: int, index: int) -> int:
-    """Number `index` of SplitMix64 (Steele et al. 2014), with Python's integers."""
-    z = (key + (index + 1) * 0x9E3779B97F4A7C15) & MASK
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
-    return z ^ (z >> 31)
 
 
 class Oracle:
@@ -262,9 +254,3 @@ def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw)
     for indices in ([1, 1], [5, 4], [0, 100], [-1, 3]):
         with pytest.raises(InputError, match="ascend"):
             unpack_answer(answer(indices), 100)
-
-
-@pytest.mark.parametrize("bad", [{"rows": 0}, {"columns": 0}, {"momentum": 1.0}, {"blocks": 0}])
-def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=next(iter(bad))):
-        check_parameters("count_sketch", bad)

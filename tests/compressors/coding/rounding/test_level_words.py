@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -16,8 +14,6 @@ from gcsim.compressors.coding.rounding.level_words import (
     encode_sparse,
 )
 from gcsim.errors import InputError
-
-Codes = Callable[..., torch.Tensor]
 
 
 def draw(n: int, steps: int, nonzero: float, seed: int = 0) -> torch.Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.coding.rounding.levels import (
@@ -23,21 +22,11 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
+from tests.compressors.oracles import random16
 
 Draw = Callable[..., torch.Tensor]
 KEY = random_key(1, 2, 3, "test", 4)
 LENGTHS = [0, 1, 7, 8, 9, 511, 513, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
-
-
-def fractions_of(key: np.uint64, n: int) -> NDArray[np.uint64]:
-    """The 16 random bits of each element: SplitMix64 of Steele et al. 2014, four to a number."""
-    with np.errstate(over="ignore"):
-        z = key + (np.arange(-(-n // 4), dtype=np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    parts = z[:, None] >> np.array([0, 16, 32, 48], dtype=np.uint64)
-    return (parts & np.uint64(0xFFFF)).reshape(-1)[:n]
 
 
 def rounded(
@@ -90,7 +79,7 @@ def test_one_pass_gives_the_codes_of_the_formula(n: int, steps: int, normal: Dra
     values = normal(n, seed=n)
     norms = bucket_norms(values, size, "max")
     divisors = np.repeat(norms.numpy(), size)[:n]
-    u = fractions_of(KEY, n).astype(np.float32) * np.float32(2**-16) + np.float32(2**-17)
+    u = random16(int(KEY), n).astype(np.float32) * np.float32(2**-16) + np.float32(2**-17)
     levels = np.floor(values.numpy() / divisors * np.float32(steps) + u)
     expected = torch.from_numpy((levels + steps).astype(np.uint8))
     packed = encode_levels(values, norms, KEY, size=size, steps=steps, bits=bits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -33,13 +33,6 @@ def frequencies(weights: Tensor, scale: float, draws: int) -> Tensor:
     for seed in range(draws):
         counts[drawn(weights, scale, seed)] += 1
     return counts
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 # --- independent draws ------------------------------------------------------------------------
@@ -110,23 +103,6 @@ def test_nothing_is_drawn_from_nothing() -> None:
         Weights(torch.zeros(0)), 1.0, random_key(0, 0, 0, "x"), expected=1, chances=True
     )
     assert positions.numel() == chances.numel() == 0
-
-
-def test_draws_do_not_depend_on_the_threads(
-    normal: Callable[..., Tensor], threads: Callable[[int], None]
-) -> None:
-    n = 1_000_003
-    found = []
-    for count in (1, 2, 3):
-        threads(count)
-        weights, prior = Weights(normal(n, 1).exp()), torch.ones(n)
-        key = random_key(5, 1, 2, "x")
-        positions, chances = draw(
-            weights, 0.01, key, expected=9, factor=0.5, prior=prior, chances=True
-        )
-        found.append((positions, chances, weights.values, weights.sums, prior))
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
 def test_drawn_elements_and_their_blocks_are_lowered(normal: Callable[..., Tensor]) -> None:

@@ -25,6 +25,7 @@ from gcsim.compressors.quantization.floats.natural import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
 from gcsim.errors import InputError
+from tests.compressors.oracles import uniform
 
 BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
@@ -53,11 +54,7 @@ def naive_natural(values: torch.Tensor, key: int) -> np.ndarray[Any, Any]:
     for i, v in enumerate(values.tolist()):
         if v == 0:
             continue
-        z = (key + (i // 4 + 1) * 0x9E3779B97F4A7C15) % 2**64  # SplitMix64 (Steele et al. 2014)
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        z ^= z >> 31
-        u = ((z >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+        u = uniform(key, i)
         low = 2.0 ** math.floor(math.log2(abs(v)))
         out[i] = math.copysign(low * (2 if abs(v) / low - 1 + u >= 1 else 1), v)
     return out
@@ -186,18 +183,6 @@ def test_eight_bits_flush_and_saturate() -> None:
     values = torch.tensor([2.0**-109, 2.0**-120, 1e-44, 2.0**-108, 2.0**18, 2.0**20, -3e38])
     expected = [0.0, 0.0, 0.0, 2.0**-108, 2.0**18, 2.0**18, -(2.0**18)]
     assert rounded(values, 8).tolist() == expected
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_bytes_do_not_depend_on_the_number_of_threads(threads: int, normal: Draw) -> None:
-    values, before = normal(400_001), torch.get_num_threads()
-    expected = to_powers(values, KEY, bits=9), rounded(values)
-    try:
-        torch.set_num_threads(threads)
-        assert torch.equal(to_powers(values, KEY, bits=9), expected[0])
-        assert torch.equal(rounded(values), expected[1])
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_damaged_payloads_are_refused(normal: Draw, bucket_of: BucketOf) -> None:

@@ -237,9 +237,6 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
         add_stripe(message, crew.layout, torch.zeros(20), 1.0, matrices=matrices, stripe=stripe)
 
     decode(payload)
-    for damaged in (payload[:-1], torch.cat((payload, payload)), payload[:HEADER_BYTES]):
-        with pytest.raises(InputError):
-            decode(damaged)
     with pytest.raises(InputError, match="damaged payload"):
         decode(payload, (0, 2))  # a stripe of 2 columns is expected
     (frame,) = read_frames(payload)
@@ -248,12 +245,3 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
         message = pack_frame(Codec.BINARY, body, numel=20, nonzero=20, flags=flags)
         with pytest.raises(InputError, match="damaged payload"):
             decode(message)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"threshold": "median"}, {"levels_per": "tensor"}, {"aggregation": "ring"}, {"momentum": 0.9}],
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        check_parameters("onebit_sgd", wrong)

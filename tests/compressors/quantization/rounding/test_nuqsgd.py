@@ -16,6 +16,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
+from tests.compressors.oracles import uniform
 
 BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
@@ -45,11 +46,7 @@ def naive_nuqsgd(
         norm = float(part.abs().max() if chosen.norm == "max" else part.norm())
         if norm == 0:
             continue
-        z = (key + (i // 4 + 1) * 0x9E3779B97F4A7C15) % 2**64  # SplitMix64 (Steele et al. 2014)
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        z ^= z >> 31
-        u = ((z >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+        u = uniform(key, i)
         r = min(max(v / norm, -1.0), 1.0)
         low = max(level for level in levels[:-1] if level <= r)
         high = min(level for level in levels if level > low)

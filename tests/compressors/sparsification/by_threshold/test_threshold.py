@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
@@ -39,16 +40,10 @@ def test_several_steps_are_those_of_the_definition(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            owed = worker.owed(_bucket(workers, gradients[rank]))
+            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
             assert (owed is None) == (not error_feedback)
             if owed is not None:
                 torch.testing.assert_close(owed, errors[rank])
-
-
-def _bucket(workers: Any, gradient: Tensor) -> Any:
-    from gcsim.compressors.bucket import Bucket
-
-    return Bucket(layout=workers.layout, gradient=gradient)
 
 
 def test_the_threshold_itself_is_not_exceeded(team: Any) -> None:

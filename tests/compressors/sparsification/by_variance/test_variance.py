@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
@@ -20,29 +20,7 @@ from gcsim.compressors.sparsification.by_variance.variance import (
 )
 from gcsim.compressors.sparsification.by_variance.words import add_decoded
 from gcsim.errors import InputError
-
-
-def layout_of(*sizes: int) -> BucketLayout:
-    offsets = np.cumsum([0, *sizes])
-    return BucketLayout(
-        index=0,
-        slices=tuple(
-            TensorSlice(name=f"t{i}", shape=(n,), offset=int(offsets[i]), index=i)
-            for i, n in enumerate(sizes)
-        ),
-    )
-
-
-def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
-    """The mean and the second moment of real per-sample gradients."""
-    rng = np.random.default_rng(seed)
-    scale = np.exp(rng.standard_normal(layout.numel))
-    each = (rng.standard_normal((samples, layout.numel)) + bias) * scale / samples
-    return Bucket(
-        layout=layout,
-        gradient=torch.from_numpy(each.sum(0).astype(np.float32)),
-        second_moment=torch.from_numpy((each**2).sum(0).astype(np.float32)),
-    )
+from tests.compressors.oracles import batch, layout_of
 
 
 def certain(values: list[float] | torch.Tensor) -> Bucket:
@@ -290,21 +268,3 @@ def test_micro_batches_serve_as_samples() -> None:
             second_moment=(means / 2).square().sum().view(1),
         )
         assert float(decode(workers()[0].encode(bucket), bucket.layout)) == sent
-
-
-def test_more_than_a_block_on_any_number_of_threads() -> None:
-    # 300,000 elements are 74 blocks and enough for two threads.
-    layout = layout_of(300_000)
-    messages = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            (worker,) = workers()
-            for step in range(2):
-                message = worker.encode(batch(layout, step))
-            messages.append(message)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(*messages)
-    assert 0 < (decode(messages[0], layout) != 0).sum() < 200_000

@@ -20,24 +20,13 @@ from gcsim.compressors.sparsification.by_variance.variance_hybrid import (
     VarianceHybridParameters,
 )
 from gcsim.errors import InputError
+from tests.compressors.oracles import batch
 
 LayoutOf = Callable[..., BucketLayout]
 
 
 def member(**parameters: Any) -> VarianceHybrid:
     return VarianceHybrid(Worker(rank=0, count=1, seed=7), VarianceHybridParameters(**parameters))
-
-
-def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
-    """The mean and the second moment of real per-sample gradients."""
-    rng = np.random.default_rng(seed)
-    scale = np.exp(rng.standard_normal(layout.numel))
-    each = (rng.standard_normal((samples, layout.numel)) + bias) * scale / samples
-    return Bucket(
-        layout=layout,
-        gradient=torch.from_numpy(each.sum(0).astype(np.float32)),
-        second_moment=torch.from_numpy((each**2).sum(0).astype(np.float32)),
-    )
 
 
 def decode(message: Tensor, layout: BucketLayout, worth: float) -> Tensor:
@@ -131,19 +120,6 @@ def run(crew: Any, buckets: list[Bucket], step: int) -> list[Tensor]:
     return lockstep([w.exchange(bucket, step) for w, bucket in pairs], crew.listener)
 
 
-def test_what_is_not_sent_is_owed(team: Any) -> None:
-    # Sum of updates + mean of r over workers = sum of mean gradients.
-    crew = team("variance_hybrid", [(200,)], workers=4, tau=0.2)
-    applied, given = torch.zeros(200).double(), torch.zeros(200).double()
-    for step in range(10):
-        buckets = [batch(crew.layout, 100 * step + rank) for rank in range(4)]
-        given += torch.stack([bucket.gradient for bucket in buckets]).double().mean(0)
-        applied += run(crew, buckets, step)[2].double()
-    owed = torch.stack([w.owed(b) for w, b in zip(crew.workers, buckets, strict=True)])
-    torch.testing.assert_close(applied + owed.double().mean(0), given, rtol=1e-5, atol=1e-5)
-    assert applied.count_nonzero() > 50
-
-
 def test_a_first_step_errs_by_no_more_than_the_gradient(layout_of: LayoutOf) -> None:
     layout = layout_of(5000)
     worker, bucket = member(tau=0.1), batch(layout, 3)
@@ -176,20 +152,6 @@ def test_a_variance_never_becomes_negative(layout_of: LayoutOf) -> None:
     assert float(worker.state["moment"][0]) == 0.0
 
 
-def test_more_than_a_block_on_any_number_of_threads(layout_of: LayoutOf) -> None:
-    layout = layout_of(300_001)
-    messages = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            worker = member(tau=0.5)
-            messages.append([worker.encode(batch(layout, step)) for step in range(2)])
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*messages, strict=True))
-
-
 def test_a_bucket_without_moments_is_refused(layout_of: LayoutOf) -> None:
     with pytest.raises(InputError, match="second moments"):
         member().encode(Bucket(layout=layout_of(2), gradient=torch.ones(2)))
@@ -216,9 +178,3 @@ def test_damage_is_refused(layout_of: LayoutOf) -> None:
     body = torch.zeros(8, dtype=torch.uint8)
     with pytest.raises(InputError):
         decode(pack_frame(Codec.SIGNED_INDEX, body, numel=3, nonzero=1), layout, 1.0)
-
-
-@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"alpha": -1.0}, {"zeta": 1.5}])
-def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=next(iter(bad))):
-        check_parameters("variance_hybrid", bad)
