@@ -15,8 +15,8 @@ from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import create
-from tests.compressors import oracles
-from tests.compressors.oracles import layout_of_shapes
+from tests.compressors import shared
+from tests.compressors.shared import layout_of_shapes
 
 
 class Listener(Blind):
@@ -101,7 +101,7 @@ def normal() -> Callable[..., Tensor]:
 @pytest.fixture
 def layout_of() -> Callable[..., BucketLayout]:
     """The layout of a bucket of vectors: `layout_of(200, 30)`."""
-    return oracles.layout_of
+    return shared.layout_of
 
 
 @pytest.fixture

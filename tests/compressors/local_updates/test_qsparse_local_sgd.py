@@ -27,10 +27,9 @@ from gcsim.compressors.local_updates.qsparse_messages import (
 )
 from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
 def workers(count: int = 1, **parameters: Any) -> list[QsparseLocalSgd]:

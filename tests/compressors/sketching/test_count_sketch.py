@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.registry import check_parameters
@@ -22,9 +21,7 @@ from gcsim.compressors.sketching.count_sketch import (
 )
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch
 from gcsim.errors import InputError
-from tests.compressors.oracles import split_mix
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw, LayoutOf, split_mix
 
 
 class Oracle:
@@ -228,7 +225,7 @@ def test_an_empty_bucket_has_an_empty_update(team: Any) -> None:
         assert crew.step([torch.zeros(0)] * 2)[0].shape == (0,)
 
 
-def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw) -> None:
+def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     worker = CountSketch(
         Worker(rank=0, count=1, seed=1),
         CountSketchParameters.model_validate({"aggregate": "push_pull"}),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -31,8 +29,7 @@ from gcsim.compressors.coding.one_bit.columns import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw
 
 
 def unpacked(bits: Tensor, count: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from gcsim.compressors.coding.one_bit.signs import (
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., torch.Tensor]
 LENGTHS = [0, 1, 2, 7, 8, 9, 63, 64, 65, 4095, 4096, 4097, 9000]  # a tile has 4096 elements
 
 

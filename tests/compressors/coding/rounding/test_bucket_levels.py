@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.bucket_levels import (
     add_decoded,
@@ -22,10 +20,7 @@ from gcsim.compressors.coding.rounding.bucket_levels import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-from tests.compressors.oracles import split_mix
-
-Draw = Callable[..., Tensor]
-LayoutOf = Callable[..., BucketLayout]
+from tests.compressors.shared import Draw, LayoutOf, split_mix
 
 
 def key(number: int = 0) -> np.uint64:

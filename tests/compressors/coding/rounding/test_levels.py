@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -22,9 +20,8 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-from tests.compressors.oracles import random16
+from tests.compressors.shared import Draw, random16
 
-Draw = Callable[..., torch.Tensor]
 KEY = random_key(1, 2, 3, "test", 4)
 LENGTHS = [0, 1, 7, 8, 9, 511, 513, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
 

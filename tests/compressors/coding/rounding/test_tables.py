@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,8 @@ from gcsim.compressors.coding.rounding.tables import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-from tests.compressors.oracles import random16
+from tests.compressors.shared import BucketOf, Draw, random16
 
-Draw = Callable[..., torch.Tensor]
-BucketOf = Callable[..., Bucket]
 Levels = NDArray[np.float32]
 KEY = random_key(1, 2, 3, "test", 4)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +13,10 @@ from gcsim.compressors import check
 from gcsim.compressors.coding.floats.narrow_floats import decoding_table, narrow
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.floats.fp8 import FORMATS, power_of_two_scale
+from tests.compressors.shared import Draw
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 BOTH = pytest.mark.parametrize("form", DTYPES)
-Draw = Callable[..., Tensor]
 
 
 def cast(values: Tensor, form: str) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from gcsim.compressors.coding.floats.truncated import cut
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.quantization.floats.inceptionn import Inceptionn, add_decoded, exponent_above
 from gcsim.errors import InputError
-from tests.compressors.oracles import layout_of
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw, layout_of
 
 
 def form(v: float, b: int) -> tuple[int, float]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.levels import CHUNK
 from gcsim.compressors.quantization.floats.natural import (
@@ -25,11 +24,9 @@ from gcsim.compressors.quantization.floats.natural import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
 from gcsim.errors import InputError
-from tests.compressors.oracles import uniform
+from tests.compressors.shared import BucketOf, Draw, members, uniform
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 KEY = random_key(1, 2, 3, "test", 4)
 
 
@@ -37,9 +34,7 @@ def parameters_of(**given: Any) -> NaturalParameters:
     return NaturalParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Natural]:
-    chosen = parameters_of(**parameters)
-    return [Natural(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Natural)
 
 
 def rounded(values: torch.Tensor, bits: int = 9, key: np.uint64 = KEY) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from gcsim.compressors.quantization.one_bit.bingrad_b import (
 )
 from gcsim.compressors.quantization.one_bit.bingrad_pb import BinGradPb, BinGradPbParameters
 from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw, LayoutOf
 
 
 def cut(values: Tensor, size: int) -> list[Tensor]:
@@ -202,7 +200,7 @@ def test_buckets_of_equal_elements_are_exact(team: Any) -> None:
         assert torch.equal(update, torch.full((100,), value))
 
 
-def test_the_last_bucket_of_a_tensor_may_be_shorter(layout_of: Callable[..., BucketLayout]) -> None:
+def test_the_last_bucket_of_a_tensor_may_be_shorter(layout_of: LayoutOf) -> None:
     assert bucket_lengths(layout_of(10, 8, 0, 3), 4).tolist() == [4, 4, 2, 4, 4, 3]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from gcsim.compressors.quantization.one_bit.bingrad_pb import (
     optimal_bounds,
 )
 from gcsim.compressors.random import random_key
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 WIDE = 65535
 
 

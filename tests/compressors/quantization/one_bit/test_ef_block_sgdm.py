@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,25 +13,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.one_bit.signs import scaled_sign_bits
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm, EfBlockSgdmParameters
+from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm
 from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, block_length, encode
 from gcsim.compressors.requests import PushPull
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf, members
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
-def workers(count: int, **parameters: Any) -> list[EfBlockSgdm]:
-    chosen = EfBlockSgdmParameters(**parameters)
-    return [EfBlockSgdm(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, EfBlockSgdm)
 
 
 def coded(vector: np.ndarray[Any, Any], blocks: list[slice]) -> np.ndarray[Any, Any]:

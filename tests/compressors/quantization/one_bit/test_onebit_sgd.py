@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from gcsim.compressors.quantization.one_bit.onebit_sgd import (
 )
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 Array = NDArray[np.float64]
 
 SHAPES = [(16, 7), (5,), (4, 3, 2), (), (3, 1), (0, 4)]

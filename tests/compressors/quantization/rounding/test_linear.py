@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.rounding.bucket_levels import round_between
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.random import random_key
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw
 
 
 def cut(values: Tensor, size: int) -> list[Tensor]:

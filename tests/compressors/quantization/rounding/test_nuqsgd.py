@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
-from tests.compressors.oracles import uniform
+from tests.compressors.shared import BucketOf, Draw, members, uniform
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
 def parameters_of(**given: Any) -> NuqsgdParameters:
     return NuqsgdParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Nuqsgd]:
-    chosen = parameters_of(**parameters)
-    return [Nuqsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Nuqsgd)
 
 
 def naive_nuqsgd(

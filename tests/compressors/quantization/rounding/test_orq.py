@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,8 +16,8 @@ from gcsim.compressors.coding.rounding.bucket_levels import round_between, round
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.quantization.rounding.orq import Orq, OrqParameters
 from gcsim.compressors.random import random_key
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 WIDE = 65535  # the longest bucket: samples close to their distribution
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.elias import omega_word
@@ -27,11 +27,9 @@ from gcsim.compressors.quantization.rounding.qsgd import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
 from gcsim.errors import InputError
-from tests.compressors.oracles import uniform
+from tests.compressors.shared import BucketOf, Draw, members, uniform
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
 CODINGS: list[Coding] = ["fixed", "digits", "elias_dense", "elias_sparse"]
@@ -41,9 +39,7 @@ def parameters_of(**given: Any) -> QsgdParameters:
     return QsgdParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Qsgd]:
-    chosen = parameters_of(**parameters)
-    return [Qsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Qsgd)
 
 
 def decode(message: torch.Tensor, bucket: Bucket) -> torch.Tensor:

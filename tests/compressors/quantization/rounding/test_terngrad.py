@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.quantization.rounding.terngrad import (
     Scalar,
@@ -25,11 +24,9 @@ from gcsim.compressors.quantization.rounding.terngrad import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.errors import InputError
-from tests.compressors.oracles import uniform
+from tests.compressors.shared import BucketOf, Draw, members, uniform
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 Update = Callable[..., torch.Tensor]
 
 
@@ -37,9 +34,7 @@ def parameters_of(**given: Any) -> TernGradParameters:
     return TernGradParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[TernGrad]:
-    chosen = parameters_of(**parameters)
-    return [TernGrad(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, TernGrad)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from gcsim.compressors.sparsification.by_variance.variance import (
 )
 from gcsim.compressors.sparsification.by_variance.words import add_decoded
 from gcsim.errors import InputError
-from tests.compressors.oracles import batch, layout_of
+from tests.compressors.shared import batch, layout_of
 
 
 def certain(values: list[float] | torch.Tensor) -> Bucket:

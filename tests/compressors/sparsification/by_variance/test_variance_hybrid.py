@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ from gcsim.compressors.sparsification.by_variance.variance_hybrid import (
     VarianceHybridParameters,
 )
 from gcsim.errors import InputError
-from tests.compressors.oracles import batch
-
-LayoutOf = Callable[..., BucketLayout]
+from tests.compressors.shared import LayoutOf, batch
 
 
 def member(**parameters: Any) -> VarianceHybrid:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.random import random_key
@@ -25,9 +24,7 @@ from gcsim.compressors.sparsification.ce_sgd.messages import (
 )
 from gcsim.compressors.sparsification.ce_sgd.selection import Selection
 from gcsim.errors import InputError
-from tests.compressors.oracles import layout_of, random16
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw, LayoutOf, layout_of, random16
 
 
 def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
@@ -256,7 +253,7 @@ class WithLoss(Bucket):
 
 
 def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
-    layout_of: Callable[..., BucketLayout], normal: Draw
+    layout_of: LayoutOf, normal: Draw
 ) -> None:
     # Losses 3, 2, 2.5, 2.5, 1: (drawn), kept, drawn, drawn (not below), kept. The gradient says
     # "kept" every time.
@@ -347,7 +344,7 @@ def framed(body: bytes, numel: int, nonzero: int) -> Frame:
     return frame
 
 
-def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw) -> None:
+def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     # Behind a checksum that is right: what a faulty sender could have made. n = 4, V = 0101.
     one = np.float32(1).tobytes()
     chosen = torch.tensor([0b0101], dtype=torch.uint8)
@@ -382,9 +379,7 @@ def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw)
             add_answer(message, layout, torch.zeros(4), 1.0)
 
 
-def test_a_selection_that_was_never_sent_cannot_be_kept(
-    layout_of: Callable[..., BucketLayout], normal: Draw
-) -> None:
+def test_a_selection_that_was_never_sent_cannot_be_kept(layout_of: LayoutOf, normal: Draw) -> None:
     layout = layout_of(50)
     sender, server = (create("ce_sgd", Worker(rank=0, count=1, seed=1)) for _ in range(2))
     bucket = Bucket(layout=layout, gradient=normal(50))

@@ -1,17 +1,31 @@
-"""What do several oracles need? SplitMix64 in Python's integers, and buckets with moments."""
+"""What do tests of several methods share? Types of fixtures, workers, buckets, SplitMix64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 
 MASK = (1 << 64) - 1
+Draw = Callable[..., Tensor]
+"""The fixture `normal`."""
+LayoutOf = Callable[..., BucketLayout]
+BucketOf = Callable[..., Bucket]
+C = TypeVar("C", bound=Compressor[Any])
+
+
+def members(cls: type[C], count: int, **parameters: Any) -> list[C]:
+    """Workers of a method, seed 7."""
+    chosen = cls.Parameters(**parameters)
+    return [cls(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
 
 
 def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
