@@ -87,14 +87,11 @@ class LGrecoParameters(CompressorParameters):
                 )
             )
         settings = self.settings()
-        check_inner(
-            self.compressor,
-            {f"{self.vary} = {getattr(p, self.vary)}": p for p in settings},
-        )
+        named = {f"{self.vary} = {getattr(p, self.vary)}": p for p in settings}
+        check_inner(self.compressor, named)
         if compressor_class(self.compressor).momentum(base)[0]:
-            raise InputError(
-                Problem(message=f"{self.compressor} has momentum: its error cannot be told from it")
-            )
+            message = f"{self.compressor} has momentum: its error cannot be told from it"
+            raise InputError(Problem(message=message))
         return self
 
     def base(self) -> CompressorParameters:
@@ -108,10 +105,9 @@ class LGrecoParameters(CompressorParameters):
         for value in candidate_values(
             getattr(base, self.vary), self.lowest, self.highest, self.candidates
         ):
+            given = {**self.parameters, self.vary: value}
             try:
-                found = inner_parameters(
-                    self.compressor, {**self.parameters, self.vary: value}, "parameters"
-                )
+                found = inner_parameters(self.compressor, given, "parameters")
             except InputError:
                 continue
             if found != base:
@@ -167,9 +163,8 @@ class LGreco(PerTensor[LGrecoParameters]):
         if (step + 1) % p.every == 0:
             chosen = torch.zeros(len(bucket.layout.slices), dtype=torch.int32)
             if self.worker.rank == 0:
-                chosen = torch.tensor(
-                    self._decide(bucket, self._sums.pop(index)), dtype=torch.int32
-                )
+                numbers = self._decide(bucket, self._sums.pop(index))
+                chosen = torch.tensor(numbers, dtype=torch.int32)
             chosen = yield AllReduce(tensor=chosen)
             for piece, number in zip(bucket.layout.slices, chosen.tolist(), strict=True):
                 self.set_parameters(piece, self._settings[number])

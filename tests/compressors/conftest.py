@@ -89,6 +89,23 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.fixture
+def same_on_any_threads(threads: Callable[[int], None]) -> Callable[..., tuple[Any, ...]]:
+    """What `run()` returns, tensors or numbers, after a check that 1, 2 and 3 threads agree."""
+
+    def check(run: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        found = []
+        for count in (1, 2, 3):
+            threads(count)
+            found.append(run())
+        for other in found[1:]:
+            for one, two in zip(found[0], other, strict=True):
+                assert torch.equal(one, two) if isinstance(one, Tensor) else one == two
+        return found[0]
+
+    return check
+
+
+@pytest.fixture
 def normal() -> Callable[..., Tensor]:
     """Draw a float32 N(0, 1) vector: `normal(n, seed)`."""
 

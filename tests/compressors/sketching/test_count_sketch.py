@@ -183,19 +183,13 @@ def test_one_column_an_element_and_no_momentum_lose_nothing_in_the_long_run(
     assert torch.equal(total, gradient)
 
 
-def test_tables_do_not_depend_on_the_number_of_threads(normal: Draw) -> None:
+def test_tables_do_not_depend_on_the_number_of_threads(
+    normal: Draw, same_on_any_threads: Any
+) -> None:
     values = normal(300_001)
     hashes = Hashes(1, 0, 300_001, rows=5, columns=5000, blocks=7)
-    before, tables, estimates = torch.get_num_threads(), [], []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            tables.append(sketch(values, hashes))
-            estimates.append(estimate(tables[-1], 300_001, hashes))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(table, tables[0]) for table in tables)
-    assert all(torch.equal(found, estimates[0]) for found in estimates)
+    (table,) = same_on_any_threads(lambda: (sketch(values, hashes),))
+    same_on_any_threads(lambda: (estimate(table, 300_001, hashes),))
 
 
 def test_columns_and_signs_are_evenly_spread() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -130,19 +132,14 @@ def test_a_full_block_between_empty_ones_is_found() -> None:
     assert indices.tolist() == [*range(2 * BLOCK, 3 * BLOCK), 5 * BLOCK + 2]
 
 
-def test_results_do_not_depend_on_the_number_of_threads(normal: Draw) -> None:
-    threads = torch.get_num_threads()
-    found = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            memory = normal(700_001, 3)
-            indices, values = add_and_take_largest(memory, normal(700_001, 4), 9_000)
-            found.append((indices, values, memory))
-    finally:
-        torch.set_num_threads(threads)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+def test_results_do_not_depend_on_the_number_of_threads(
+    normal: Draw, same_on_any_threads: Any
+) -> None:
+    def run() -> tuple[Tensor, ...]:
+        memory = normal(700_001, 3)
+        return (*add_and_take_largest(memory, normal(700_001, 4), 9_000), memory)
+
+    same_on_any_threads(run)
 
 
 # --- the k largest in every corner ------------------------------------------------------------

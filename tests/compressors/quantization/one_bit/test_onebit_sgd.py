@@ -208,22 +208,19 @@ def test_more_workers_than_columns_own_nothing_but_padding(team: Any, normal: Dr
     assert not any(worker._owned_error[0].any() for worker in crew.workers[2:])
 
 
-def test_wide_and_long_matrices_on_any_number_of_threads(team: Any, normal: Draw) -> None:
-    before = torch.get_num_threads()
-    for shape in ((20, 20_000), (200_000, 2), (400_000,)):
-        found = []
-        try:
-            for threads in (1, 2):
-                torch.set_num_threads(threads)
-                crew = team("onebit_sgd", [shape], workers=2)
-                found.append(crew.step([normal(400_000, rank) for rank in range(2)])[0])
-        finally:
-            torch.set_num_threads(before)
-        assert torch.equal(found[0], found[1])
-        matrix = (shape[0], 400_000 // shape[0])
-        values = [normal(400_000, rank).double().view(matrix).numpy() for rank in range(2)]
-        expected = coded((coded(values[0], "zero") + coded(values[1], "zero")) / 2, "zero")
-        np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
+@pytest.mark.parametrize("shape", [(20, 20_000), (200_000, 2), (400_000,)])
+def test_wide_and_long_matrices_on_any_number_of_threads(
+    shape: tuple[int, ...], team: Any, normal: Draw, same_on_any_threads: Any
+) -> None:
+    def run() -> Any:
+        crew = team("onebit_sgd", [shape], workers=2)
+        return crew.step([normal(400_000, rank) for rank in range(2)])[:1]
+
+    found = same_on_any_threads(run)
+    matrix = (shape[0], 400_000 // shape[0])
+    values = [normal(400_000, rank).double().view(matrix).numpy() for rank in range(2)]
+    expected = coded((coded(values[0], "zero") + coded(values[1], "zero")) / 2, "zero")
+    np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
 
 
 def test_damage_is_refused(team: Any, normal: Draw) -> None:
