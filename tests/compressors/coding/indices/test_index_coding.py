@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -31,7 +31,6 @@ def positions(n: int, k: int, seed: int = 0) -> Tensor:
     return distinct_positions(stream(seed, 0, 0, "test"), n, k)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.sampled_from(list(Coder)), st.integers(1, 700), st.floats(0, 1), st.integers(0, 99))
 def test_every_coder_gives_back_what_it_was_given(
     coder: Coder, n: int, part: float, seed: int
@@ -198,7 +197,6 @@ def test_noise_is_decoded_to_valid_positions_or_refused(coder: Coder) -> None:
         assert torch.equal(encode_indices(found, n, coder), body)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 32), st.integers(0, 200), st.integers(0, 2**32))
 def test_fixed_width_packing_round_trips(width: int, count: int, seed: int) -> None:
     values = stream(seed, 0, 0, "w").integers(0, 1 << width, count)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -68,7 +68,6 @@ def test_gamma_words_are_the_published_ones(value: int, word: str) -> None:
 
 
 @BOTH
-@settings(deadline=None)  # the first call compiles
 @given(values=st.lists(st.integers(1, LARGEST) | st.integers(1, 3000), max_size=60))
 def test_words_lie_one_after_the_other_and_decode(
     encode: Encode, decode: Decode, word: Callable[[int], str], values: list[int]
@@ -151,7 +150,6 @@ def test_a_value_without_a_word_is_refused(
         encode(torch.tensor([value]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 56), st.integers(0, (1 << 56) - 1)), max_size=20))
 def test_fields_of_any_width_lie_side_by_side(fields: list[tuple[int, int]]) -> None:
     buffer = np.zeros(200, dtype=np.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.coding.integers.packing import (
@@ -37,7 +37,6 @@ def test_codes_survive_and_lie_bit_after_bit(n: int, bits: int) -> None:
     assert torch.equal(unpack_bits(packed, n, bits), codes)
 
 
-@settings(max_examples=60, deadline=None)
 @given(bits=st.integers(1, 16), data=st.data())
 def test_any_codes_survive(bits: int, data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.integers(0, (1 << bits) - 1), max_size=40))

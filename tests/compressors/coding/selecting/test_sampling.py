@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -126,7 +126,6 @@ def test_what_would_fall_below_the_least_float_stays() -> None:
     assert prior.tolist() == [0.5] * 3
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(0, 100), st.floats(0.01, 100))
 def test_block_sums_and_saturation_are_those_of_a_naive_loop(n: int, scale: float) -> None:
     values = torch.linspace(-1.0, 0.5, n)

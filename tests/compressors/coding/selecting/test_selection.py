@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -31,7 +31,6 @@ def by_sorting(values: list[float], k: int) -> list[int]:
     return sorted(order[:k])
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, 1e-42, -3e38])), st.data())
 def test_ties_go_to_the_lowest_index(values: list[float], data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values)))
@@ -74,7 +73,6 @@ def test_an_impossible_k_is_our_bug() -> None:
         largest(torch.ones(3), 4)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-4, 4, width=32)), st.floats(0, 4, width=32))
 def test_threshold_selection_is_the_definition(values: list[float], threshold: float) -> None:
     expected = [i for i, value in enumerate(values) if abs(value) >= threshold]

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.coding.selecting.subsets import distinct_positions
@@ -16,7 +16,6 @@ from gcsim.compressors.random import stream
 from gcsim.errors import InternalError
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(0, 700), st.floats(0, 1), st.integers(0, 2**32))
 def test_a_subset_is_k_ascending_positions_below_n(n: int, part: float, seed: int) -> None:
     k = round(part * n)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -48,7 +48,6 @@ def test_five_rounds_come_close_and_never_above_k(normal: Draw) -> None:
     assert 0.9 * 10_000 < total <= 10_000 * (1 + 1e-6)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(
     st.lists(st.floats(0, 1, width=32), min_size=1, max_size=50).filter(any),
     st.floats(0, 1),

@@ -1,0 +1,291 @@
+"""Whether compression pays, what is safe and what to try: laws over generated results, examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.selection import (
+    Verdict,
+    at_largest,
+    candidates,
+    largest_verdict,
+    verdict,
+)
+from gcsim.analysis.report.sweep import _answer
+from gcsim.analysis.report.trust import fault_of, is_safe
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.uncertainty.close_pairs import TIE
+from tests.analysis.drawn import WORLDS, between, drawn, open_result
+
+DENSE = between(0.4, 0.4)
+
+
+def a_row(number: int, kind: str) -> Row:
+    """Safe, to try, or one that nothing can be trained with."""
+    nmse, cosine = {"none": (0.0, 1.0), "safe": (1e-7, 1.0), "risky": (0.5, 0.7),
+                    "useless": (0.99, 0.1)}[kind]  # fmt: skip
+    return Row(
+        compressor="none" if kind == "none" else f"method{number}", label=f"{kind} {number}",
+        nodes=4, workers=8, iteration_s=1.0, forward_s=0.1, backward_s=0.1, encode_s=0.0,
+        communication_s=0.8, exposed_communication_s=0.8, decode_s=0.0,
+        throughput_samples_per_s=1.0, speedup_vs_dense=None, scaling_efficiency=1.0,
+        wire_bytes_per_worker=1e6, compression_ratio=1.0, nmse=nmse, cosine_similarity=cosine,
+        steps_run=4, memory="none", period=1,
+    )  # fmt: skip
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> tuple[Row, ...]:
+    """A dense row and one to six methods, in worlds that all share."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kinds = draw(st.lists(st.sampled_from(["safe", "risky", "useless"]), min_size=1, max_size=6))
+    rows = [a_row(number, kind) for number, kind in enumerate(["none", *kinds])]
+    world = np.exp(draw(st.sampled_from([0.0, 0.5])) * generator.normal(size=WORLDS))
+    draws = {}
+    for row in rows:
+        level = draw(st.sampled_from([0.7, 0.95, 0.985, 0.995, 1.0, 1.05, 1.3]))
+        width = draw(st.sampled_from([0.0, 0.001, 0.02, 0.2]))
+        draws[row.label] = (level * world * np.exp(width * generator.normal(size=WORLDS))).tolist()
+    return drawn(rows, draws)
+
+
+def share_beyond(one: Row, other: Row, factor: float) -> float:
+    """In which share of the worlds `one` is more than `factor` times as fast: by counting."""
+    pairs = zip(one.iteration_draws_s, other.iteration_draws_s, strict=True)
+    return sum(b / a > factor for a, b in pairs) / len(one.iteration_draws_s)
+
+
+def beats(one: Row, other: Row) -> bool:
+    return share_beyond(one, other, 1 + TIE) >= 0.9
+
+
+def methods(rows: Iterable[Row]) -> list[Row]:
+    """Those that something can be trained with."""
+    return [row for row in rows if row.compressor != "none" and not fault_of(row, None)]
+
+
+def named(found: Verdict) -> tuple[object, ...]:
+    labels = [None if row is None else row.label for row in (found.safe, found.to_try)]
+    recommended = None if found.recommended is None else found.recommended.label
+    return found.pays, *labels, recommended, tuple(row.label for row in found.rivals)
+
+
+@given(sizes())
+def test_a_method_that_surely_gains_makes_the_verdict_pays_and_never_dense(
+    rows: tuple[Row, ...],
+) -> None:
+    found = verdict(rows)
+    if any((row.speedup_low or 0) > 1 + TIE for row in methods(rows)):
+        assert found.pays == "yes"
+        assert found.recommended is not None
+        assert found.recommended.compressor != "none"
+        assert all(row.compressor != "none" for row in found.foremost)
+        result = Result(scenario={}, provenance={}, rows=rows, wall={})
+        assert "compression pays: " in answer(result)[0]
+        recommended, *_, pays = _answer(found, ranges=True)
+        assert not recommended.startswith("none")
+        assert pays == "yes"
+
+
+@given(sizes())
+def test_what_is_named_is_not_surely_beaten(rows: tuple[Row, ...]) -> None:
+    found = verdict(rows)
+    usable = [*methods(rows), *(row for row in rows if row.compressor == "none")]
+    if found.to_try is not None and found.pays == "yes":
+        assert not any(beats(other, found.to_try) for other in usable)
+    if found.safe is not None:
+        assert is_safe(found.safe)
+        assert not any(beats(other, found.safe) for other in usable if is_safe(other))
+    unbeaten = [row for row in usable if not any(beats(other, row) for other in usable)]
+    assert {row.label for row in candidates(usable)} == {row.label for row in unbeaten}
+
+
+@given(sizes())
+def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row, ...]) -> None:
+    found, dense = verdict(rows), next(row for row in rows if row.compressor == "none")
+    usable = methods(rows)
+    gain = max((share_beyond(row, dense, 1 + TIE) for row in usable), default=0.0)
+    faster = max((share_beyond(row, dense, 1) for row in usable), default=0.0)
+    if not usable:
+        assert found.pays is None
+    elif gain <= 0.1:
+        assert found.pays == "no"
+    elif faster >= 0.9:
+        assert found.pays == "yes"
+    else:
+        assert found.pays == ("likely" if faster >= 0.5 else "not known")
+
+
+@given(sizes(), st.sampled_from(["safe", "risky", "useless"]))
+def test_a_surely_slower_row_changes_nothing(rows: tuple[Row, ...], kind: str) -> None:
+    if not methods(rows):
+        return
+    slowest = np.max([row.iteration_draws_s for row in rows], axis=0) * 1.2
+    draws = {row.label: row.iteration_draws_s for row in rows}
+    more = drawn([*rows, a_row(99, kind)], {**draws, f"{kind} 99": slowest.tolist()})
+    assert named(verdict(more)) == named(verdict(rows))
+
+
+@given(sizes())
+def test_what_is_left_out_decides_nothing_and_the_order_neither(rows: tuple[Row, ...]) -> None:
+    found = verdict(rows)
+    without = [row for row in rows if row.compressor == "none" or not fault_of(row, None)]
+    assert named(verdict(without)) == named(found)
+    assert named(verdict(reversed(rows))) == named(found)
+    useless = {row.label for row, _ in found.left_out}
+    assert useless == {row.label for row in rows if row.label.startswith("useless")}
+    assert not useless & {row.label for row in found.foremost}
+    assert found.recommended is None or found.recommended.label not in useless
+
+
+@given(sizes(), st.integers(0, 2**32 - 1))
+def test_worlds_that_are_slow_for_all_change_no_comparison(
+    rows: tuple[Row, ...], seed: int
+) -> None:
+    factors = np.exp(np.random.default_rng(seed).normal(size=WORLDS))
+    draws = {row.label: (np.array(row.iteration_draws_s) * factors).tolist() for row in rows}
+    slower = drawn(rows, draws)
+    assert verdict(slower).pays == verdict(rows).pays
+    assert {row.label for row in candidates(slower)} == {row.label for row in candidates(rows)}
+
+
+# --- examples ------------------------------------------------------------------------------------
+
+
+def kinds(rows: Sequence[Row]) -> list[str]:
+    return [row.compressor for row in rows]
+
+
+def found_in(result: Result, **draws: Sequence[float]) -> Verdict:
+    return largest_verdict(open_result(result, **draws))
+
+
+def test_one_wide_interval_does_not_hide_that_others_pay(result: Result) -> None:
+    """Low-rank 1.46 (0.97-1.82 and so 0.99 and less), top-k and half precision 1.42, by a tenth
+    each way less: the first may be the fastest or none, the others surely pay."""
+    found = found_in(
+        result, none=DENSE, powersgd=[0.4 / x for x in between(0.8, 2.1)],
+        topk=[0.4 / x for x in between(1.34, 1.50)], fp16=[0.4 / x for x in between(1.35, 1.49)],
+    )  # fmt: skip
+    assert found.pays == "yes"
+    assert found.recommended is not None
+    assert found.recommended.compressor == "fp16"
+    assert found.safe is found.to_try  # of equals the smaller error
+    assert set(kinds(found.rivals)) == {"powersgd", "topk"}
+
+
+def test_two_lines_for_a_fast_method_and_a_safe_one(result: Result) -> None:
+    found = found_in(result, none=DENSE, topk=between(0.05, 0.07), fp16=between(0.2, 0.21))
+    assert (found.safe and found.safe.compressor, found.to_try and found.to_try.compressor) == (
+        "fp16", "topk",
+    )  # fmt: skip
+    assert found.recommended is found.safe
+    assert found.rivals == ()
+    assert kinds(found.foremost) == ["topk"]
+
+
+def test_without_a_safe_method_that_pays_the_one_to_try_is_recommended(result: Result) -> None:
+    found = found_in(result, none=DENSE, topk=between(0.05, 0.07), fp16=between(0.35, 0.5))
+    assert found.safe is None
+    assert found.recommended is found.to_try
+
+
+@pytest.mark.parametrize(
+    ("high", "pays", "chance"),
+    # evenly from 0.3 s to `high`: the share below 0.4 s
+    [(0.42, "likely", 34 / 41), (0.55, "not known", 16 / 41), (0.404, "yes", 39 / 41)],
+)
+def test_the_probability_is_told(result: Result, high: float, pays: str, chance: float) -> None:
+    found = found_in(result, none=DENSE, topk=between(0.3, high))
+    assert found.pays == pays
+    assert found.probability == pytest.approx(chance)
+    assert found.recommended is (found.to_try if pays == "yes" else found.dense)
+    assert (found.dense in found.foremost) == (pays != "yes")
+
+
+def test_one_per_cent_is_nothing(result: Result) -> None:
+    found = found_in(result, none=DENSE, topk=between(0.397, 0.3975))
+    assert (found.pays, found.safe, found.recommended) == ("no", None, found.dense)
+    assert kinds(found.foremost) == ["none"]
+
+
+def test_dense_through_servers_is_neither_compression_nor_a_question(result: Result) -> None:
+    rows = [row for row in at_largest(result) if row.compressor in {"none", "topk"}]
+    served = replace(rows[0] if rows[0].compressor == "none" else rows[1], label="dense, servers",
+                     via="2 servers")  # fmt: skip
+    draws = {"dense": DENSE, "dense, servers": between(0.2, 0.21), "Top-k 1%": between(0.3, 0.31)}
+    found = verdict(drawn([*(row for row in rows), served], draws))
+    assert found.pays == "no"  # Top-k beats the one, and not the other
+    assert found.dense is not None
+    assert found.dense.label == "dense"
+    assert found.safe is not None
+    assert found.safe.label == "dense, servers"
+    assert found.recommended is found.safe
+
+
+def test_nothing_to_train_with_is_not_recommended(result: Result) -> None:
+    found = found_in(result, none=DENSE, randomk=between(0.04, 0.05))
+    assert (found.pays, found.to_try, found.recommended) == (None, None, found.dense)
+    alone = found_in(result, randomk=between(0.04, 0.05), terngrad=between(0.1, 0.2))
+    assert (alone.to_try, alone.recommended, alone.foremost) == (None, None, ())
+
+
+# --- luck ----------------------------------------------------------------------------------------
+
+
+def lucky(result: Result, paired: bool, **means: float) -> Verdict:
+    """Ten batches each that rise and fall by 20 % together, or by themselves."""
+    swing = np.linspace(-0.2, 0.2, 10)
+    rows = []
+    for number, row in enumerate(at_largest(result)):
+        if row.compressor in means:
+            mean = means[row.compressor]
+            own = swing if paired else np.random.default_rng(number).permutation(swing)
+            batches = mean * (1 + own)
+            error = float(np.std(batches, ddof=1)) / 10**0.5
+            rows.append(
+                replace(row, iteration_s=mean, iteration_error_s=error, iterations=100,
+                        iteration_batches_s=tuple(batches.tolist()))
+            )  # fmt: skip
+    return verdict(rows)
+
+
+def test_methods_that_met_the_same_luck_are_told_apart_by_their_difference(result: Result) -> None:
+    # each mean is known to 4 %, the difference of 5 % to 0.2 %
+    found = lucky(result, True, none=0.4, topk=0.38)
+    assert (found.pays, found.by_luck) == ("yes", False)
+    # with luck of their own the difference is known to 5 %
+    found = lucky(result, False, none=0.4, topk=0.38)
+    assert (found.pays, found.by_luck) == ("likely", True)
+    assert found.probability is not None
+    assert 0.5 < found.probability < 0.98
+
+
+def test_unequal_numbers_of_iterations_are_not_paired(result: Result) -> None:
+    found = lucky(result, True, none=0.4, topk=0.38)
+    rows = [replace(row, iterations=100 if row.compressor == "none" else 200) for row in found.rows]
+    assert verdict(rows).pays == "likely"
+
+
+def test_luck_between_methods_that_both_pay_leaves_rivals(result: Result) -> None:
+    found = lucky(result, False, none=0.4, topk=0.1, powersgd=0.103)
+    assert (found.pays, found.by_luck, len(found.rivals)) == ("yes", True, 1)
+    found = lucky(result, True, none=0.4, topk=0.1, powersgd=0.103)
+    assert (found.by_luck, found.rivals) == (False, ())
+
+
+def test_ten_that_beat_each_other_in_a_circle_still_have_a_first() -> None:
+    rows = [a_row(number, "risky") for number in range(12)]
+    # in world k the order begins with k: each is beaten by the one before it in 11 of 12 worlds
+    draws = {
+        row.label: [1.05 ** ((number - world) % 12) for world in range(12)]
+        for number, row in enumerate(rows)
+    }
+    assert len(candidates(drawn(rows, draws))) == 1
