@@ -19,6 +19,7 @@ the mean gradient. State lives on the object, keyed by bucket or tensor; randomn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args
@@ -26,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar
 
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, WithoutServer
@@ -106,6 +107,8 @@ class Compressor(ABC, Generic[P]):
 
     def __init__(self, worker: Worker, parameters: P) -> None:
         self.worker, self.parameters = worker, parameters
+        self.state: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
+        """By name and by bucket; see `kept`."""
 
     @abstractmethod
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -114,6 +117,10 @@ class Compressor(ABC, Generic[P]):
         Equal arguments, state and replies give equal requests and an equal update; nothing but
         the replies tells a worker about the others.
         """
+
+    def kept(self, name: str, bucket: Bucket) -> Tensor:
+        """What is kept under a name from step to step: float32 `[n]`, zeros the first time."""
+        return bucket_state(self.state[name], bucket)
 
     def mean_of(
         self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., None], **known: Any

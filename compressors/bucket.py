@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +59,18 @@ class Bucket:
     second_moment: Tensor | None = None
     """Sum over the mini-batch's samples z of (g_z / B)^2, float32 `[layout.numel]`; present
     when the compressor's `requires` holds "second_moments"."""
+
+
+def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:
+    """The bucket's flat vector in `store`: float32 `[n]`, zeros the first time.
+
+    Raises `InternalError` when the bucket has changed its length since.
+    """
+    index = bucket.layout.index
+    if index not in store:
+        store[index] = torch.zeros_like(bucket.gradient)
+    if store[index].numel() != bucket.gradient.numel():
+        raise InternalError(
+            f"bucket {index} had {store[index].numel()} elements, now {bucket.gradient.numel()}"
+        )
+    return store[index]

@@ -9,8 +9,7 @@ analysis, S. Karimireddy et al., ICML 2019, arXiv:1901.09847.
 from __future__ import annotations
 
 from gcsim.compressors.base import Compressor, P, Worker
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.lazy_torch import Tensor
 
 

@@ -69,7 +69,9 @@ class Observer(Protocol):
         """Told after each collective."""
 
 
-class _Blind:
+class Blind:
+    """An observer that looks away; others override what they look at."""
+
     def compute(self, rank: int) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -99,12 +101,12 @@ def lockstep(
     which on a real cluster would be a deadlock, or for what no collective can do; of exchanges that
     `participate` guards and whose code is a user's, an `InputError` with file and line.
     """
-    seen = observer or _Blind()
+    seen = observer or Blind()
     replies: list[Any] = [None] * len(exchanges)
     while True:
         requests: list[Request] = []
         updates: list[Tensor] = []
-        for rank, exchange in enumerate(exchanges):
+        for rank, exchange in enumerate(exchanges):  # each up to its next request
             with seen.compute(rank):
                 try:
                     requests.append(exchange.send(replies[rank]))

@@ -222,28 +222,23 @@ class Meter:
 
     @contextmanager
     def compute(self, rank: int) -> Iterator[None]:
-        """See `Observer`."""
         with segment(self._clock) as recorder:
             self.segments[rank].append(recorder)
             yield
 
     @contextmanager
     def serve(self) -> Iterator[None]:
-        """See `Observer`."""
         with segment(self._clock) as recorder:
             self._server.append(recorder)
             yield
 
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        """See `Observer`."""
         return _Watched(received)
 
     def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
-        """See `Observer`."""
         return _Watched(received, parts=True)
 
     def collective(self, record: CollectiveRecord) -> None:
-        """See `Observer`."""
         self.collectives.append(record)
         self.servers.append(self._server)
         self._server = []

@@ -127,12 +127,10 @@ def named(title: str) -> Iterator[None]:
     except InputError as error:
         if any(problem.place.startswith(title) for problem in error.problems):
             raise
-        raise type(error)(
-            [
-                replace(problem, place=", ".join(filter(None, (title, problem.place))))
-                for problem in error.problems
-            ]
-        ) from error
+        problems = [
+            replace(p, place=", ".join(filter(None, (title, p.place)))) for p in error.problems
+        ]
+        raise type(error)(problems) from error
 
 
 def _guarded(

@@ -1,4 +1,4 @@
-"""Does a message fit the bucket that it is decoded into, and where does a bucket's state live?
+"""Does a message fit the bucket that it is decoded into?
 
 A message is one frame a tensor, in the order of the bucket's layout. A receiver knows the layout
 and nothing else of the sender: a frame too many, too few, of another codec or of another length
@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterator
 
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Frame, read_frames
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.meter import batched
-from gcsim.errors import InputError, InternalError
+from gcsim.errors import InputError
 
 
 def frames_of(
@@ -75,18 +75,3 @@ def only_frame(message: Tensor, codec: int, numel: int | None = None) -> Frame:
         wanted = "elements" if numel is None else f"{numel} elements"
         raise InputError(f"damaged payload: frames of {found} elements, not one frame of {wanted}")
     return frames[0]
-
-
-def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:
-    """The bucket's flat vector in `store`: float32 `[n]`, zeros the first time.
-
-    Raises `InternalError` when the bucket has changed its length since.
-    """
-    index = bucket.layout.index
-    if index not in store:
-        store[index] = torch.zeros_like(bucket.gradient)
-    if store[index].numel() != bucket.gradient.numel():
-        raise InternalError(
-            f"bucket {index} had {store[index].numel()} elements, now {bucket.gradient.numel()}"
-        )
-    return store[index]

@@ -13,15 +13,16 @@ from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial
 def all_finite(values: Tensor) -> bool:
     """Whether a float32 `[n]` holds neither NaN nor infinity."""
     found = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint32)
-    bits = array(values.contiguous()).view(np.uint32)
-    in_parallel(_largest_exponents, values.numel(), bits, found, grain=SUM_BLOCK)
+    in_parallel(
+        block_magnitudes, values.numel(), array(values.contiguous()), found, grain=SUM_BLOCK
+    )
     return not bool((found >= 0x7F800000).any())
 
 
 def squared_length(values: Tensor) -> float:
     """Sum of squares of a float32 `[n]`, added up in float64."""
     sums = partial_sums(values.numel())
-    in_parallel(_sums_of_squares, values.numel(), array(values), sums, grain=SUM_BLOCK)
+    in_parallel(block_squares, values.numel(), array(values), sums, grain=SUM_BLOCK)
     return float(sums.sum())
 
 
@@ -45,23 +46,48 @@ def _weighted_sums(start: int, stop: int, bits: Any, sums: Any) -> None:
         sums[first // SUM_BLOCK] = total
 
 
+# --- for loops, here and in other files ---------------------------------------------------------
+
+
 @loop
-def _largest_exponents(start: int, stop: int, bits: Any, found: Any) -> None:
-    """Of each block the largest magnitude: as integers, float32 keep their order."""
-    for first in range(start, stop, SUM_BLOCK):
-        block = bits[first : min(first + SUM_BLOCK, stop)]
-        largest = np.uint32(0)
-        for i in range(block.size):
-            largest = max(largest, block[i] & np.uint32(0x7FFFFFFF))
-        found[first // SUM_BLOCK] = largest
+def greatest_magnitude(values: Any) -> np.uint32:
+    """The bits of the largest |v| of float32 `[n]`; those of a NaN when there is one."""
+    bits = values.view(np.uint32)
+    greatest = np.uint32(0)
+    for i in range(bits.size):  # as integers, magnitudes keep their order, and NaN is above all
+        greatest = max(greatest, bits[i] & np.uint32(0x7FFFFFFF))
+    return greatest
 
 
 @summing_loop
-def _sums_of_squares(start: int, stop: int, values: Any, sums: Any) -> None:
+def sum_of_squares(values: Any) -> float:
+    """Of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
+    total = 0.0
+    for i in range(values.size):
+        total += np.float64(values[i]) * np.float64(values[i])
+    return total
+
+
+@summing_loop
+def moments(values: Any, centre: float) -> tuple[float, float]:
+    """Sum of v - centre and of its square over a float32 `[n]` that is one block, in float64."""
+    total, squares = 0.0, 0.0
+    for i in range(values.size):
+        distance = np.float64(values[i]) - centre
+        total += distance
+        squares += distance * distance
+    return total, squares
+
+
+@loop
+def block_magnitudes(start: int, stop: int, values: Any, found: Any) -> None:
+    """`greatest_magnitude` of each block."""
     for first in range(start, stop, SUM_BLOCK):
-        block = values[first : min(first + SUM_BLOCK, stop)]
-        total = 0.0
-        for i in range(block.size):
-            wide = np.float64(block[i])
-            total += wide * wide
-        sums[first // SUM_BLOCK] = total
+        found[first // SUM_BLOCK] = greatest_magnitude(values[first : min(first + SUM_BLOCK, stop)])
+
+
+@loop
+def block_squares(start: int, stop: int, values: Any, sums: Any) -> None:
+    """`sum_of_squares` of each block."""
+    for first in range(start, stop, SUM_BLOCK):
+        sums[first // SUM_BLOCK] = sum_of_squares(values[first : min(first + SUM_BLOCK, stop)])

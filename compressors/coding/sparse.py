@@ -257,6 +257,7 @@ def _demand_ascending(bad: NDArray[np.uint8]) -> None:
 def _add_places(
     start: int, stop: int, places: Any, values: Any, weight: Any, out: Any, bad: Any
 ) -> None:
+    # each thread's part must begin above the last place of the part before
     last = np.int64(places[start - 1]) if start > 0 else np.int64(-1)
     part, value = places[start:stop], values[start:stop]
     for i in range(part.size):
@@ -281,7 +282,7 @@ def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
                 return stray
             out[place] += weight * values[found]
             found += 1
-            rest &= rest - 1
+            rest &= rest - 1  # without its lowest bit
     return found
 
 

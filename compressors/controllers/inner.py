@@ -40,12 +40,8 @@ def inner_parameters(name: str, given: Mapping[str, Any], place: str) -> Compres
     try:
         return checked_parameters(name, cls, given)
     except InputError as error:
-        raise InputError(
-            [
-                replace(problem, place=f"{place}.{problem.place}".rstrip("."))
-                for problem in error.problems
-            ]
-        ) from error
+        problems = [replace(p, place=f"{place}.{p.place}".rstrip(".")) for p in error.problems]
+        raise InputError(problems) from error
 
 
 def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None:
@@ -68,18 +64,15 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
         for what in ("period", "warmup_steps", "momentum"):
             one, two = (getattr(cls, what)(settings[key]) for key in (first, other))
             if one != two:
-                raise InputError(
-                    Problem(message=f"{name}: {what} is {one} with {first}, {two} with {other}")
-                )
+                message = f"{name}: {what} is {one} with {first}, {two} with {other}"
+                raise InputError(Problem(message=message))
 
 
 def _class_of(name: str) -> type[Compressor]:
     try:
         return compressor_class(name)
     except InputError as error:
-        raise InputError(
-            [replace(problem, place="compressor") for problem in error.problems]
-        ) from error
+        raise InputError([replace(p, place="compressor") for p in error.problems]) from error
 
 
 def combined_laws(name: str, settings: list[CompressorParameters]) -> Properties:

@@ -29,8 +29,7 @@ Compression for Efficient Data-Parallel Deep Learning", MLSys 2024, arXiv:2210.1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -48,7 +47,7 @@ from gcsim.compressors.controllers.inner import (
     inner_parameters,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
@@ -88,14 +87,11 @@ class LGrecoParameters(CompressorParameters):
                 )
             )
         settings = self.settings()
-        check_inner(
-            self.compressor,
-            {f"{self.vary} = {getattr(p, self.vary)}": p for p in settings},
-        )
+        named = {f"{self.vary} = {getattr(p, self.vary)}": p for p in settings}
+        check_inner(self.compressor, named)
         if compressor_class(self.compressor).momentum(base)[0]:
-            raise InputError(
-                Problem(message=f"{self.compressor} has momentum: its error cannot be told from it")
-            )
+            message = f"{self.compressor} has momentum: its error cannot be told from it"
+            raise InputError(Problem(message=message))
         return self
 
     def base(self) -> CompressorParameters:
@@ -109,10 +105,9 @@ class LGrecoParameters(CompressorParameters):
         for value in candidate_values(
             getattr(base, self.vary), self.lowest, self.highest, self.candidates
         ):
+            given = {**self.parameters, self.vary: value}
             try:
-                found = inner_parameters(
-                    self.compressor, {**self.parameters, self.vary: value}, "parameters"
-                )
+                found = inner_parameters(self.compressor, given, "parameters")
             except InputError:
                 continue
             if found != base:
@@ -168,9 +163,8 @@ class LGreco(PerTensor[LGrecoParameters]):
         if (step + 1) % p.every == 0:
             chosen = torch.zeros(len(bucket.layout.slices), dtype=torch.int32)
             if self.worker.rank == 0:
-                chosen = torch.tensor(
-                    self._decide(bucket, self._sums.pop(index)), dtype=torch.int32
-                )
+                numbers = self._decide(bucket, self._sums.pop(index))
+                chosen = torch.tensor(numbers, dtype=torch.int32)
             chosen = yield AllReduce(tensor=chosen)
             for piece, number in zip(bucket.layout.slices, chosen.tolist(), strict=True):
                 self.set_parameters(piece, self._settings[number])
@@ -198,23 +192,10 @@ class LGreco(PerTensor[LGrecoParameters]):
         return energy(update.sub_(one.gradient)), counter.nbytes
 
 
-class _ByteCounter:
+class _ByteCounter(Blind):
     """An observer of an exchange that only counts bytes."""
 
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def compute(self, rank: int) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def serve(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return received
-
-    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return received
+    nbytes = 0
 
     def collective(self, record: CollectiveRecord) -> None:
         self.nbytes += record.sent[0] + record.pulled

@@ -44,7 +44,6 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
@@ -84,8 +83,6 @@ class Csea(Compressor[ErrorAveragingParameters]):
     def __init__(self, worker: Worker, parameters: ErrorAveragingParameters) -> None:
         super().__init__(worker, parameters)
         self.gradient_blocks: int | None = getattr(parameters, "gradient_blocks", None)
-        self._momentum: dict[int, Tensor] = {}
-        self._error: dict[int, Tensor] = {}
 
     @classmethod
     def period(cls, parameters: ErrorAveragingParameters) -> int:
@@ -121,14 +118,15 @@ class Csea(Compressor[ErrorAveragingParameters]):
         blocks = self.parameters.error_blocks if resets else None
         errors = self._chosen(bucket.layout, step, blocks, "cser errors")
 
-        error = bucket_state(self._error, bucket)
-        before = [error[part].clone() for part in gradients]
-        momentum = bucket_state(self._momentum, bucket)
+        error = self.kept("error", bucket)
+        before = [error[part].clone() for part in gradients]  # a slice of [n] each
+        momentum = self.kept("momentum", bucket)
         update = local_step(bucket.gradient, momentum, error, self.parameters.momentum)
         for part, values in zip(gradients, before, strict=True):
             error[part] = values  # r = 0 where the gradients are averaged
         if not (gradients or errors):
             return update
+        # One all-reduce: the chosen gradients of all tensors, then (at a reset) their errors.
         own = [update[part] for part in gradients] + [error[part] for part in errors]
         total: Tensor = yield AllReduce(tensor=torch.cat(own))
 
@@ -136,7 +134,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
         means = list(torch.split(total.div_(self.worker.count), sizes))
         for part in gradients:
             update[part] = means.pop(0)
-        for part in errors:
+        for part in errors:  # the own error is taken back, the mean of all is applied
             update[part] += means.pop(0) - error[part]
             error[part] = 0.0
         return update

@@ -38,10 +38,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.rounding.levels import Norm
 from gcsim.compressors.coding.selecting.selection import count_kept, take_largest
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -108,11 +107,6 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         paper="Basu et al., NeurIPS 2019, arXiv:1906.02367",
     )
 
-    def __init__(self, worker: Worker, parameters: QsparseLocalSgdParameters) -> None:
-        super().__init__(worker, parameters)
-        self._momentum: dict[int, Tensor] = {}
-        self._applied: dict[int, Tensor] = {}
-
     @classmethod
     def period(cls, parameters: QsparseLocalSgdParameters) -> int:
         return parameters.steps
@@ -132,8 +126,8 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        momentum = bucket_state(self._momentum, bucket)
-        applied = bucket_state(self._applied, bucket)
+        momentum = self.kept("momentum", bucket)
+        applied = self.kept("applied", bucket)
         m = self.parameters.momentum
         if self.phase(self.parameters, step) == "local":
             return local_step(bucket.gradient, momentum, applied, m)
@@ -143,7 +137,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         message = self.encode(error, bucket.layout, step)
         add_decoded(message, bucket.layout, error, -1.0)
         payloads = yield from gather_variable(message)
-        for payload in payloads:
+        for payload in payloads:  # -applied + the mean of all messages
             add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
         return update
 

@@ -144,8 +144,10 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         length = max((m.offset + m.rows * m.columns for m in matrices), default=0)
         corrected = self._corrected(bucket, matrices, length)
         update = gradient.new_empty(max(length, gradient.numel()))
+        # One flat vector of what is not compressed, and the factors of all matrices behind it.
         plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
         phase = self.phase(self.parameters, step)
+        # Q [b, r] of each matrix [a, b]; where factors alternate and P was sent last, P [a, r].
         given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
         if phase != "step":
             given = [torch.linalg.qr(factor).Q for factor in given]
@@ -162,7 +164,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         heights = [m.columns if phase == "Q" else m.rows for m in matrices]
         averaged = list(thin(first[at:].clone(), heights, [f.shape[1] for f in given]))
         if phase == "step":
-            left = [torch.linalg.qr(factor).Q for factor in averaged]
+            left = [torch.linalg.qr(factor).Q for factor in averaged]  # P, orthonormal
             products = self._products(corrected, matrices, left, transposed=True)
             second: Tensor = yield AllReduce(tensor=products)
             widths = [m.columns for m in matrices]
@@ -173,7 +175,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
             self._query[matrix.key], target = q, matrix.of(update)
             if self.parameters.alternate:
                 self._left[matrix.key] = p
-            torch.mm(p, q.T, out=target)
+            torch.mm(p, q.T, out=target)  # [a, r] times [r, b]
             if self.parameters.error_feedback:
                 matrix.of(corrected).sub_(target)
         return update if update.numel() == gradient.numel() else update[: gradient.numel()].clone()

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange
@@ -51,11 +50,6 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
         state="momentum (n), steps since the last averaging (n)",
         paper="torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
     )
-
-    def __init__(self, worker: Worker, parameters: TorchPostLocalSgdParameters) -> None:
-        super().__init__(worker, parameters)
-        self._momentum: dict[int, Tensor] = {}
-        self._applied: dict[int, Tensor] = {}
 
     @classmethod
     def properties(cls, parameters: TorchPostLocalSgdParameters) -> Properties:
@@ -89,14 +83,14 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        direction = bucket_state(self._momentum, bucket).mul_(self.parameters.momentum)
+        direction = self.kept("momentum", bucket).mul_(self.parameters.momentum)
         phase = self.phase(self.parameters, step)
         if phase == "dense":
             mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
             direction.add_(mean)
             return direction.clone()
         direction.add_(bucket.gradient)
-        applied = bucket_state(self._applied, bucket)
+        applied = self.kept("applied", bucket)
         if phase == "local":
             applied.add_(direction)
             return direction.clone()

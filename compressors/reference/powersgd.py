@@ -168,13 +168,10 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
             return self._query[index]
         generator = stream(self.worker.seed, step, index, "torch powersgd query")
         return [
-            gaussian(generator, (b, self._rank(a, b)), matrix).view(1, b, -1)
+            gaussian(generator, (b, min(a, b, self.parameters.rank)), matrix).view(1, b, -1)
             for matrix in matrices
             for a, b in [matrix.shape[1:]]
         ]
-
-    def _rank(self, a: int, b: int) -> int:
-        return min(a, b, self.parameters.rank)
 
     def _sum(self, factors: list[Tensor], like: Tensor) -> Generator[Request, Any, list[Tensor]]:
         """The sum over workers of each factor: one all-reduce of all of them."""

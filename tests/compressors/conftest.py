@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,22 +10,16 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import create
+from tests.compressors import shared
+from tests.compressors.shared import layout_of_shapes
 
 
-def _layout(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
-    slices, offset = [], 0
-    for index, shape in enumerate(shapes):
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += math.prod(shape)
-    return BucketLayout(index=0, slices=tuple(slices))
-
-
-class Listener:
+class Listener(Blind):
     """An observer that keeps the collectives and the payloads."""
 
     def __init__(self) -> None:
@@ -36,19 +28,10 @@ class Listener:
         self.as_sent: list[list[Tensor]] = []
         """Copies of `received`, made before anybody decoded."""
 
-    def compute(self, rank: int) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def serve(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
         if not any(received is seen for seen in self.received):
             self.received.append(received)
             self.as_sent.append([payload.clone() for payload in received])
-        return received
-
-    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
         return received
 
     def collective(self, record: CollectiveRecord) -> None:
@@ -67,7 +50,7 @@ class Team:
         seed: int = 7,
         **parameters: Any,
     ) -> None:
-        self.layout = _layout(shapes)
+        self.layout = layout_of_shapes(shapes)
         self.workers = [
             create(name, Worker(rank=rank, count=workers, seed=seed), parameters)
             for rank in range(workers)
@@ -98,6 +81,31 @@ def team() -> Callable[..., Team]:
 
 
 @pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Set torch's number of threads; it is put back afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def same_on_any_threads(threads: Callable[[int], None]) -> Callable[..., tuple[Any, ...]]:
+    """What `run()` returns, tensors or numbers, after a check that 1, 2 and 3 threads agree."""
+
+    def check(run: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        found = []
+        for count in (1, 2, 3):
+            threads(count)
+            found.append(run())
+        for other in found[1:]:
+            for one, two in zip(found[0], other, strict=True):
+                assert torch.equal(one, two) if isinstance(one, Tensor) else one == two
+        return found[0]
+
+    return check
+
+
+@pytest.fixture
 def normal() -> Callable[..., Tensor]:
     """Draw a float32 N(0, 1) vector: `normal(n, seed)`."""
 
@@ -110,11 +118,7 @@ def normal() -> Callable[..., Tensor]:
 @pytest.fixture
 def layout_of() -> Callable[..., BucketLayout]:
     """The layout of a bucket of vectors: `layout_of(200, 30)`."""
-
-    def lay_out(*sizes: int) -> BucketLayout:
-        return _layout((size,) for size in sizes)
-
-    return lay_out
+    return shared.layout_of
 
 
 @pytest.fixture
@@ -122,7 +126,7 @@ def bucket_of() -> Callable[..., Bucket]:
     """A bucket that holds the given tensors: `bucket_of(matrix, bias)`."""
 
     def fill(*tensors: Tensor) -> Bucket:
-        layout = _layout(tuple(tensor.shape) for tensor in tensors)
+        layout = layout_of_shapes(tuple(tensor.shape) for tensor in tensors)
         return Bucket(layout=layout, gradient=torch.cat([t.reshape(-1) for t in tensors]))
 
     return fill

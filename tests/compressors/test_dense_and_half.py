@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from torch import Tensor
 
 from gcsim.compressors.coding.floats.narrow_floats import BFLOAT16, FLOAT16, Narrow, narrow
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 FORMATS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 NAMES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def test_dense_update_is_the_mean_gradient(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_dense_update_is_the_mean_gradient(team: Any, normal: Draw) -> None:
     gradients = [normal(101, seed) for seed in range(3)]
     workers = team("none", [(101,)], workers=3)
     for update in workers.step(gradients):
@@ -25,7 +25,7 @@ def test_dense_update_is_the_mean_gradient(team: Any, normal: Callable[..., Tens
     assert workers.sent == [(404,) * 3]  # 32 bits an element, no header: the vector itself
 
 
-def spread(draw: Callable[..., Tensor]) -> Tensor:
+def spread(draw: Draw) -> Tensor:
     """Every magnitude that a gradient may have, and the ends of the formats."""
     magnitudes = 10.0 ** torch.linspace(-44, 38, 20_001, dtype=torch.float64)
     edges = [0.0, -0.0, 65504, 65519.99, 65520, 2.0**-14, 2.0**-24, 2.0**-25, 3.39e38, 1e-45]
@@ -35,9 +35,7 @@ def spread(draw: Callable[..., Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("share", [1, 2, 3, 7])
-def test_a_cast_is_torchs_after_the_scaling(
-    normal: Callable[..., Tensor], dtype: torch.dtype, share: int
-) -> None:
+def test_a_cast_is_torchs_after_the_scaling(normal: Draw, dtype: torch.dtype, share: int) -> None:
     # torch's own cast of the float32 product is the oracle, infinities and subnormals included
     values = spread(normal)
     values = torch.cat((values, -values, torch.tensor([np.nan, np.inf, -np.inf])))
@@ -49,9 +47,7 @@ def test_a_cast_is_torchs_after_the_scaling(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shares_are_cast_and_summed_in_sixteen_bits(
-    team: Any, normal: Callable[..., Tensor], name: str
-) -> None:
+def test_shares_are_cast_and_summed_in_sixteen_bits(team: Any, normal: Draw, name: str) -> None:
     gradients = [normal(1000, seed) for seed in range(3)]
     workers = team(name, [(990,), (10,)], workers=3)
     first, second, third = ((g * torch.tensor(1 / 3)).to(NAMES[name]) for g in gradients)
@@ -62,7 +58,7 @@ def test_shares_are_cast_and_summed_in_sixteen_bits(
 
 @pytest.mark.parametrize(("name", "bits", "least"), [("fp16", 11, 2.0**-14), ("bf16", 8, 0.0)])
 def test_one_worker_has_the_formats_relative_error(
-    team: Any, normal: Callable[..., Tensor], name: str, bits: int, least: float
+    team: Any, normal: Draw, name: str, bits: int, least: float
 ) -> None:
     # half a unit in the last of 11 (8) places: 2^-11 (2^-8), nearly reached among 10^5 values
     gradient = normal(100_000)

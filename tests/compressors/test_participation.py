@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
+from tests.compressors.shared import BucketOf
 
 
 class Toy(Compressor):
@@ -87,13 +87,13 @@ def run(faulty: type[Compressor], bucket: Bucket) -> list[Tensor]:
     ],
 )
 def test_a_mistake_is_named(
-    faulty: type[Compressor], said: str, bucket_of: Callable[..., Bucket], normal: Any
+    faulty: type[Compressor], said: str, bucket_of: BucketOf, normal: Any
 ) -> None:
     with pytest.raises(InputError, match=said):
         run(faulty, bucket_of(normal(24)))
 
 
-def test_a_correct_compressor_passes(bucket_of: Callable[..., Bucket], normal: Any) -> None:
+def test_a_correct_compressor_passes(bucket_of: BucketOf, normal: Any) -> None:
     bucket = bucket_of(normal(24))
     for update in run(Toy, bucket):
         assert torch.equal(update, bucket.gradient)

@@ -20,6 +20,34 @@ def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
         check_parameters(name, {"colour": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("linear", [{"levels": 2}, {"bucket": 65536}, {"clip": -1.0}, {"refine": True}]),
+        ("orq", [{"levels": 4}, {"bucket": 0}, {"clip": 0.0}, {"refine": "much"}]),
+        ("bingrad_b", [{"bucket": 0}, {"bucket": 65536}, {"lloyd_iterations": -1}, {"clip": 0.0}]),
+        ("bingrad_b", [{"levels": "all"}]),
+        ("bingrad_pb", [{"bucket": 0}, {"bucket": 65536}, {"levels": 2}]),
+        ("onebit_sgd", [{"threshold": "median"}, {"aggregation": "ring"}, {"momentum": 0.9}]),
+        ("variance_hybrid", [{"tau": 0.0}, {"alpha": -1.0}, {"zeta": 1.5}]),
+        ("ce_sgd", [{"start_density": 0.0}, {"speculative": 1.1}]),
+        ("ce_sgd", [{"unsent_limit": 255}, {"levels": 0}]),
+        ("count_sketch", [{"rows": 0}, {"columns": 0}, {"momentum": 1.0}, {"blocks": 0}]),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(
+    name: str, wrong: list[dict[str, Any]]
+) -> None:
+    for given in wrong:
+        with pytest.raises(InputError, match=next(iter(given))):
+            check_parameters(name, given)
+
+
+def test_two_levels_a_tensor_leave_no_columns_to_cut() -> None:
+    with pytest.raises(InputError, match="needs aggregation: all_gather"):
+        check_parameters("onebit_sgd", {"levels_per": "tensor"})
+
+
 def test_a_family_is_one_stretch_of_the_table_in_the_families_order() -> None:
     found = [family for family, _ in groupby(compressor_class(n).about.family for n in REGISTRY)]
     assert found == [family for family in get_args(Family) if family in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +16,6 @@ MATRIX, VECTOR = (760, 531), (15_013,)
 WORKERS, STEPS = 2, 2
 MATRIX_PRODUCTS = {"powersgd", "torch_powersgd", "accordion", "l_greco"}
 """Their last bits are torch's: it splits sums of products as it likes."""
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Set torch's number of threads; it is put back afterwards."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def _run(team: Callable[..., Any], name: str) -> tuple[list[list[Tensor]], list[Tensor]]:

@@ -84,18 +84,10 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
     numbers = array(values)
     codes = np.empty(numbers.size, dtype=np.uint8 if form.bits == 8 else np.uint16)
     in_parallel(
-        _narrow,
-        numbers.size,
-        numbers,
-        codes,
-        np.float32(factor),
-        np.uint32(form.mantissa),
-        np.uint32(form.bias),
-        np.uint32(form.bits),
-        np.uint32(form.overflow),
-        np.uint32(form.nan),
+        _narrow, numbers.size, numbers, codes, np.float32(factor), np.uint32(form.mantissa),
+        np.uint32(form.bias), np.uint32(form.bits), np.uint32(form.overflow), np.uint32(form.nan),
         np.float32(2.0**23 * form.smallest_step),
-    )
+    )  # fmt: skip
     return tensor(codes if form.bits == 8 else codes.view(np.int16), values)
 
 
@@ -131,18 +123,9 @@ def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> Non
 
 @loop
 def _narrow(
-    start: int,
-    stop: int,
-    values: Any,
-    codes: Any,
-    factor: Any,
-    mantissa: Any,
-    bias: Any,
-    bits: Any,
-    overflow: Any,
-    nan: Any,
-    magic: Any,
-) -> None:
+    start: int, stop: int, values: Any, codes: Any, factor: Any, mantissa: Any, bias: Any,
+    bits: Any, overflow: Any, nan: Any, magic: Any,
+) -> None:  # fmt: skip
     values, codes = values[start:stop], codes[start:stop]
     # masked by 31: 32-bit shifts, known not to reach over the word, vectorise (else 64-bit ones)
     shift = np.uint32((np.uint32(23) - mantissa) & np.uint32(31))

@@ -109,17 +109,9 @@ def _tag(
 
 @loop
 def _write(
-    start: int,
-    stop: int,
-    values: Any,
-    factor: Any,
-    limits: Any,
-    scale8: Any,
-    starts: Any,
-    form8: Any,
-    form16: Any,
-    form32: Any,
-) -> None:
+    start: int, stop: int, values: Any, factor: Any, limits: Any, scale8: Any, starts: Any,
+    form8: Any, form16: Any, form32: Any,
+) -> None:  # fmt: skip
     """The values of each form, in order.
 
     A block's values are sorted into four regions of a scratch; where the next one of each form
@@ -193,17 +185,9 @@ def _four(bits: Any) -> Any:
 
 @loop
 def _read(
-    start: int,
-    stop: int,
-    tags: Any,
-    starts: Any,
-    ends: Any,
-    scales: Any,
-    form8: Any,
-    form16: Any,
-    form32: Any,
-    out: Any,
-) -> None:
+    start: int, stop: int, tags: Any, starts: Any, ends: Any, scales: Any, form8: Any,
+    form16: Any, form32: Any, out: Any,
+) -> None:  # fmt: skip
     """out += scale of its form * value.
 
     A block's values become float32 first, in one region for each form; then they take their

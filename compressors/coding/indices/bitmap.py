@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.indices.index_coding import set_bits
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel, unpriced
@@ -35,7 +36,7 @@ def _count(start: int, stop: int, bits: Any, counts: Any) -> None:
         part = bits[first // 8 : (min(first + BLOCK, stop) + 7) // 8]
         total = np.int64(0)
         for b in range(part.size):
-            byte = part[b]
+            byte = part[b]  # its bits are added up in pairs, fours, and all eight
             byte = byte - ((byte >> np.uint8(1)) & np.uint8(0x55))
             byte = (byte & np.uint8(0x33)) + ((byte >> np.uint8(2)) & np.uint8(0x33))
             total += np.int64((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
@@ -58,7 +59,7 @@ def _take(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) 
         packed = bits[first // 8 : first // 8 + part.size // 8]
         at = np.uint64(0)
         for b in range(packed.size):
-            for j in range(8):
+            for j in range(8):  # every value is written, the next one over it if its bit is 0
                 found[at] = part[8 * b + j]
                 at += np.uint64((packed[b] >> np.uint8(j)) & np.uint8(1))
         rest = part[8 * packed.size :]
@@ -112,13 +113,7 @@ def unite(bits: Tensor, others: Tensor, indices: Tensor) -> None:
     """Set in a bitmap, in place, the bits of another one and those of int32 indices."""
     with written_back(bits) as union:
         np.bitwise_or(union, array(others), out=union)
-        _set(array(indices), union)
-
-
-@loop
-def _set(indices: Any, bits: Any) -> None:
-    for i in range(indices.size):
-        bits[indices[i] >> 3] |= np.uint8(1) << np.uint8(indices[i] & 7)
+        set_bits(array(indices), union)
 
 
 @kernel("streaming")

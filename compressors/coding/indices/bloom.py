@@ -92,6 +92,7 @@ def _mixed(index: Any, key: Any) -> Any:
 
 @inlined
 def _constant(number: Any) -> Any:
+    # (j^3 - j) / 6 of enhanced double hashing, in the highest bits, which decide on the place
     return np.uint32(((number * number * number - number) // 6) << 20)
 
 

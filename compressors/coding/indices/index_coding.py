@@ -147,7 +147,7 @@ def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
             raise InternalError(f"positions to be coded do not ascend below {n}")
         if coder is Coder.BITMAP:
             body = np.zeros(packed_bytes(n, 1), dtype=np.uint8)
-            _set_bits(positions, body)
+            set_bits(positions, body)
         elif coder is Coder.RICE:
             b = rice_parameter(n, k)
             low = np.zeros(packed_bytes(k, b), dtype=np.uint8)
@@ -249,7 +249,8 @@ def _ascending(positions: Any, n: int) -> bool:
 
 
 @loop
-def _set_bits(positions: Any, bits: Any) -> None:
+def set_bits(positions: Any, bits: Any) -> None:
+    """Set the bits at the positions in a bitmap, in place; bit 0 is the lowest of byte 0."""
     for position in positions:
         bits[position >> 3] |= np.uint8(1 << (position & 7))
 
@@ -264,7 +265,7 @@ def _find_bits(bits: Any, places: Any) -> int:
         for j in range(part.size):
             word |= np.uint64(part[j]) << np.uint64(8 * j)
         while word != np.uint64(0):
-            lowest = word & (~word + np.uint64(1))
+            lowest = word & (~word + np.uint64(1))  # only the lowest bit that is set
             word ^= lowest
             if found < places.size:
                 places[found] = 8 * at + _PLACE[(lowest * _DE_BRUIJN) >> np.uint64(58)]
@@ -292,8 +293,8 @@ def _write_rice(positions: Any, b: int, low: Any, high: Any) -> None:
     for position in positions:
         gap = position - before - 1
         before = position
-        at = put_bits(low, at, gap & mask, b)
-        end += gap >> b
+        at = put_bits(low, at, gap & mask, b)  # low parts side by side, b bits each
+        end += gap >> b  # a high part is so many zeros, which are there, and a one
         high[end >> 3] |= np.uint8(1 << (end & 7))
         end += 1
 
@@ -349,7 +350,7 @@ def _read_varint(body: Any, n: int, positions: Any) -> int:
         while byte > 127:
             if at >= body.size or shift > 35:
                 return -1
-            byte = np.int64(body[at])
+            byte = np.int64(body[at])  # 7 bits of the gap, lowest first; bit 7: more follow
             at += 1
             gap |= (byte & 127) << shift
             shift += 7

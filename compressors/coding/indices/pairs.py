@@ -24,13 +24,9 @@ def merged_pairs(
     out_indices = np.empty(room, dtype=np.int64)
     out_values = np.empty(room, dtype=np.float32)
     used = _merge(
-        array(indices),
-        array(values),
-        array(other_indices),
-        array(other_values),
-        out_indices,
-        out_values,
-    )
+        array(indices), array(values), array(other_indices), array(other_values),
+        out_indices, out_values,
+    )  # fmt: skip
     return tensor(out_indices[:used], values), tensor(out_values[:used], values)
 
 

@@ -109,6 +109,7 @@ def _demand_below(base: int, digit: int) -> None:
 def _combine(
     start: int, stop: int, digits: Any, groups: Any, base: int, size: int, highest: Any
 ) -> None:
+    # digit j of group g is element j * plane + g: neighbours are combined in one vector operation
     plane = groups.size
     factor = np.uint16(base)
     for first in range(start, stop, _BLOCK):

@@ -35,7 +35,7 @@ LARGEST = (1 << 32) - 1
 """The largest value that has a code word here."""
 _SHORT = 1024
 """Values below are coded by table."""
-_PEEK = 12
+PEEK = 12
 """Words of up to that many bits are decoded by table."""
 _BLOCK = 1 << 12
 
@@ -55,13 +55,13 @@ def gamma_word(value: int) -> str:
 
 
 def _tables(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """By value: word | length << 32. By the next `_PEEK` bits: length | value << 8, or 0."""
+    """By value: word | length << 32. By the next `PEEK` bits: length | value << 8, or 0."""
     writing = np.zeros(_SHORT, dtype=np.int64)
-    reading = np.zeros(1 << _PEEK, dtype=np.int64)
+    reading = np.zeros(1 << PEEK, dtype=np.int64)
     for value, word in enumerate(words, start=1):
         bits, length = int(word[::-1], 2), len(word)
         writing[value] = bits | length << 32
-        if length <= _PEEK:
+        if length <= PEEK:
             reading[bits :: 1 << length] = length | value << 8
     return writing, reading
 
@@ -89,6 +89,14 @@ def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
         at += 1
         left -= 8
     return position + count
+
+
+@inlined
+def next_bits(buffer: Any, position: Any) -> Any:
+    """The `PEEK` bits from `position` on; they lie in three bytes, which the buffer must have."""
+    at = position >> 3
+    bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
+    return (bits >> (position & 7)) & ((1 << PEEK) - 1)
 
 
 @inlined
@@ -140,11 +148,9 @@ def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
     (0, -1) when the word does not end before bit `limit`, the end of the buffer at most, or its
     value is above 2^32 - 1.
     """
-    at = position >> 3
     entry = np.int64(0)
-    if at + 2 < buffer.size:
-        bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
-        entry = _OMEGA_READ[(bits >> (position & 7)) & ((1 << _PEEK) - 1)]
+    if (position >> 3) + 2 < buffer.size:
+        entry = _OMEGA_READ[next_bits(buffer, position)]
     if entry > 0:
         value = entry >> 8
         after = position + (entry & 255)
@@ -152,6 +158,8 @@ def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
             value = np.int64(0)
             after = np.int64(-1)
     else:
+        # Bit by bit: a group begins with a 1 and is as many bits longer than one as the value
+        # so far says, and is the value then; a 0 ends the word.
         value = np.int64(1)
         after = np.int64(position)
         reading = True
@@ -208,11 +216,9 @@ def put_gamma(buffer: Any, position: Any, value: Any) -> Any:
 @inlined
 def get_gamma(buffer: Any, position: Any, limit: Any) -> Any:
     """`get_omega` for a gamma word."""
-    at = position >> 3
     entry = np.int64(0)
-    if at + 2 < buffer.size:
-        bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
-        entry = _GAMMA_READ[(bits >> (position & 7)) & ((1 << _PEEK) - 1)]
+    if (position >> 3) + 2 < buffer.size:
+        entry = _GAMMA_READ[next_bits(buffer, position)]
     if entry > 0:
         value = entry >> 8
         after = position + (entry & 255)
@@ -249,10 +255,7 @@ def encode_omega(values: Tensor) -> Tensor:
 
     Raises `InternalError` for a value outside 1 … 2^32 - 1.
     """
-    numbers = array(values).astype(np.int64, copy=False)
-    buffer = _room(numbers, _omega_sizes)
-    _write_omega(0, numbers.size, numbers, buffer)
-    return tensor(buffer, values)
+    return _encoded(values, gamma=False)
 
 
 @kernel("streaming")
@@ -262,28 +265,19 @@ def decode_omega(buffer: Tensor, count: int) -> Tensor:
     Raises `InputError` unless the buffer holds exactly so many words, padded with zeros to a
     whole byte.
     """
-    packed = np.ascontiguousarray(array(buffer))
-    values = np.empty(_bounded(packed, count), dtype=np.int64)
-    check_end(packed, int(_read_omega(0, count, packed, values)))
-    return tensor(values, buffer)
+    return _decoded(buffer, count, gamma=False)
 
 
 @kernel("streaming")
 def encode_gamma(values: Tensor) -> Tensor:
     """`encode_omega` with gamma words."""
-    numbers = array(values).astype(np.int64, copy=False)
-    buffer = _room(numbers, _gamma_sizes)
-    _write_gamma(0, numbers.size, numbers, buffer)
-    return tensor(buffer, values)
+    return _encoded(values, gamma=True)
 
 
 @kernel("streaming")
 def decode_gamma(buffer: Tensor, count: int) -> Tensor:
     """`decode_omega` with gamma words."""
-    packed = np.ascontiguousarray(array(buffer))
-    values = np.empty(_bounded(packed, count), dtype=np.int64)
-    check_end(packed, int(_read_gamma(0, count, packed, values)))
-    return tensor(values, buffer)
+    return _decoded(buffer, count, gamma=True)
 
 
 def check_end(packed: NDArray[np.uint8], after: int) -> None:
@@ -299,72 +293,59 @@ def check_end(packed: NDArray[np.uint8], after: int) -> None:
         raise InputError("damaged payload: bits are set behind the last code word")
 
 
-def _bounded(packed: NDArray[np.uint8], count: int) -> int:
-    """`count`, if so many words of at least one bit can be there."""
-    if not 0 <= count <= 8 * packed.size:
-        raise InputError(f"damaged payload: {packed.size} bytes for {count} code words")
-    return count
-
-
-def _room(numbers: NDArray[np.int64], sizes: Any) -> NDArray[np.uint8]:
-    """A zeroed buffer for all words."""
+def _encoded(values: Tensor, *, gamma: bool) -> Tensor:
+    numbers = array(values).astype(np.int64, copy=False)
     if numbers.size and not (numbers.min() >= 1 and numbers.max() <= LARGEST):
         raise InternalError(f"Elias codes are for 1 … {LARGEST}")
     bits = np.zeros(-(-numbers.size // _BLOCK), dtype=np.int64)
-    in_parallel(sizes, numbers.size, numbers, bits, grain=_BLOCK)
-    return np.zeros(-(-int(bits.sum()) // 8), dtype=np.uint8)
+    in_parallel(_sizes, numbers.size, numbers, gamma, bits, grain=_BLOCK)
+    buffer = np.zeros(-(-int(bits.sum()) // 8), dtype=np.uint8)
+    _write(numbers, gamma, buffer)
+    return tensor(buffer, values)
+
+
+def _decoded(buffer: Tensor, count: int, *, gamma: bool) -> Tensor:
+    packed = np.ascontiguousarray(array(buffer))
+    if not 0 <= count <= 8 * packed.size:  # a word has one bit at least
+        raise InputError(f"damaged payload: {packed.size} bytes for {count} code words")
+    values = np.empty(count, dtype=np.int64)
+    check_end(packed, int(_read(packed, gamma, values)))
+    return tensor(values, buffer)
 
 
 @loop
-def _omega_sizes(start: int, stop: int, numbers: Any, bits: Any) -> None:
+def _sizes(start: int, stop: int, numbers: Any, gamma: bool, bits: Any) -> None:
+    """Bits of all words of each block."""
     for first in range(start, stop, _BLOCK):
         total = 0
         for value in numbers[first : min(first + _BLOCK, stop)]:
-            total += omega_bits(value)
+            if gamma:
+                total += gamma_bits(value)
+            else:
+                total += omega_bits(value)
         bits[first // _BLOCK] = total
 
 
 @loop
-def _gamma_sizes(start: int, stop: int, numbers: Any, bits: Any) -> None:
-    for first in range(start, stop, _BLOCK):
-        total = 0
-        for value in numbers[first : min(first + _BLOCK, stop)]:
-            total += gamma_bits(value)
-        bits[first // _BLOCK] = total
-
-
-@loop
-def _write_omega(start: int, stop: int, numbers: Any, buffer: Any) -> None:
+def _write(numbers: Any, gamma: bool, buffer: Any) -> None:
     position = 0
-    for value in numbers[start:stop]:
-        position = put_omega(buffer, position, value)
+    for value in numbers:
+        if gamma:
+            position = put_gamma(buffer, position, value)
+        else:
+            position = put_omega(buffer, position, value)
 
 
 @loop
-def _write_gamma(start: int, stop: int, numbers: Any, buffer: Any) -> None:
-    position = 0
-    for value in numbers[start:stop]:
-        position = put_gamma(buffer, position, value)
-
-
-@loop
-def _read_omega(start: int, stop: int, packed: Any, values: Any) -> int:
+def _read(packed: Any, gamma: bool, values: Any) -> int:
     """Position behind the last word, -1 when a word did not end."""
     limit = 8 * packed.size
     position = 0
-    for i in range(start, stop):
-        values[i], position = get_omega(packed, position, limit)
-        if position < 0:
-            break
-    return position
-
-
-@loop
-def _read_gamma(start: int, stop: int, packed: Any, values: Any) -> int:
-    limit = 8 * packed.size
-    position = 0
-    for i in range(start, stop):
-        values[i], position = get_gamma(packed, position, limit)
+    for i in range(values.size):
+        if gamma:
+            values[i], position = get_gamma(packed, position, limit)
+        else:
+            values[i], position = get_omega(packed, position, limit)
         if position < 0:
             break
     return position

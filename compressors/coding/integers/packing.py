@@ -215,7 +215,7 @@ def _pack_narrow(start: int, stop: int, codes: Any, out: Any, bits: int, seen: A
         width = np.uint64(bits)
         for group in range(part.size // 8):
             eight = part[8 * group : 8 * group + 8]
-            word = np.uint64(0)
+            word = np.uint64(0)  # eight codes of up to 8 bits: the next `bits` bytes
             for j in range(8):
                 code = np.int64(eight[j])
                 every |= code
@@ -254,7 +254,7 @@ def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any
             every |= code
             word |= np.uint64(code) << np.uint64(filled)
             filled += bits
-            if filled >= 32:
+            if filled >= 32:  # a word takes 32 bits more: none is lost
                 for j in range(4):
                     packed[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
                 at += 4
@@ -305,7 +305,7 @@ def _unpack_signs(start: int, stop: int, data: Any, out: Any) -> None:
     data, out = data[start // 8 :], out[start:stop]
     for group in range(out.size // 8):
         byte = np.int32(data[group])
-        eight = out[8 * group : 8 * group + 8]
+        eight = out[8 * group : 8 * group + 8]  # 1 - 2 bit, without a branch
         for j in range(8):
             eight[j] = np.float32(1 - (((byte >> j) & 1) << 1))
 

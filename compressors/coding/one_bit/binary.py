@@ -161,15 +161,9 @@ def _random_bits(
 
 @loop
 def _add_chosen(
-    start: int,
-    stop: int,
-    bits: Any,
-    lows: Any,
-    highs: Any,
-    size: int,
-    weight: np.float32,
+    start: int, stop: int, bits: Any, lows: Any, highs: Any, size: int, weight: np.float32,
     out: Any,
-) -> None:
+) -> None:  # fmt: skip
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     for at in range(start, stop, _CHUNK):

@@ -192,18 +192,9 @@ def _add_columns(
 
 @loop
 def _column_bits(
-    start: int,
-    stop: int,
-    values: Any,
-    columns: int,
-    first: int,
-    width: int,
-    thresholds: Any,
-    lows: Any,
-    highs: Any,
-    keep_error: bool,
-    bits: Any,
-) -> None:
+    start: int, stop: int, values: Any, columns: int, first: int, width: int, thresholds: Any,
+    lows: Any, highs: Any, keep_error: bool, bits: Any,
+) -> None:  # fmt: skip
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
@@ -215,7 +206,7 @@ def _column_bits(
             row, column = here // width, here % width
             next_row = here - column + width
             length = max(0, min(end - here, present - column))
-            source = row * columns + first + column
+            source = row * columns + first + column  # the stripe lies in rows of the whole matrix
             part, marks = values[source : source + length], flags[here - at :]
             threshold = thresholds[column : column + length]
             low, high = lows[column : column + length], highs[column : column + length]
@@ -234,17 +225,9 @@ def _column_bits(
 
 @loop
 def _add_stripe(
-    start: int,
-    stop: int,
-    out: Any,
-    columns: int,
-    first: int,
-    width: int,
-    bits: Any,
-    lows: Any,
-    highs: Any,
-    weight: np.float32,
-) -> None:
+    start: int, stop: int, out: Any, columns: int, first: int, width: int, bits: Any, lows: Any,
+    highs: Any, weight: np.float32,
+) -> None:  # fmt: skip
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     present = min(width, columns - first)

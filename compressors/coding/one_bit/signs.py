@@ -23,6 +23,7 @@ from gcsim.compressors.coding.integers.packing import (
     put_signs,
     unfold_bits,
 )
+from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
@@ -78,16 +79,11 @@ def fold_nesterov(
 ) -> tuple[Tensor, Tensor]:
     """`fold` of Nesterov's direction: u = decay u + values in place, coded is values + decay u."""
     with written_back(momentum) as u, written_back(coded) as p:
+        factors = decay, 1.0, 1.0, decay  # u = decay u + v; v + decay u is coded
         bits, found = _code(
-            array(values),
-            p=p,
-            scales=array(scales),
-            length=length,
-            norm="mean_abs",
-            u=u,
-            factors=(decay, 1.0, 1.0, decay),
-            keep=True,
-        )
+            array(values), p=p, scales=array(scales), length=length, norm="mean_abs", u=u,
+            factors=factors, keep=True,
+        )  # fmt: skip
     return tensor(bits, values), tensor(found, values)
 
 
@@ -97,15 +93,11 @@ def fold_average(
 ) -> tuple[Tensor, Tensor]:
     """`fold` of decay average + (1 - decay) values in one block; `average` is only read."""
     with written_back(coded) as p:
+        factors = decay, 1.0 - decay, 0.0, 1.0  # decay u + (1 - decay) v is coded
         bits, found = _code(
-            array(values),
-            p=p,
-            scales=array(scales),
-            length=values.numel(),
-            norm=norm,
-            u=array(average),
-            factors=(decay, 1.0 - decay, 0.0, 1.0),
-        )
+            array(values), p=p, scales=array(scales), length=values.numel(), norm=norm,
+            u=array(average), factors=factors,
+        )  # fmt: skip
     return tensor(bits, values), tensor(found, values)
 
 
@@ -149,22 +141,9 @@ def _code(
 
 @loop
 def _coding(
-    start: int,
-    stop: int,
-    g: Any,
-    u: Any,
-    p: Any,
-    scales: Any,
-    length: int,
-    m: Any,
-    c: Any,
-    a: Any,
-    b: Any,
-    keep: bool,
-    bits: Any,
-    sums: Any,
-    squares: bool,
-) -> None:
+    start: int, stop: int, g: Any, u: Any, p: Any, scales: Any, length: int, m: Any, c: Any,
+    a: Any, b: Any, keep: bool, bits: Any, sums: Any, squares: bool,
+) -> None:  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
     words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
     mixed = np.empty(SUM_BLOCK, dtype=np.float32)
@@ -178,14 +157,14 @@ def _coding(
         if p.size:
             coded = p[first:last]
         at = first
-        while at < last:
+        while at < last:  # the blocks that the tile meets
             block = at // length
             end = min(last, (block + 1) * length)
             part = coded[at - first : end - first]
             if p.size:
                 _add_error(part, x[at - first : end - first], scales[block])
             tile = first // SUM_BLOCK
-            sums[tile + block] = _sum_of_squares(part) if squares else _sum_of_magnitudes(part)
+            sums[tile + block] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
             at = end
         put_signs(coded, words, bits[first // 8 : (last + 7) // 8])
 
@@ -204,7 +183,7 @@ def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool)
 
 @loop
 def _add_error(p: Any, x: Any, scale: Any) -> None:
-    for i in range(p.size):
+    for i in range(p.size):  # what the last call lost is p less what its bit decodes to
         p[i] = x[i] + (p[i] - (-scale if p[i] < np.float32(0) else scale))
 
 
@@ -213,15 +192,6 @@ def _sum_of_magnitudes(values: Any) -> float:
     total = np.float64(0)
     for i in range(values.size):
         total += np.float64(abs(values[i]))
-    return total
-
-
-@summing_loop
-def _sum_of_squares(values: Any) -> float:
-    total = np.float64(0)
-    for i in range(values.size):
-        value = np.float64(values[i])
-        total += value * value
     return total
 
 

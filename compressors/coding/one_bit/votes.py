@@ -39,7 +39,7 @@ def _voting(start: int, stop: int, bits: Any, planes: Any) -> None:
         votes = bits[first : min(first + SUM_BLOCK, stop)]
         for i in range(votes.size):
             carry[i] = votes[i]
-        for k in range(planes.shape[0]):
+        for k in range(planes.shape[0]):  # plane k holds bit k of every count: add with carry
             plane = planes[k, first : first + votes.size]
             for i in range(votes.size):
                 before = plane[i]
@@ -64,7 +64,7 @@ def _comparing(start: int, stop: int, planes: Any, threshold: int, bits: Any) ->
         more = bits[first : min(first + SUM_BLOCK, stop)]
         for i in range(more.size):
             equal[i] = np.uint8(255)
-        for k in range(planes.shape[0] - 1, -1, -1):
+        for k in range(planes.shape[0] - 1, -1, -1):  # from the highest bit: the first that differs
             plane = planes[k, first : first + more.size]
             if (threshold >> k) & 1:
                 for i in range(more.size):

@@ -31,13 +31,13 @@ from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, p
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain, bucket_parts
+from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     array,
     in_parallel,
     inlined,
     loop,
-    summing_loop,
     tensor,
     written_back,
 )
@@ -120,23 +120,13 @@ def _search(
                 search(rows, tables[at : at + rows.shape[0]])
 
 
-@summing_loop
-def _moments(part: Any, centre: float) -> tuple[float, float]:
-    total, squares = 0.0, 0.0
-    for i in range(part.size):
-        distance = np.float64(part[i]) - centre
-        total += distance
-        squares += distance * distance
-    return total, squares
-
-
 @loop
 def _clip_buckets(start: int, stop: int, values: Any, size: int, factor: float) -> None:
     """Clip each bucket to `factor` of its standard deviations, in place."""
     for at in range(start, stop, size):
         part = values[at : min(at + size, stop)]
-        total, _ = _moments(part, 0.0)
-        _, squares = _moments(part, total / part.size)
+        total, _ = moments(part, 0.0)
+        _, squares = moments(part, total / part.size)
         bound = np.float32(factor * np.sqrt(squares / part.size))
         if bound > 0:
             for i in range(part.size):
@@ -185,7 +175,7 @@ def _round(
         scale = magnifier(max(abs(table[0]), abs(table[-1])))
         for first in range(at, end, _PIECE):
             length = min(_PIECE, end - first)
-            word = first // 4
+            word = first // 4  # 64 random bits are the 16 of each of four elements
             for k in range((first + length + 3) // 4 - word):
                 words[k] = bits64(key, word + k)
             drawn = random16[first - 4 * word : first - 4 * word + length]
@@ -195,7 +185,7 @@ def _round(
                 fractions[i] = (np.float32(drawn[i]) + np.float32(0.5)) * np.float32(2.0**-16)
                 scaled[i] = piece[i] * scale
                 out[i] = 0
-            for j in range(table.size - 1):
+            for j in range(table.size - 1):  # a code counts the random points that v exceeds
                 low = table[j] * scale
                 gap = table[j + 1] * scale - low
                 for i in range(length):

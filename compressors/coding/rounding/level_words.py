@@ -23,8 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.elias import (
+    PEEK,
     check_end,
     get_omega,
+    next_bits,
     omega_bits,
     put_bits,
     put_omega,
@@ -35,7 +37,6 @@ from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError
 
 _BLOCK = 1 << 14
-_PEEK = 12
 _ROOM = 8
 """Words that are read at a time, at most."""
 
@@ -67,7 +68,7 @@ def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
     if count > 8 * packed.size:
         raise InputError(f"damaged payload: {packed.size} bytes for {count} levels")
     codes = np.empty(count, dtype=np.uint8)
-    table = np.zeros((3, 1 << _PEEK), dtype=np.uint64)
+    table = np.zeros((3, 1 << PEEK), dtype=np.uint64)
     _reading_table(steps, table)
     check_end(packed, int(_read_dense(packed, steps, table, codes)))
     return tensor(codes, body)
@@ -141,13 +142,14 @@ def _write_dense(
     for first in range(start, stop, _BLOCK):
         block = first // _BLOCK
         part = codes[first : min(first + _BLOCK, stop)]
-        filled = np.uint64(begins[block]) & np.uint64(7)
+        filled = np.uint64(begins[block]) & np.uint64(7)  # bits of the block before, in its byte
         word = np.uint64(0)
         at = np.uint64(0)
         for i in range(part.size):
             word |= words[0, part[i]] << filled
             filled += words[1, part[i]]
             room[at] = np.uint32(word & np.uint64(0xFFFFFFFF))
+            # no branch: with 32 bits or more, those written are dropped and `at` goes on
             word >>= filled & np.uint64(32)
             at += filled >> np.uint64(5)
             filled &= np.uint64(31)
@@ -237,20 +239,20 @@ def _reading_table(steps: int, table: Any) -> None:
     """By the next bits: the codes of the words that they hold, how many, and their length."""
     words = np.zeros((2, 256), dtype=np.uint64)
     _dense_words(steps, words)
-    single = np.zeros(1 << _PEEK, dtype=np.int64)  # code + 1 of the first word, 0: too long
+    single = np.zeros(1 << PEEK, dtype=np.int64)  # code + 1 of the first word, 0: too long
     for code in range(2 * steps + 1):
         length = words[1, code]
-        if length <= np.uint64(_PEEK):
+        if length <= np.uint64(PEEK):
             step = 1 << np.int64(length)
-            for bits in range(np.int64(words[0, code]), 1 << _PEEK, step):
+            for bits in range(np.int64(words[0, code]), 1 << PEEK, step):
                 single[bits] = code + 1
-    for bits in range(1 << _PEEK):
+    for bits in range(1 << PEEK):
         used = np.uint64(0)
         count = 0
         codes = np.uint64(0)
         while count < _ROOM:
             code = single[np.uint64(bits) >> used] - 1
-            if code < 0 or used + words[1, code] > np.uint64(_PEEK):
+            if code < 0 or used + words[1, code] > np.uint64(PEEK):
                 break
             codes |= np.uint64(code) << np.uint64(8 * count)
             used += words[1, code]
@@ -268,11 +270,8 @@ def _read_dense(packed: Any, steps: int, table: Any, codes: Any) -> Any:
     i: Any = 0
     while i < codes.size:
         if i + _ROOM <= codes.size and position + 24 <= limit:
-            at = position >> 3
-            bits = np.int64(packed[at]) | np.int64(packed[at + 1]) << 8
-            bits = (bits | np.int64(packed[at + 2]) << 16) >> (position & 7)
-            entry = bits & ((1 << _PEEK) - 1)
-            if table[1, entry] > 0:
+            entry = next_bits(packed, position)
+            if table[1, entry] > 0:  # whole words: up to `_ROOM` codes at once, some of them spare
                 found = table[0, entry]
                 for j in range(_ROOM):
                     codes[i + j] = np.uint8((found >> np.uint64(8 * j)) & np.uint64(255))

@@ -23,6 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
+from gcsim.compressors.coding.scans import (
+    block_magnitudes,
+    block_squares,
+    greatest_magnitude,
+    sum_of_squares,
+)
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import (
     SUM_BLOCK,
@@ -30,7 +36,6 @@ from gcsim.compressors.loops import (
     in_parallel,
     loop,
     partial_sums,
-    summing_loop,
     tensor,
     written_back,
 )
@@ -123,17 +128,9 @@ def encode_levels(
     out = np.empty(packed_bytes(data.size, bits), dtype=np.uint8)
     count_random(data.size, 16)
     in_parallel(
-        _encode,
-        data.size,
-        data,
-        array(norms),
-        key,
-        size,
-        np.float32(steps),
-        np.float32(bound),
-        bits,
-        out,
-    )
+        _encode, data.size, data, array(norms), key, size, np.float32(steps), np.float32(bound),
+        bits, out,
+    )  # fmt: skip
     return tensor(out, values)
 
 
@@ -159,17 +156,9 @@ def add_packed_levels(
     highest = np.zeros(-(-n // CHUNK), dtype=np.uint8)
     with written_back(out) as target:
         in_parallel(
-            _add,
-            n,
-            data,
-            bits,
-            array(norms),
-            size,
-            np.float32(steps),
-            np.float32(weight / steps),
-            target,
-            highest,
-        )
+            _add, n, data, bits, array(norms), size, np.float32(steps),
+            np.float32(weight / steps), target, highest,
+        )  # fmt: skip
     if n and int(highest.max()) > 2 * steps:
         raise damaged(f"code {int(highest.max())} where levels end at {2 * steps}")
 
@@ -217,10 +206,12 @@ def put_codes(codes: Any, bits: int, out: Any) -> None:
             low = codes[4 * i] | (codes[4 * i + 1] << np.uint8(2))
             out[i] = low | (codes[4 * i + 2] << np.uint8(4)) | (codes[4 * i + 3] << np.uint8(6))
         return
+    # Eight codes are a word of eight lanes of a byte, each with `bits` bits of use. Three rounds
+    # close the gaps of all words: lanes of 1, 2, 4 bytes become one of twice as many.
     words = codes.view(np.uint64)
     width = np.uint64(bits)
     lane = np.uint64(8)
-    for _ in range(3):  # pairs of fields, then pairs of pairs, are shifted together
+    for _ in range(3):
         low = _fields(width, lane + lane)
         high = low << width
         shift = lane - width
@@ -228,7 +219,7 @@ def put_codes(codes: Any, bits: int, out: Any) -> None:
             words[i] = (words[i] & low) | ((words[i] >> shift) & high)
         width = width + width
         lane = lane + lane
-    for group in range(out.size // bits):
+    for group in range(out.size // bits):  # the first `bits` bytes of a word hold all eight
         for j in range(bits):
             out[group * bits + j] = codes[8 * group + j]
     done = out.size // bits
@@ -253,7 +244,7 @@ def get_codes(packed: Any, bits: int, codes: Any) -> None:
         codes[8 * done + j] = packed[done * bits + j]
     width = np.uint64(4 * bits)
     lane = np.uint64(32)
-    for _ in range(3):
+    for _ in range(3):  # the rounds of `put_codes`, backwards
         low = _fields(width, lane + lane)
         high = low << width
         shift = lane - width
@@ -296,22 +287,25 @@ def _fields(width: np.uint64, period: np.uint64) -> np.uint64:
 
 
 @loop
-def greatest_magnitude(values: Any) -> np.uint32:
-    """The bits of the largest |v| of float32 `[n]`; those of a NaN when there is one."""
-    bits = values.view(np.uint32)
-    greatest = np.uint32(0)
-    for i in range(bits.size):
-        greatest = max(greatest, bits[i] & np.uint32(0x7FFFFFFF))
-    return greatest
+def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
+    """Pack the first `length` codes, those from element `first` on, to their place in `out`."""
+    padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
+    for i in range(length, padded):
+        codes[i] = 0
+    begin = first // 8 * bits
+    put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
 
 
-@summing_loop
-def sum_of_squares(values: Any) -> float:
-    """Of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
-    total = 0.0
-    for i in range(values.size):
-        total += np.float64(values[i]) * np.float64(values[i])
-    return total
+@loop
+def get_chunk(packed: Any, first: int, length: int, bits: int, codes: Any) -> Any:
+    """Undo `put_chunk`, into `codes`; the largest of the codes."""
+    begin = first // 8 * bits
+    room = codes[: (length + 7) // 8 * 8]
+    get_codes(packed[begin : begin + (length * bits + 7) // 8], bits, room)
+    most = np.uint8(0)
+    for i in range(room.size):
+        most = max(most, room[i])
+    return most
 
 
 # --- loops ----------------------------------------------------------------------------------------
@@ -345,23 +339,11 @@ def _norm_of(values: NDArray[np.float32], maximum: bool) -> np.float32:
     """The norm of one long bucket."""
     if maximum:
         found = np.zeros(bucket_count(values.size, SUM_BLOCK), dtype=np.uint32)
-        in_parallel(_magnitudes, values.size, values, found)
+        in_parallel(block_magnitudes, values.size, values, found)
         return np.float32(found.max().view(np.float32))
     sums = partial_sums(values.size)
-    in_parallel(_squares, values.size, values, sums)
+    in_parallel(block_squares, values.size, values, sums)
     return np.float32(_root(float(sums.sum())))
-
-
-@loop
-def _magnitudes(start: int, stop: int, values: Any, found: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        found[first // SUM_BLOCK] = greatest_magnitude(values[first : min(first + SUM_BLOCK, stop)])
-
-
-@loop
-def _squares(start: int, stop: int, values: Any, sums: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        sums[first // SUM_BLOCK] = sum_of_squares(values[first : min(first + SUM_BLOCK, stop)])
 
 
 @loop
@@ -377,24 +359,17 @@ def round_bucket(
         norm = one
     for i in range(values.size):
         share = min(max(values[i], -bound), bound) / norm
-        level = min(max(share, -one), one) * steps
+        level = min(max(share, -one), one) * steps  # -s … s
+        # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
         level = np.floor(level + (np.float32(fractions[i]) * _UNIT + _HALF))
         codes[i] = np.uint8(np.int32(level + steps))
 
 
 @loop
 def _encode(
-    start: int,
-    stop: int,
-    values: Any,
-    norms: Any,
-    key: np.uint64,
-    size: int,
-    steps: np.float32,
-    bound: np.float32,
-    bits: int,
-    out: Any,
-) -> None:
+    start: int, stop: int, values: Any, norms: Any, key: np.uint64, size: int, steps: np.float32,
+    bound: np.float32, bits: int, out: Any,
+) -> None:  # fmt: skip
     words = np.empty(CHUNK // 4, dtype=np.uint64)
     fractions = words.view(np.uint16)
     codes = np.empty(CHUNK, dtype=np.uint8)
@@ -402,51 +377,26 @@ def _encode(
         last = min(first + CHUNK, stop)
         length = last - first
         random_fractions(key, first, words[: (length + 3) // 4])
-        at = first
+        at = first  # a chunk may hold several buckets, or lie within one
         while at < last:
             bucket = at // size
             end = min((bucket + 1) * size, last)
-            round_bucket(
-                values[at:end],
-                norms[bucket],
-                fractions[at - first : end - first],
-                steps,
-                bound,
-                codes[at - first : end - first],
-            )
+            here = slice(at - first, end - first)
+            round_bucket(values[at:end], norms[bucket], fractions[here], steps, bound, codes[here])
             at = end
-        padded = (length + 7) // 8 * 8
-        for i in range(length, padded):
-            codes[i] = 0
-        begin = first // 8 * bits
-        put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
+        put_chunk(codes, length, bits, first, out)
 
 
 @loop
 def _add(
-    start: int,
-    stop: int,
-    packed: Any,
-    bits: int,
-    norms: Any,
-    size: int,
-    steps: np.float32,
-    weight: np.float32,
-    out: Any,
-    highest: Any,
-) -> None:
+    start: int, stop: int, packed: Any, bits: int, norms: Any, size: int, steps: np.float32,
+    weight: np.float32, out: Any, highest: Any,
+) -> None:  # fmt: skip
     codes = np.empty(CHUNK, dtype=np.uint8)
     for first in range(start, stop, CHUNK):
         last = min(first + CHUNK, stop)
-        length = last - first
-        begin = first // 8 * bits
-        room = codes[: (length + 7) // 8 * 8]
-        get_codes(packed[begin : begin + (length * bits + 7) // 8], bits, room)
-        most = np.uint8(0)
-        for i in range(room.size):
-            most = max(most, room[i])
-        highest[first // CHUNK] = most
-        at = first
+        highest[first // CHUNK] = get_chunk(packed, first, last - first, bits, codes)
+        at = first  # a chunk may hold several buckets, or lie within one
         while at < last:
             bucket = at // size
             end = min((bucket + 1) * size, last)

@@ -64,20 +64,10 @@ def round_rotated(
     with written_back(held) as target:
         for first, stop, size in _pieces(n, stages):
             in_parallel(
-                _round_rotated,
-                stop - first,
-                target[first:stop],
-                codes[first:stop],
-                np.int64(first),
-                np.int64(size),
-                np.int64(_lanes(size, stages)),
-                lines,
-                values,
-                numbers,
-                signs,
-                rounding,
-                grain=size,
-            )
+                _round_rotated, stop - first, target[first:stop], codes[first:stop],
+                np.int64(first), np.int64(size), np.int64(_lanes(size, stages)), lines, values,
+                numbers, signs, rounding, grain=size,
+            )  # fmt: skip
     return tensor(codes, held)
 
 
@@ -92,18 +82,10 @@ def rotate_back(
     with written_back(out) as target:
         for first, stop, size in _pieces(n, stages):
             in_parallel(
-                _rotate_back,
-                stop - first,
-                target[first:stop],
-                integers[first:stop],
-                np.int64(first),
-                np.int64(size),
-                np.int64(_lanes(size, stages)),
-                np.float32(step),
-                np.float32(most),
-                signs,
-                grain=size,
-            )
+                _rotate_back, stop - first, target[first:stop], integers[first:stop],
+                np.int64(first), np.int64(size), np.int64(_lanes(size, stages)), np.float32(step),
+                np.float32(most), signs, grain=size,
+            )  # fmt: skip
 
 
 def _pieces(n: int, stages: int) -> Iterable[tuple[int, int, int]]:
@@ -161,19 +143,9 @@ def _flip(x: Any, first: int, key: Any) -> None:
 
 @loop
 def _round_rotated(
-    start: int,
-    stop: int,
-    held: Any,
-    codes: Any,
-    first: int,
-    size: int,
-    lanes: int,
-    lines: Any,
-    values: Any,
-    numbers: Any,
-    signs: Any,
-    rounding: Any,
-) -> None:
+    start: int, stop: int, held: Any, codes: Any, first: int, size: int, lanes: int, lines: Any,
+    values: Any, numbers: Any, signs: Any, rounding: Any,
+) -> None:  # fmt: skip
     scale, middle, grid, last = numbers
     slopes, offsets = lines[0], lines[1]
     root = np.float32(1 / np.sqrt(size / lanes))
@@ -190,11 +162,11 @@ def _round_rotated(
         drawn = random[shift : shift + size]
         _flip(x, first + begin, signs)
         _hadamard(x, lanes)
-        for i in range(x.size):
+        for i in range(x.size):  # from -M … M to the grid's 0 … g, clamped
             place = x[i] * (root * scale) + middle
             place = place if place > np.float32(0) else np.float32(0)  # NaN too
             t[i] = place if place < grid else grid
-        for i in range(t.size):
+        for i in range(t.size):  # from the grid to the codes, which lie at uneven points of it
             k = np.uint32(np.int32(t[i]))
             t[i] = t[i] * slopes[k] + offsets[k]
         for i in range(x.size):
@@ -202,7 +174,7 @@ def _round_rotated(
             code[i] = np.int32(min(t[i] + fraction, last))
         for i in range(t.size):
             t[i] = values[np.uint32(code[i])]
-        for i in range(x.size):
+        for i in range(x.size):  # what is lost, to be rotated back
             x[i] = (x[i] * root - t[i]) * root
             own[i] = code[i]
         _hadamard(x, lanes)
@@ -211,17 +183,9 @@ def _round_rotated(
 
 @loop
 def _rotate_back(
-    start: int,
-    stop: int,
-    out: Any,
-    sums: Any,
-    first: int,
-    size: int,
-    lanes: int,
-    step: Any,
-    most: Any,
-    signs: Any,
-) -> None:
+    start: int, stop: int, out: Any, sums: Any, first: int, size: int, lanes: int, step: Any,
+    most: Any, signs: Any,
+) -> None:  # fmt: skip
     root = np.float32(1 / np.sqrt(size / lanes))
     for begin in range(start, stop, size):
         x, own = out[begin : begin + size], sums[begin : begin + size]

@@ -30,8 +30,8 @@ from gcsim.compressors.coding.rounding.levels import (
     Norm,
     bucket_count,
     bucket_norms,
-    get_codes,
-    put_codes,
+    get_chunk,
+    put_chunk,
     random_fractions,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -204,19 +204,9 @@ def _cells(lower: Levels) -> tuple[NDArray[np.uint8], int]:
 
 @loop
 def _encode(
-    start: int,
-    stop: int,
-    values: Any,
-    norms: Any,
-    lower: Any,
-    gaps: Any,
-    cells: Any,
-    most: int,
-    key: np.uint64,
-    size: int,
-    bits: int,
-    out: Any,
-) -> None:
+    start: int, stop: int, values: Any, norms: Any, lower: Any, gaps: Any, cells: Any, most: int,
+    key: np.uint64, size: int, bits: int, out: Any,
+) -> None:  # fmt: skip
     words = np.empty(CHUNK // 4, dtype=np.uint64)
     fractions = words.view(np.uint16)
     shares = np.empty(CHUNK, dtype=np.float32)
@@ -231,7 +221,7 @@ def _encode(
         while at < last:
             bucket = at // size
             end = min((bucket + 1) * size, last)
-            _divide(values[at:end], norms[bucket], shares[at - first : end - first])
+            _divide(values[at:end], norms[bucket], shares[at - first : end - first])  # -1 … 1
             at = end
         for i in range(length):
             random[i] = np.float32(fractions[i]) * np.float32(2.0**-16) + np.float32(2.0**-17)
@@ -241,11 +231,7 @@ def _encode(
             _count(shares[:length], random, lower, gaps, numbers)
         for i in range(length):
             codes[i] = np.uint8(numbers[i])
-        padded = (length + 7) // 8 * 8
-        for i in range(length, padded):
-            codes[i] = 0
-        begin = first // 8 * bits
-        put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
+        put_chunk(codes, length, bits, first, out)
 
 
 @loop
@@ -259,6 +245,8 @@ def _divide(values: Any, norm: np.float32, shares: Any) -> None:
 
 @loop
 def _count(shares: Any, random: Any, lower: Any, gaps: Any, numbers: Any) -> None:
+    # a code is the number of pairs whose random point between two levels is below the share;
+    # four pairs at a time, each over the whole chunk: vectorised, and without a search
     for i in range(shares.size):
         numbers[i] = 0
     for pair in range(0, lower.size, _TOGETHER):
@@ -278,7 +266,7 @@ def _search(
     shares: Any, random: Any, lower: Any, gaps: Any, cells: Any, most: int, numbers: Any
 ) -> None:
     bits = shares.view(np.uint32)
-    for i in range(shares.size):
+    for i in range(shares.size):  # a share's highest bits name a cell of few levels
         numbers[i] = cells[bits[i] >> np.uint32(_CELL_BITS)]
     for _ in range(most):
         for i in range(shares.size):
@@ -290,28 +278,13 @@ def _search(
 
 @loop
 def _add(
-    start: int,
-    stop: int,
-    packed: Any,
-    bits: int,
-    norms: Any,
-    size: int,
-    table: Any,
-    weight: np.float32,
-    out: Any,
-    highest: Any,
-) -> None:
+    start: int, stop: int, packed: Any, bits: int, norms: Any, size: int, table: Any,
+    weight: np.float32, out: Any, highest: Any,
+) -> None:  # fmt: skip
     codes = np.empty(CHUNK, dtype=np.uint8)
     for first in range(start, stop, CHUNK):
         last = min(first + CHUNK, stop)
-        length = last - first
-        begin = first // 8 * bits
-        room = codes[: (length + 7) // 8 * 8]
-        get_codes(packed[begin : begin + (length * bits + 7) // 8], bits, room)
-        most = np.uint8(0)
-        for i in range(room.size):
-            most = max(most, room[i])
-        highest[first // CHUNK] = most
+        highest[first // CHUNK] = get_chunk(packed, first, last - first, bits, codes)
         at = first
         while at < last:
             bucket = at // size

@@ -142,7 +142,7 @@ def _descend(
 ) -> None:
     for _ in range(sweeps):
         for j in range(1, levels.size - 1):
-            a, b = levels[j - 1], levels[j + 1]
+            a, b = levels[j - 1], levels[j + 1]  # the best level between its neighbours as they are
             low, high = _cell(edges, a), _cell(edges, b)
             mass = masses_above[low + 1] + density[low] * (edges[low + 1] - a)
             above_b = masses_above[high + 1] + density[high] * (edges[high + 1] - b)

@@ -135,12 +135,12 @@ def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> Non
     """
     found = 0
     if hits * _DENSE < size:
-        for word in range((size + 7) // 8):
+        for word in range((size + 7) // 8):  # few hits: most eights are zero, and passed over
             if words[word]:
                 for bit in range(8):
                     places[found] = 8 * word + bit
                     found += mask[8 * word + bit]
-    elif hits:
+    elif hits:  # many: every place is written, and kept where the mask is 1
         for i in range(size):
             places[found] = i
             found += mask[i]
@@ -155,7 +155,7 @@ def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any
     """
     hits = np.int32(0)
     for i in range(part.size):
-        outside = not ((part[i] < up) & (part[i] > down))
+        outside = not ((part[i] < up) & (part[i] > down))  # NaN is outside, too
         mask[i] = outside
         hits += np.int32(outside)
     mask[part.size : part.size + 8] = 0
@@ -204,7 +204,7 @@ def _take(
             continue
         part = values[first : min(first + BLOCK, stop)]
         here = places[block]
-        if count >= _NOTED:
+        if count >= _NOTED:  # too many to have been noted
             mark_block(part, up, down, mask, words, found)
             here = found
         index = indices[offsets[block] : offsets[block] + count]

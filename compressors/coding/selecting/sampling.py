@@ -234,6 +234,7 @@ def _draw_chunks(
         at = first
         for hit in range(number):
             b = hits[hit]
+            # the block's one uniform is inverted: who is hit first, given that somebody may be
             u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + _SLACK), at
             begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
             fresh = sums.size + begin  # number of the block's next uniform
@@ -241,8 +242,8 @@ def _draw_chunks(
             for i in range(begin, end):
                 p = min(1.0, scale * abs(np.float64(values[i])))
                 left -= p
-                taken += survive * p
-                survive *= 1.0 - p
+                taken += survive * p  # P(the first one is among those so far)
+                survive *= 1.0 - p  # P(none so far)
                 if u < taken or survive == 0.0:
                     found[at] = i
                     if chance.size:

@@ -206,10 +206,10 @@ def _kth(values: NDArray[np.float32], k: int) -> np.float32:
             _histogram, values.size, bits, np.uint32(prefix), np.uint32(above), np.uint32(shift),
             np.uint32(bins - 1), counts, chunk, grain=chunk,
         )  # fmt: skip
-        at_least_bin = np.cumsum(counts.sum(axis=(0, 1))[::-1])
+        at_least_bin = np.cumsum(counts.sum(axis=(0, 1))[::-1])  # [bins], from the highest bin down
         place = int(np.searchsorted(at_least_bin, rank))
         if place:
-            rank -= int(at_least_bin[place - 1])
+            rank -= int(at_least_bin[place - 1])  # within the bin that holds the k-th
         prefix = prefix * bins + bins - 1 - place
     return np.uint32(prefix).view(np.float32)
 
@@ -303,7 +303,7 @@ def _take_ranked(
             hits += np.int32(chosen)
         mask[part.size : part.size + 8] = 0
         left = ties[block]
-        if left:
+        if left:  # the block in which the ties run out: `lowest` is above them here
             hits += np.int32(left)
             for i in range(part.size):
                 if (part[i] & np.int32(_MAGNITUDE)) == limit:

@@ -68,7 +68,7 @@ def _mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: 
     for first in range(start, stop, _SEGMENT):
         n = min(_SEGMENT, stop - first)
         at, k = ends[first // _SEGMENT], ends[first // _SEGMENT + 1] - ends[first // _SEGMENT]
-        complement = 2 * k > n
+        complement = 2 * k > n  # more than half: draw those that are left out
         wanted = n - k if complement else k
         words[:] = np.uint64(0)
         marked, number = 0, 4 * first

@@ -34,7 +34,12 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.coding.messages import decoder
-from gcsim.compressors.coding.rounding.levels import CHUNK, get_codes, put_codes, random_fractions
+from gcsim.compressors.coding.rounding.levels import (
+    CHUNK,
+    get_codes,
+    put_chunk,
+    random_fractions,
+)
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
@@ -170,12 +175,9 @@ def _encode(
                 exponent |= (part[i] >> np.uint32(31)) << np.uint32(7)
             out[i] = np.uint8(exponent)
         if bits == 9:
-            padded = (length + 7) // 8 * 8
             for i in range(length):
                 negative[i] = np.uint8(part[i] >> np.uint32(31))
-            for i in range(length, padded):
-                negative[i] = 0
-            put_codes(negative[:padded], 1, signs[first // 8 : first // 8 + padded // 8])
+            put_chunk(negative, length, 1, first, signs)
 
 
 @loop

@@ -30,7 +30,6 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.quantization.one_bit.scaled_sign import SignMemory, mean_of, sign_error
@@ -59,7 +58,6 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
     def __init__(self, worker: Worker, parameters: EfBlockSgdmParameters) -> None:
         super().__init__(worker, parameters)
-        self._momentum: dict[int, Tensor] = {}
         self._memory = SignMemory(parameters.block_elements)
         self._server = SignMemory(parameters.block_elements)
 
@@ -81,7 +79,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        velocity = bucket_state(self._momentum, bucket)
+        velocity = self.kept("momentum", bucket)
         message = self._memory.encode(bucket, velocity, self.parameters.momentum)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:

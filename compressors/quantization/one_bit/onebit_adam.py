@@ -46,10 +46,10 @@ from typing import Literal
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import bucket_state, only_frame, split_body
+from gcsim.compressors.coding.messages import only_frame, split_body
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_signs,

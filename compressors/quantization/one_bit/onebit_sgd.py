@@ -38,7 +38,7 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
-from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.one_bit.columns import (
     add_and_sum_columns,
     add_columns,
@@ -91,7 +91,6 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     def __init__(self, worker: Worker, parameters: OneBitSgdParameters) -> None:
         super().__init__(worker, parameters)
-        self._error: dict[int, Tensor] = {}
         self._owned_error: dict[int, Tensor] = {}
         """By bucket: of the stripes that this worker owns, one tensor after the other."""
 
@@ -117,7 +116,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         layout, count = bucket.layout, self.worker.count
         matrices = self._matrices(layout)
         if self.parameters.error_feedback:
-            values, added = bucket_state(self._error, bucket), bucket.gradient
+            values, added = self.kept("error", bucket), bucket.gradient
         else:
             values, added = bucket.gradient, None
         if self.parameters.aggregation == "all_gather":
@@ -140,7 +139,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
-        held = bucket_state(self._error, bucket).clone()
+        held = self.kept("error", bucket).clone()
         rank, count = self.worker.rank, self.worker.count
         if self.parameters.aggregation == "stripes" and bucket.layout.index in self._owned_error:
             matrices = self._matrices(bucket.layout)

@@ -30,10 +30,10 @@ from typing import Literal
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.one_bit.signs import (
     add_signs,
     error_of,

@@ -34,11 +34,11 @@ import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import TypeVar
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Codec, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, pack_signs
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.signs import add_signs, write_signs
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -135,16 +135,12 @@ class Signum(SignSgd[SignumParameters]):
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )
 
-    def __init__(self, worker: Worker, parameters: SignumParameters) -> None:
-        super().__init__(worker, parameters)
-        self._average: dict[int, Tensor] = {}
-
     @classmethod
     def momentum(cls, parameters: SignumParameters) -> tuple[float, bool]:
         return parameters.beta, False
 
     def _voted(self, bucket: Bucket) -> Tensor:
-        average = bucket_state(self._average, bucket)
+        average = self.kept("average", bucket)
         return average.lerp_(bucket.gradient, 1.0 - self.parameters.beta)
 
 

@@ -38,8 +38,9 @@ from gcsim.compressors.coding.rounding.tables import (
     table_error,
 )
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
+from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
@@ -186,17 +187,6 @@ def _bucket_sums(start: int, stop: int, values: Any, size: int, sums: Any) -> No
     for first in range(start, stop, size):
         part = values[first : min(first + size, stop)]
         for at in range(0, part.size, SUM_BLOCK):
-            total, squares = _sums(part[at : at + SUM_BLOCK])
+            total, squares = moments(part[at : at + SUM_BLOCK], 0.0)
             sums[first // size, 0] += total
             sums[first // size, 1] += squares
-
-
-@summing_loop
-def _sums(values: Any) -> tuple[float, float]:
-    total = 0.0
-    squares = 0.0
-    for i in range(values.size):
-        value = np.float64(values[i])
-        total += value
-        squares += value * value
-    return total, squares

@@ -140,6 +140,7 @@ class Qsgd(Compressor[QsgdParameters]):
             size = chosen.bucket or max(1, piece.numel)
             norms = bucket_norms(values, size, chosen.norm)  # [buckets]
             key = random_key(me.seed, step, piece.index, "qsgd rounding", me.rank)
+            # codes q + s: packed bits [bytes] for a fixed width, else one byte an element
             codes = encode_levels(values, norms, key, size=size, steps=chosen.steps, bits=bits)
             coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
             frame = pack_frame(

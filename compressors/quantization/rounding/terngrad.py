@@ -34,13 +34,10 @@ from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, p
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import decoder, split_body
-from gcsim.compressors.coding.rounding.levels import (
-    add_packed_levels,
-    encode_levels,
-    greatest_magnitude,
-)
+from gcsim.compressors.coding.rounding.levels import add_packed_levels, encode_levels
+from gcsim.compressors.coding.scans import greatest_magnitude, moments
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums
 from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
@@ -220,15 +217,4 @@ def _moments(
     for first in range(start, stop, SUM_BLOCK):
         part = values[first : min(first + SUM_BLOCK, stop)]
         largest[first // SUM_BLOCK] = greatest_magnitude(part)
-        sums[first // SUM_BLOCK], squares[first // SUM_BLOCK] = _sums(part, pivot)
-
-
-@summing_loop
-def _sums(values: Any, pivot: float) -> tuple[float, float]:
-    total = 0.0
-    squares = 0.0
-    for i in range(values.size):
-        distance = np.float64(values[i]) - pivot
-        total += distance
-        squares += distance * distance
-    return total, squares
+        sums[first // SUM_BLOCK], squares[first // SUM_BLOCK] = moments(part, pivot)

@@ -38,10 +38,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frame import Codec, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.rounding.rotated import LARGEST, rotate_back, round_rotated
 from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -120,6 +120,7 @@ class Thc(ErrorFeedback[ThcParameters]):
     def __init__(self, worker: Worker, parameters: ThcParameters) -> None:
         super().__init__(worker, parameters)
         self.table = lookup_table(parameters)
+        self.sum_dtype = sum_dtype(parameters.grid, worker.count)
 
     @classmethod
     def properties(cls, parameters: ThcParameters) -> Properties:
@@ -140,7 +141,7 @@ class Thc(ErrorFeedback[ThcParameters]):
         ]
         codes = self._codes(held, layout, ranges, step)
         if self.parameters.aggregation == "all_reduce":
-            integers = torch.zeros_like(held, dtype=self._sum_dtype())
+            integers = torch.zeros_like(held, dtype=self.sum_dtype)
             for (_, part), own in zip(layout.views(integers), codes, strict=True):
                 add_integers(part, own, self.table)
             total = yield AllReduce(tensor=integers)
@@ -183,8 +184,7 @@ class Thc(ErrorFeedback[ThcParameters]):
     def _serve(self, layout: BucketLayout, payloads: Iterable[Tensor]) -> Tensor:
         """The server's step: sums of the table's integers."""
         chosen = self.parameters
-        dtype = self._sum_dtype()
-        sums = [torch.zeros(piece.numel, dtype=dtype) for piece in batched(layout.slices)]
+        sums = [torch.zeros(piece.numel, dtype=self.sum_dtype) for piece in batched(layout.slices)]
         for payload in payloads:
             frames = frames_of(payload, layout, Codec.THC)
             for total, (piece, frame) in zip(sums, frames, strict=True):
@@ -197,7 +197,7 @@ class Thc(ErrorFeedback[ThcParameters]):
                     add_integers(total, codes, self.table)
                 elif frame.body.numel():
                     raise InputError("damaged payload: codes of no element")
-        answers, flags = [], _ANSWER + dtype.itemsize
+        answers, flags = [], _ANSWER + self.sum_dtype.itemsize
         for total in sums:
             n, body = total.numel(), total.view(torch.uint8)
             answers.append(pack_frame(Codec.THC, body, numel=n, flags=flags, params=chosen.grid))
@@ -205,7 +205,7 @@ class Thc(ErrorFeedback[ThcParameters]):
 
     def _read_answer(self, answer: Tensor, layout: BucketLayout) -> list[Tensor]:
         """The sums of each tensor's integers; raises `InputError` when they cannot be such."""
-        grid, dtype, sums = self.parameters.grid, self._sum_dtype(), []
+        grid, dtype, sums = self.parameters.grid, self.sum_dtype, []
         for piece, frame in frames_of(answer, layout, Codec.THC):
             if (frame.flags, frame.params) != (_ANSWER + dtype.itemsize, grid):
                 raise InputError(f"damaged payload: flags {frame.flags}, grid {frame.params}")
@@ -215,9 +215,6 @@ class Thc(ErrorFeedback[ThcParameters]):
                 raise InputError(f"damaged payload: a sum outside 0 … {most}")
             sums.append(total)
         return sums
-
-    def _sum_dtype(self) -> torch.dtype:
-        return sum_dtype(self.parameters.grid, self.worker.count)
 
     def _signs(self, step: int, index: int) -> np.uint64:
         return random_key(self.worker.seed, step, index, "thc signs")

@@ -124,15 +124,15 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
     def _sampled(self, bucket: Bucket, step: int) -> Exchange:
         source = self.corrected(bucket)
         positions, chances = self._draw(bucket, step)
-        own = source[positions]
+        own = source[positions]  # [m] of [n]
         sent = self._travelling(own)
-        if self.parameters.residual:
+        if self.parameters.residual:  # a share of the mean was sent: times the workers, the value
             source[positions] = own.sub_(sent.float(), alpha=self.worker.count)
         total: Tensor = yield AllReduce(tensor=sent)
         values = total.float()
         if self.parameters.unbiased:
             values /= chances
-        update = torch.zeros_like(bucket.gradient)
+        update = torch.zeros_like(bucket.gradient)  # [n]
         update[positions] = values
         return update
 
@@ -245,7 +245,7 @@ class GradientSampling(RandomSamplingBayes):
                     hint="scale the loss down; float16 ends at 65504",
                 )
             )
-        values = (mean / largest).square_() if largest else torch.ones_like(mean)
+        values = (mean / largest).square_() if largest else torch.ones_like(mean)  # [piece.numel]
         scale = scale_for_count(Weights(values), self._count(piece), self.parameters.rounds)
         values.mul_(min(scale, 3e38)).clamp_(max=1.0)
 

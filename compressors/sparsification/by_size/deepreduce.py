@@ -40,7 +40,7 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.bloom import bloom_filter, bloom_positives, bloom_size
 from gcsim.compressors.coding.indices.curve import fit_curve, read_curve
@@ -52,7 +52,7 @@ from gcsim.compressors.coding.indices.index_coding import (
     encode_indices,
 )
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.selection import (
     add_and_take_largest,
     count_kept,

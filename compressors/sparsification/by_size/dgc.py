@@ -142,7 +142,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         update = torch.zeros_like(bucket.gradient)
         scale = 1.0 / self.worker.count
 
-        if dense:
+        if dense:  # biases and the like: one all-reduce of all of them
             small = torch.cat([self._clipped(part) for _, part in dense])
             total: Tensor = yield AllReduce(tensor=small)
             means = torch.split(total.mul_(scale), [piece.numel for piece, _ in dense])
@@ -174,7 +174,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         u, v = self.u[piece.index], self.v[piece.index]
         indices, values = self._select(piece, self._clipped(gradient), step)
         sent = travelling(values, self.parameters.values)
-        if sent.dtype == values.dtype:
+        if sent.dtype == values.dtype:  # u, v are [n], values and sent [k]
             v.index_fill_(0, indices, 0.0)
         else:
             v.index_copy_(0, indices, values - sent.float())
@@ -203,11 +203,11 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
         start = int(rng.integers(stride))
         parts = [whole[start::stride] for whole in (u, v, gradient)]
-        sample = _next_velocity(parts, chosen.momentum, chosen.nesterov)
+        sample = _next_velocity(parts, chosen.momentum, chosen.nesterov)  # [about n / stride]
         top = math.ceil(sample.numel() * ratio)
         threshold = kth_magnitude(sample, min(sample.numel(), top))
         marks = add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, threshold)
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS):  # of a sample's threshold that lets too many pass, or too few
             many = marks.total > UPPER * k
             if threshold == 0.0 or not (many or marks.total < LOWER * k):
                 break

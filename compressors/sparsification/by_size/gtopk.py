@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.indices.pairs import merged_pairs
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.selection import count_kept, largest
 from gcsim.compressors.coding.sparse import (
     add_message,
@@ -58,17 +58,13 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         paper="Shi et al., gTop-k, ICDCS 2019, arXiv:1901.04359",
     )
 
-    def __init__(self, worker: Worker, parameters: GlobalTopKParameters) -> None:
-        super().__init__(worker, parameters)
-        self._residual: dict[int, Tensor] = {}
-
     @classmethod
     def properties(cls, parameters: GlobalTopKParameters) -> Properties:
         return Properties(error_bound=lambda v: lost_by_selection(v, parameters.ratio))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout = bucket.layout
-        residual = bucket_state(self._residual, bucket).add_(bucket.gradient)
+        residual = self.kept("residual", bucket).add_(bucket.gradient)
         frames, sent = [], []
         for piece, part in batched(layout.views(residual)):
             indices = largest(part, count_kept(piece.numel, self.parameters.ratio))

@@ -19,9 +19,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.selection import (
     add_and_take_largest,
     count_kept,

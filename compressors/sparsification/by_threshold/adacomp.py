@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import bucket_state, decoder
+from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.selecting.marks import note_places
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch

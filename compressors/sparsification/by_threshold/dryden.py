@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.selecting.marks import (
     BLOCK,
     Marks,

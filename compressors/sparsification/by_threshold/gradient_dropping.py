@@ -26,10 +26,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.marks import Marks, add_and_mark, mark, take
 from gcsim.compressors.coding.selecting.selection import kth_magnitude, strided_sample
 from gcsim.compressors.coding.sparse import (
@@ -73,10 +72,6 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         paper="Aji & Heafield, Sparse communication, EMNLP 2017",
     )
 
-    def __init__(self, worker: Worker, parameters: GradientDroppingParameters) -> None:
-        super().__init__(worker, parameters)
-        self._momentum: dict[int, Tensor] = {}
-
     @classmethod
     def momentum(cls, parameters: GradientDroppingParameters) -> tuple[float, bool]:
         return parameters.momentum, parameters.momentum > 0
@@ -91,7 +86,7 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         residual = bucket_state(self.residual, bucket)
         added, velocity = bucket.gradient, None
         if m:
-            velocity = bucket_state(self._momentum, bucket).add_(bucket.gradient).mul_(m)
+            velocity = self.kept("momentum", bucket).add_(bucket.gradient).mul_(m)
             added = bucket.gradient + velocity
         if self.parameters.scope == "bucket":
             return torch.cat(self._send_bucket(bucket, residual, added, velocity))

@@ -40,9 +40,8 @@ from typing import Literal
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.marks import mark, take
 from gcsim.compressors.coding.selecting.selection import take_largest
 from gcsim.compressors.coding.sparse import (

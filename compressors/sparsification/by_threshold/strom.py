@@ -23,9 +23,9 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
-from gcsim.compressors.coding.messages import bucket_state, decoder, split_body
+from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.selecting.marks import add_and_mark, take
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.error_feedback import ErrorFeedback

@@ -22,9 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, encode_indices
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.selecting.marks import add_and_mark, mark, take
 from gcsim.compressors.coding.sparse import (
     ValueFormat,

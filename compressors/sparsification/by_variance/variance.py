@@ -44,10 +44,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.frame import Codec, as_bytes, pack_frame
-from gcsim.compressors.coding.messages import bucket_state
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
@@ -90,11 +89,6 @@ class VarianceBased(Compressor[VarianceParameters]):
     )
     requires = frozenset({"second_moments"})
 
-    def __init__(self, worker: Worker, parameters: VarianceParameters) -> None:
-        super().__init__(worker, parameters)
-        self._delayed: dict[int, Tensor] = {}
-        self._moment: dict[int, Tensor] = {}
-
     @classmethod
     def properties(cls, parameters: VarianceParameters) -> Properties:
         """See `Compressor.properties`: what is not sent is all lost in one step's view, at most."""
@@ -108,8 +102,8 @@ class VarianceBased(Compressor[VarianceParameters]):
     def encode(self, bucket: Bucket) -> Tensor:
         """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
         second_moment = moments_of(bucket, "variance")
-        delayed = bucket_state(self._delayed, bucket)
-        moment = bucket_state(self._moment, bucket)
+        delayed = self.kept("delayed", bucket)
+        moment = self.kept("moment", bucket)
         frames = []
         for piece in batched(bucket.layout.slices):
             place = slice(piece.offset, piece.offset + piece.numel)

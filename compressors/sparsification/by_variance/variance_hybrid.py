@@ -27,9 +27,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -67,10 +66,6 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
     )
     requires = frozenset({"second_moments"})
 
-    def __init__(self, worker: Worker, parameters: VarianceHybridParameters) -> None:
-        super().__init__(worker, parameters)
-        self._moment: dict[int, Tensor] = {}
-
     @classmethod
     def properties(cls, parameters: VarianceHybridParameters) -> Properties:
         return Properties(conserves=True, error_bound=energy)
@@ -85,7 +80,7 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         """Add a step's gradient, send signs, take them off: uint8, one frame a tensor."""
         second_moment = moments_of(bucket, "variance_hybrid")
         residual = bucket_state(self.residual, bucket)
-        moment = bucket_state(self._moment, bucket)
+        moment = self.kept("moment", bucket)
         frames = []
         for piece in batched(bucket.layout.slices):
             if piece.numel > int(_INDEX):

@@ -53,11 +53,11 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, read_frames
 from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, unite
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -213,7 +213,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         parts = Parts(
             chosen=state.chosen,
             starts=state.starts,
-            values=at_bits(values, state.chosen, state.starts),
+            values=at_bits(values, state.chosen, state.starts),  # [|V|] of [n]
             indices=indices,
             speculative=values[indices],
         )
@@ -231,7 +231,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         """The mean over workers at the union of what they sent; remembers new selections."""
         total = torch.zeros_like(bucket.gradient)
-        unions = {
+        unions = {  # by tensor: one bit an element that anybody sent
             piece.index: total.new_zeros(packed_bytes(piece.numel, 1), dtype=torch.uint8)
             for piece in batched(bucket.layout.slices)
         }

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.controllers.accordion import Accordion, AccordionParameters
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 TOPK = {
     "compressor": "topk",
     "low": {"ratio": 0.5},

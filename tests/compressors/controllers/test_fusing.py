@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.controllers.fusing import LENGTH_BYTES, fused, pack, unpack
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
@@ -26,6 +26,7 @@ from gcsim.compressors.requests import (
 )
 from gcsim.errors import InputError
 from gcsim.traces.stage1.metered import metered_exchange
+from tests.compressors.shared import Draw, LayoutOf
 
 WORKERS = 3
 
@@ -168,7 +169,7 @@ def test_no_exchange_needs_no_collective() -> None:
 
 
 def test_the_meter_counts_a_payload_once_however_many_parts_it_has(
-    layout_of: Callable[..., BucketLayout], normal: Callable[..., Tensor]
+    layout_of: LayoutOf, normal: Draw
 ) -> None:
     # Cost of decoding N payloads = fixed + N * per payload: what is metered with two workers must
     # tell that of four, for one exchange and for three side by side.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from gcsim.compressors.controllers.l_greco import (
 )
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 TOPK = {"compressor": "topk", "parameters": {"ratio": 0.1}, "vary": "ratio", "every": 4, "over": 2}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.registry import check_parameters, compressor_class
+from tests.compressors.shared import Draw
 
 SHAPES = [(30, 10), (7,), ()]
 N = 308
@@ -58,7 +58,7 @@ def kept_by(slices: list[slice]) -> Tensor:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_models_and_errors_are_those_of_the_algorithm(
     team: Any,
-    normal: Callable[..., Tensor],
+    normal: Draw,
     name: str,
     parameters: dict[str, Any],
     workers: int,
@@ -78,7 +78,7 @@ def test_models_and_errors_are_those_of_the_algorithm(
         for rank, update in enumerate(crew.step(gradients, t)):
             models[rank] -= lr * update.double()
         torch.testing.assert_close(models, naive.x, rtol=0, atol=2e-6)
-        errors = -lr * torch.stack([w._error[0] for w in crew.workers]).double()
+        errors = -lr * torch.stack([w.state["error"][0] for w in crew.workers]).double()
         torch.testing.assert_close(errors, naive.e, rtol=0, atol=2e-6)
         # x_i - e_i is the same everywhere; the mean of x_i follows SGD on the mean gradient
         common = models - errors
@@ -89,7 +89,7 @@ def test_models_and_errors_are_those_of_the_algorithm(
         torch.testing.assert_close(models.mean(0), sgd, rtol=0, atol=2e-6)
 
 
-def test_with_one_block_of_errors_replicas_meet(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_with_one_block_of_errors_replicas_meet(team: Any, normal: Draw) -> None:
     crew = team("cser", SHAPES, workers=3, error_blocks=1, interval=4)
     models = torch.zeros(3, N)
     for t in range(8):

@@ -27,10 +27,9 @@ from gcsim.compressors.local_updates.qsparse_messages import (
 )
 from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
 def workers(count: int = 1, **parameters: Any) -> list[QsparseLocalSgd]:
@@ -110,7 +109,7 @@ def test_what_was_not_decoded_is_in_the_error(
         applied += step_of([worker], layout, [gradient], step)[0]
     torch.testing.assert_close(applied + worker.residual[0], wanted, rtol=1e-4, atol=1e-4)
     assert float(worker.residual[0].norm()) > 1.0
-    assert not worker._applied[0].any()
+    assert not worker.state["applied"][0].any()
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
@@ -207,7 +206,7 @@ def test_a_local_update_is_not_the_state_itself(layout_of: LayoutOf, step_of: Ex
     gradient = torch.ones(3)
     (update,) = step_of([worker], layout, [gradient], 0)
     update.mul_(0.1)  # an optimiser may scale in place
-    assert worker._momentum[0].tolist() == [1.0, 1.0, 1.0]
+    assert worker.state["momentum"][0].tolist() == [1.0, 1.0, 1.0]
     assert gradient.tolist() == [1.0, 1.0, 1.0]
 
 

@@ -14,8 +14,8 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.low_rank.powersgd import PowerSgd, PowerSgdParameters
 from gcsim.compressors.meter import Meter
+from tests.compressors.shared import BucketOf
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gcsim.compressors import check
 from gcsim.compressors.reference import powersgd as torch_powersgd
 from gcsim.compressors.reference.quantization import LEAST_SCALE, ranges, read_ranges
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 WORKER = Path(__file__).with_name("hooks_worker.py")
 SHAPES = [(16, 24), (7,), (8, 3, 3, 3), (16, 24), (30, 20), ()]
@@ -179,7 +180,7 @@ def test_quantisation_is_equal_to_the_hook_bit_for_bit(
             assert torch.equal(update, hooks[rank][name][t])
 
 
-def test_quantisation_sends_ranges_and_bytes(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_quantisation_sends_ranges_and_bytes(team: Any, normal: Draw) -> None:
     # 8 n + 64; with rows of 512, one more of them when n is a multiple, as the hook pads
     for n, rows in ((1000, 2), (1024, 3)):
         given = [normal(n, 1)] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.registry import check_parameters
@@ -22,17 +21,7 @@ from gcsim.compressors.sketching.count_sketch import (
 )
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch
 from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
-MASK = (1 << 64) - 1
-
-
-def split_mix(key: int, index: int) -> int:
-    """Number `index` of SplitMix64 (Steele et al. 2014), with Python's integers."""
-    z = (key + (index + 1) * 0x9E3779B97F4A7C15) & MASK
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
-    return z ^ (z >> 31)
+from tests.compressors.shared import Draw, LayoutOf, split_mix
 
 
 class Oracle:
@@ -194,19 +183,13 @@ def test_one_column_an_element_and_no_momentum_lose_nothing_in_the_long_run(
     assert torch.equal(total, gradient)
 
 
-def test_tables_do_not_depend_on_the_number_of_threads(normal: Draw) -> None:
+def test_tables_do_not_depend_on_the_number_of_threads(
+    normal: Draw, same_on_any_threads: Any
+) -> None:
     values = normal(300_001)
     hashes = Hashes(1, 0, 300_001, rows=5, columns=5000, blocks=7)
-    before, tables, estimates = torch.get_num_threads(), [], []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            tables.append(sketch(values, hashes))
-            estimates.append(estimate(tables[-1], 300_001, hashes))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(table, tables[0]) for table in tables)
-    assert all(torch.equal(found, estimates[0]) for found in estimates)
+    (table,) = same_on_any_threads(lambda: (sketch(values, hashes),))
+    same_on_any_threads(lambda: (estimate(table, 300_001, hashes),))
 
 
 def test_columns_and_signs_are_evenly_spread() -> None:
@@ -236,7 +219,7 @@ def test_an_empty_bucket_has_an_empty_update(team: Any) -> None:
         assert crew.step([torch.zeros(0)] * 2)[0].shape == (0,)
 
 
-def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw) -> None:
+def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     worker = CountSketch(
         Worker(rank=0, count=1, seed=1),
         CountSketchParameters.model_validate({"aggregate": "push_pull"}),
@@ -262,9 +245,3 @@ def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw)
     for indices in ([1, 1], [5, 4], [0, 100], [-1, 3]):
         with pytest.raises(InputError, match="ascend"):
             unpack_answer(answer(indices), 100)
-
-
-@pytest.mark.parametrize("bad", [{"rows": 0}, {"columns": 0}, {"momentum": 1.0}, {"blocks": 0}])
-def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=next(iter(bad))):
-        check_parameters("count_sketch", bad)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.bucket import TensorSlice
 from gcsim.compressors.coding.frame import Codec, Frame, pack_frame, read_frames
 from gcsim.compressors.coding.one_bit.binary import (
     KNOWN_LEVELS,
@@ -31,9 +29,7 @@ from gcsim.compressors.coding.one_bit.columns import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
-LayoutOf = Callable[..., BucketLayout]
+from tests.compressors.shared import Draw
 
 
 def unpacked(bits: Tensor, count: int) -> Tensor:
@@ -152,29 +148,6 @@ def test_stripes_of_columns_are_numpys(
     decoded = torch.where(matrix >= t, high, low).view(-1)
     assert torch.equal(out, decoded)
     assert torch.equal(work, values - decoded if keep_error else values)
-
-
-def test_threads_change_nothing(normal: Draw) -> None:
-    values, before = normal(600_000), torch.get_num_threads()
-    centres = torch.zeros(300)
-    found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            levels = centres, centres - 1, centres + 1
-            work = values.clone()
-            found.append(
-                (
-                    *column_sums(values, centres, 300),
-                    column_bits(work, 300, (0, 300), levels, keep_error=True),
-                    work,
-                    random_bits(values, torch.ones(60), 10_000, random_key(1, 0, 0, "test")),
-                )
-            )
-    finally:
-        torch.set_num_threads(before)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
 
 
 def test_frames_give_back_bits_and_levels(normal: Draw) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from gcsim.compressors.coding.integers.packing import pack_signs
 from gcsim.compressors.coding.one_bit.signs import (
@@ -22,8 +22,8 @@ from gcsim.compressors.coding.one_bit.signs import (
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., torch.Tensor]
 LENGTHS = [0, 1, 2, 7, 8, 9, 63, 64, 65, 4095, 4096, 4097, 9000]  # a tile has 4096 elements
 
 
@@ -72,21 +72,17 @@ def test_scales_neither_vanish_nor_overflow(magnitude: float, norm: Any) -> None
     assert float(scales) == float(values[1])
 
 
-def test_sums_do_not_depend_on_the_number_of_threads(normal: Draw) -> None:
+def test_sums_do_not_depend_on_the_number_of_threads(
+    normal: Draw, same_on_any_threads: Any
+) -> None:
     values = normal(600_001)
-    before = torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            coded, scales = torch.zeros_like(values), torch.zeros(7)
-            bits, scales = fold(values, coded, scales, 100_000)
-            again = fold(values, coded, scales, 100_000)
-            found.append((bits, scales, coded, *again))
-    finally:
-        torch.set_num_threads(before)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+    def run() -> tuple[Tensor, ...]:
+        coded, scales = torch.zeros_like(values), torch.zeros(7)
+        bits, scales = fold(values, coded, scales, 100_000)
+        return (bits, scales, *fold(values, coded, scales, 100_000), coded)
+
+    same_on_any_threads(run)
 
 
 @pytest.mark.parametrize(("n", "length"), [(1, 1), (9, 9), (9, 2), (5000, 5000), (5000, 37)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.bucket_levels import (
     add_decoded,
@@ -22,9 +20,7 @@ from gcsim.compressors.coding.rounding.bucket_levels import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
-LayoutOf = Callable[..., BucketLayout]
+from tests.compressors.shared import Draw, LayoutOf, split_mix
 
 
 def key(number: int = 0) -> np.uint64:
@@ -41,15 +37,6 @@ def ends(rows: Any, levels: Any) -> None:
     for j in range(levels.shape[1]):
         share = j / (levels.shape[1] - 1)
         levels[:, j] = (1 - share) * rows[:, 0] + share * rows[:, -1]
-
-
-def split_mix(of_key: int, index: int) -> int:
-    """SplitMix64 in Python's integers (Steele et al. 2014), number `index`."""
-    mask = (1 << 64) - 1
-    z = (of_key + (index + 1) * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return z ^ (z >> 31)
 
 
 @pytest.mark.parametrize(
@@ -117,23 +104,6 @@ def test_an_error_by_hand() -> None:
     # Levels 0, 4, 8; 1 costs 1 * 3, 6 costs 2 * 2, 8 nothing; -2 and 10 are cut: 4 and 4.
     values, table = torch.tensor([1.0, 6.0, 8.0, -2.0, 10.0]), torch.tensor([[0.0, 4.0, 8.0]])
     assert rounding_error(values, table, 5) == 3 + 4 + 0 + 4 + 4
-
-
-def test_threads_change_nothing(normal: Draw) -> None:
-    values, tables = normal(400_000), random_tables(100, 9)
-    before = torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            codes = round_between(values, tables, size=4000, key=key())
-            levels = search_levels(values, size=4000, count=5, clip=2.5, search=ends)
-            found.append((codes, levels))
-    finally:
-        torch.set_num_threads(before)
-    for codes, levels in found[1:]:
-        assert torch.equal(codes, found[0][0])
-        assert torch.equal(levels, found[0][1])
 
 
 @pytest.mark.parametrize(("n", "size"), [(1, 4), (4, 4), (10, 4), (3000, 1000), (200_001, 512)])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.coding.rounding.levels import (
@@ -23,21 +22,10 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, random16
 
-Draw = Callable[..., torch.Tensor]
 KEY = random_key(1, 2, 3, "test", 4)
 LENGTHS = [0, 1, 7, 8, 9, 511, 513, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
-
-
-def fractions_of(key: np.uint64, n: int) -> NDArray[np.uint64]:
-    """The 16 random bits of each element: SplitMix64 of Steele et al. 2014, four to a number."""
-    with np.errstate(over="ignore"):
-        z = key + (np.arange(-(-n // 4), dtype=np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    parts = z[:, None] >> np.array([0, 16, 32, 48], dtype=np.uint64)
-    return (parts & np.uint64(0xFFFF)).reshape(-1)[:n]
 
 
 def rounded(
@@ -90,7 +78,7 @@ def test_one_pass_gives_the_codes_of_the_formula(n: int, steps: int, normal: Dra
     values = normal(n, seed=n)
     norms = bucket_norms(values, size, "max")
     divisors = np.repeat(norms.numpy(), size)[:n]
-    u = fractions_of(KEY, n).astype(np.float32) * np.float32(2**-16) + np.float32(2**-17)
+    u = random16(int(KEY), n).astype(np.float32) * np.float32(2**-16) + np.float32(2**-17)
     levels = np.floor(values.numpy() / divisors * np.float32(steps) + u)
     expected = torch.from_numpy((levels + steps).astype(np.uint8))
     packed = encode_levels(values, norms, KEY, size=size, steps=steps, bits=bits)
@@ -178,9 +166,10 @@ def test_damaged_codes_are_refused() -> None:
             add_packed_levels(out, packed, norms, size=5, steps=7, bits=4, weight=1.0)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_codes_and_norms_do_not_depend_on_the_number_of_threads(threads: int, normal: Draw) -> None:
-    values, before = normal(400_001), torch.get_num_threads()
+def test_codes_and_norms_do_not_depend_on_the_number_of_threads(
+    normal: Draw, same_on_any_threads: Any
+) -> None:
+    values = normal(400_001)
 
     def run() -> list[torch.Tensor]:
         norms = bucket_norms(values, 777, "l2")
@@ -189,12 +178,7 @@ def test_codes_and_norms_do_not_depend_on_the_number_of_threads(threads: int, no
         add_packed_levels(out, packed, norms, size=777, steps=3, bits=3, weight=1.0)
         return [norms, bucket_norms(values, 300_000, "l2"), packed, out]
 
-    expected = run()
-    try:
-        torch.set_num_threads(threads)
-        assert all(torch.equal(a, b) for a, b in zip(run(), expected, strict=True))
-    finally:
-        torch.set_num_threads(before)
+    same_on_any_threads(run)
 
 
 def test_the_meter_counts_one_pass_and_its_random_bits(normal: Draw) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,8 @@ from gcsim.compressors.coding.rounding.tables import (
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
+from tests.compressors.shared import BucketOf, Draw, random16
 
-Draw = Callable[..., torch.Tensor]
-BucketOf = Callable[..., Bucket]
 Levels = NDArray[np.float32]
 KEY = random_key(1, 2, 3, "test", 4)
 
@@ -55,13 +53,7 @@ EVERY_TABLE = pytest.mark.parametrize("name", list(TABLES))
 
 def fractions_of(key: np.uint64, n: int) -> NDArray[np.float32]:
     """u of each element: (16 bits of SplitMix64 + 1/2) / 65536."""
-    with np.errstate(over="ignore"):
-        z = key + (np.arange(-(-n // 4), dtype=np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    parts = z[:, None] >> np.array([0, 16, 32, 48], dtype=np.uint64)
-    bits = (parts & np.uint64(0xFFFF)).reshape(-1)[:n].astype(np.float32)
+    bits = random16(int(key), n).astype(np.float32)
     return bits * np.float32(2**-16) + np.float32(2**-17)
 
 
@@ -224,22 +216,6 @@ def test_a_message_of_other_parameters_or_damage_is_refused(
         damaged[position] ^= 0x10
         with pytest.raises(InputError):
             decode(damaged)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_codes_do_not_depend_on_the_number_of_threads(threads: int, normal: Draw) -> None:
-    values, before = normal(400_001), torch.get_num_threads()
-    norms = bucket_norms(values, 777, "l2")
-
-    def run() -> torch.Tensor:
-        return encode_table(values, norms, TABLES["random 31"], KEY, size=777, bits=5)
-
-    expected = run()
-    try:
-        torch.set_num_threads(threads)
-        assert torch.equal(run(), expected)
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_the_meter_counts_one_pass_and_its_random_bits(normal: Draw) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from gcsim.compressors.coding.selecting.sampling import (
 )
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
+from tests.compressors.shared import Draw
 
 
 def drawn(weights: Tensor, scale: float, seed: int) -> Tensor:
@@ -35,20 +35,13 @@ def frequencies(weights: Tensor, scale: float, draws: int) -> Tensor:
     return counts
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 # --- independent draws ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("density", [0.01, 0.3, 0.9])
 def test_each_element_is_drawn_with_its_probability(
-    normal: Callable[..., Tensor], spread: float, density: float
+    normal: Draw, spread: float, density: float
 ) -> None:
     # Light and heavy blocks, certain elements, a short last block. Each count is binomial(T, p);
     # the standardised squares add up to about n (chi-square): beyond 5 sd once in 3 million.
@@ -112,24 +105,7 @@ def test_nothing_is_drawn_from_nothing() -> None:
     assert positions.numel() == chances.numel() == 0
 
 
-def test_draws_do_not_depend_on_the_threads(
-    normal: Callable[..., Tensor], threads: Callable[[int], None]
-) -> None:
-    n = 1_000_003
-    found = []
-    for count in (1, 2, 3):
-        threads(count)
-        weights, prior = Weights(normal(n, 1).exp()), torch.ones(n)
-        key = random_key(5, 1, 2, "x")
-        positions, chances = draw(
-            weights, 0.01, key, expected=9, factor=0.5, prior=prior, chances=True
-        )
-        found.append((positions, chances, weights.values, weights.sums, prior))
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
-
-
-def test_drawn_elements_and_their_blocks_are_lowered(normal: Callable[..., Tensor]) -> None:
+def test_drawn_elements_and_their_blocks_are_lowered(normal: Draw) -> None:
     values = normal(5000, 2).square()
     weights, prior = Weights(values.clone()), torch.full((5000,), 2.0)
     positions, chances = draw(
@@ -163,7 +139,7 @@ def test_block_sums_and_saturation_are_those_of_a_naive_loop(n: int, scale: floa
 
 
 def test_a_draw_costs_a_sixteenth_of_the_elements_in_random_numbers(
-    normal: Callable[..., Tensor],
+    normal: Draw,
 ) -> None:
     n = 160_000
     weights = Weights(normal(n).abs())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from gcsim.compressors.coding.selecting.selection import (
     take_largest,
 )
 from gcsim.errors import InputError, InternalError
+from tests.compressors.shared import Draw
 
 
 def by_sorting(values: list[float], k: int) -> list[int]:
@@ -40,7 +41,7 @@ def test_ties_go_to_the_lowest_index(values: list[float], data: st.DataObject) -
 
 
 def test_the_sampled_shortcut_selects_what_a_full_sort_selects(
-    normal: Callable[..., Tensor],
+    normal: Draw,
 ) -> None:
     values = normal((1 << 20) + 3, 1)
     k = 12_345
@@ -96,9 +97,7 @@ LENGTHS = [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 150_000]
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("up", [0.0, 0.3, 1.2, 2.5, 4.0, float("inf")])
-def test_what_is_marked_is_what_lies_outside(
-    normal: Callable[..., Tensor], n: int, up: float
-) -> None:
+def test_what_is_marked_is_what_lies_outside(normal: Draw, n: int, up: float) -> None:
     # the densities run from all over one in eight (a block's notes overflow) to none
     values = normal(n, n)
     down = -up / 2
@@ -111,7 +110,7 @@ def test_what_is_marked_is_what_lies_outside(
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-def test_marking_while_adding_is_adding_then_marking(normal: Callable[..., Tensor], n: int) -> None:
+def test_marking_while_adding_is_adding_then_marking(normal: Draw, n: int) -> None:
     memory, gradient = normal(n, 1), normal(n, 2)
     expected = memory + gradient
     marks = add_and_mark(memory, gradient, 1.5)
@@ -131,19 +130,14 @@ def test_a_full_block_between_empty_ones_is_found() -> None:
     assert indices.tolist() == [*range(2 * BLOCK, 3 * BLOCK), 5 * BLOCK + 2]
 
 
-def test_results_do_not_depend_on_the_number_of_threads(normal: Callable[..., Tensor]) -> None:
-    threads = torch.get_num_threads()
-    found = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            memory = normal(700_001, 3)
-            indices, values = add_and_take_largest(memory, normal(700_001, 4), 9_000)
-            found.append((indices, values, memory))
-    finally:
-        torch.set_num_threads(threads)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+def test_results_do_not_depend_on_the_number_of_threads(
+    normal: Draw, same_on_any_threads: Any
+) -> None:
+    def run() -> tuple[Tensor, ...]:
+        memory = normal(700_001, 3)
+        return (*add_and_take_largest(memory, normal(700_001, 4), 9_000), memory)
+
+    same_on_any_threads(run)
 
 
 # --- the k largest in every corner ------------------------------------------------------------
@@ -157,9 +151,7 @@ def ranked(values: Tensor, k: int) -> Tensor:
 
 @pytest.mark.parametrize("k", [1, 20, 777, 40_000, 70_000, 139_999, 140_000])
 @pytest.mark.parametrize("kind", ["normal", "equal", "two", "zeros", "spikes", "sorted"])
-def test_the_k_largest_for_any_share_and_any_ties(
-    normal: Callable[..., Tensor], kind: str, k: int
-) -> None:
+def test_the_k_largest_for_any_share_and_any_ties(normal: Draw, kind: str, k: int) -> None:
     n = 140_000
     z = normal(n, 5)
     values = {
@@ -182,7 +174,7 @@ def test_the_k_largest_for_any_share_and_any_ties(
     assert kth_magnitude(values, k) == float(values[expected].abs().min())
 
 
-def test_marks_that_hold_too_few_are_not_believed(normal: Callable[..., Tensor]) -> None:
+def test_marks_that_hold_too_few_are_not_believed(normal: Draw) -> None:
     values = normal(50_000, 6)
     expected = ranked(values, 500)
     for up in (10.0, 3.0, 0.0):  # none, too few, far too many

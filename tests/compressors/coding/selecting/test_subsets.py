@@ -54,16 +54,3 @@ def test_large_subsets_fall_evenly_on_segments(part: float) -> None:
 def test_impossible_subsets_are_refused() -> None:
     with pytest.raises(InternalError):
         distinct_positions(stream(0, 0, 0, "x"), 2, 3)
-
-
-def test_subsets_do_not_depend_on_the_threads() -> None:
-    n, before = 3_000_009, torch.get_num_threads()
-    try:
-        found = []
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append(distinct_positions(stream(5, 0, 0, "y"), n, n // 10))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.floats.dynamic_8bit import (
     add_decoded,
@@ -19,9 +16,7 @@ from gcsim.compressors.quantization.floats.dynamic_8bit import (
     nearest_codes,
     tree,
 )
-
-Draw = Callable[..., Tensor]
-LayoutOf = Callable[..., BucketLayout]
+from tests.compressors.shared import Draw, LayoutOf
 
 
 def value(code: int) -> float:

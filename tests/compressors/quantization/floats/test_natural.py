@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.levels import CHUNK
 from gcsim.compressors.quantization.floats.natural import (
@@ -25,10 +24,9 @@ from gcsim.compressors.quantization.floats.natural import (
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
 from gcsim.errors import InputError
+from tests.compressors.shared import BucketOf, Draw, members, uniform
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 KEY = random_key(1, 2, 3, "test", 4)
 
 
@@ -36,9 +34,7 @@ def parameters_of(**given: Any) -> NaturalParameters:
     return NaturalParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Natural]:
-    chosen = parameters_of(**parameters)
-    return [Natural(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Natural)
 
 
 def rounded(values: torch.Tensor, bits: int = 9, key: np.uint64 = KEY) -> torch.Tensor:
@@ -53,11 +49,7 @@ def naive_natural(values: torch.Tensor, key: int) -> np.ndarray[Any, Any]:
     for i, v in enumerate(values.tolist()):
         if v == 0:
             continue
-        z = (key + (i // 4 + 1) * 0x9E3779B97F4A7C15) % 2**64  # SplitMix64 (Steele et al. 2014)
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        z ^= z >> 31
-        u = ((z >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+        u = uniform(key, i)
         low = 2.0 ** math.floor(math.log2(abs(v)))
         out[i] = math.copysign(low * (2 if abs(v) / low - 1 + u >= 1 else 1), v)
     return out
@@ -186,18 +178,6 @@ def test_eight_bits_flush_and_saturate() -> None:
     values = torch.tensor([2.0**-109, 2.0**-120, 1e-44, 2.0**-108, 2.0**18, 2.0**20, -3e38])
     expected = [0.0, 0.0, 0.0, 2.0**-108, 2.0**18, 2.0**18, -(2.0**18)]
     assert rounded(values, 8).tolist() == expected
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_bytes_do_not_depend_on_the_number_of_threads(threads: int, normal: Draw) -> None:
-    values, before = normal(400_001), torch.get_num_threads()
-    expected = to_powers(values, KEY, bits=9), rounded(values)
-    try:
-        torch.set_num_threads(threads)
-        assert torch.equal(to_powers(values, KEY, bits=9), expected[0])
-        assert torch.equal(rounded(values), expected[1])
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_damaged_payloads_are_refused(normal: Draw, bucket_of: BucketOf) -> None:

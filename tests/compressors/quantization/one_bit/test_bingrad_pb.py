@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from gcsim.compressors.quantization.one_bit.bingrad_pb import (
     optimal_bounds,
 )
 from gcsim.compressors.random import random_key
-from gcsim.compressors.registry import check_parameters
-from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 WIDE = 65535
 
 
@@ -147,9 +144,3 @@ def test_a_message_has_one_bit_an_element_and_a_level_a_bucket(
     crew = team("bingrad_pb", [(n,)], workers=1, bucket=size)
     crew.step([normal(n)])
     assert crew.sent == [(HEADER_BYTES + 4 * -(-n // size) + -(-n // 8),)]
-
-
-@pytest.mark.parametrize("wrong", [{"bucket": 0}, {"bucket": 65536}, {"levels": 2}])
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        check_parameters("bingrad_pb", wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,25 +13,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.one_bit.signs import scaled_sign_bits
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm, EfBlockSgdmParameters
+from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm
 from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, block_length, encode
 from gcsim.compressors.requests import PushPull
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf, members
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
-def workers(count: int, **parameters: Any) -> list[EfBlockSgdm]:
-    chosen = EfBlockSgdmParameters(**parameters)
-    return [EfBlockSgdm(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, EfBlockSgdm)
 
 
 def coded(vector: np.ndarray[Any, Any], blocks: list[slice]) -> np.ndarray[Any, Any]:
@@ -160,17 +157,6 @@ def test_the_bit_of_zero_says_positive(layout_of: LayoutOf) -> None:
     assert out.tolist() == [1.0, 1.0, 1.0, -1.0]
 
 
-@pytest.mark.parametrize("scale", [1e-40, 1e30])
-def test_extremes_stay_finite(
-    scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    layout, group = layout_of(9), workers(2)
-    for step in range(4):
-        (update, _) = step_of(group, layout, [normal(9, rank) * scale for rank in range(2)], step)
-        assert torch.isfinite(update).all()
-        assert update.any()
-
-
 def test_one_element_is_exact_nesterov_momentum(layout_of: LayoutOf, step_of: Exchange) -> None:
     # A block of one element loses nothing: updates are g + m u with u = m u + g, by hand.
     layout, (worker,) = layout_of(1), workers(1)
@@ -196,13 +182,9 @@ def test_the_server_counts_and_decodes_each_payload_once(normal: Draw, layout_of
     assert torch.equal(answer, encode(mean, layout))
 
 
-def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+def test_a_body_that_nobody_wrote_is_refused(layout_of: LayoutOf) -> None:
     layout = layout_of(20)
-    message = encode(normal(20), layout)
     out = torch.zeros(20)
-    for damaged in (message[:-1], torch.cat((message, message)), message[:HEADER_BYTES]):
-        with pytest.raises(InputError):
-            add_decoded(damaged, layout, out, 1.0)
     # A whole frame of a body that nobody wrote: 20 signs leave four bits of padding.
     scale, bits = as_bytes(torch.ones(1)), torch.full((3,), 0xFF, dtype=torch.uint8)
     for body, words in (

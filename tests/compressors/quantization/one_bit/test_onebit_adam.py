@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.one_bit.signs import error_of
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -24,18 +24,15 @@ from gcsim.compressors.quantization.one_bit.onebit_adam import (
     sign_error,
 )
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf, members
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 Vector = np.ndarray[Any, Any]
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 
 
-def workers(count: int, **parameters: Any) -> list[OneBitAdam]:
-    chosen = OneBitAdamParameters(**parameters)
-    return [OneBitAdam(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, OneBitAdam)
 
 
 def coded(vector: Vector, norm: str) -> Vector:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from gcsim.compressors.quantization.one_bit.onebit_sgd import (
 )
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 Array = NDArray[np.float64]
 
 SHAPES = [(16, 7), (5,), (4, 3, 2), (), (3, 1), (0, 4)]
@@ -211,22 +210,19 @@ def test_more_workers_than_columns_own_nothing_but_padding(team: Any, normal: Dr
     assert not any(worker._owned_error[0].any() for worker in crew.workers[2:])
 
 
-def test_wide_and_long_matrices_on_any_number_of_threads(team: Any, normal: Draw) -> None:
-    before = torch.get_num_threads()
-    for shape in ((20, 20_000), (200_000, 2), (400_000,)):
-        found = []
-        try:
-            for threads in (1, 2):
-                torch.set_num_threads(threads)
-                crew = team("onebit_sgd", [shape], workers=2)
-                found.append(crew.step([normal(400_000, rank) for rank in range(2)])[0])
-        finally:
-            torch.set_num_threads(before)
-        assert torch.equal(found[0], found[1])
-        matrix = (shape[0], 400_000 // shape[0])
-        values = [normal(400_000, rank).double().view(matrix).numpy() for rank in range(2)]
-        expected = coded((coded(values[0], "zero") + coded(values[1], "zero")) / 2, "zero")
-        np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
+@pytest.mark.parametrize("shape", [(20, 20_000), (200_000, 2), (400_000,)])
+def test_wide_and_long_matrices_on_any_number_of_threads(
+    shape: tuple[int, ...], team: Any, normal: Draw, same_on_any_threads: Any
+) -> None:
+    def run() -> Any:
+        crew = team("onebit_sgd", [shape], workers=2)
+        return crew.step([normal(400_000, rank) for rank in range(2)])[:1]
+
+    found = same_on_any_threads(run)
+    matrix = (shape[0], 400_000 // shape[0])
+    values = [normal(400_000, rank).double().view(matrix).numpy() for rank in range(2)]
+    expected = coded((coded(values[0], "zero") + coded(values[1], "zero")) / 2, "zero")
+    np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
 
 
 def test_damage_is_refused(team: Any, normal: Draw) -> None:
@@ -239,9 +235,6 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
         add_stripe(message, crew.layout, torch.zeros(20), 1.0, matrices=matrices, stripe=stripe)
 
     decode(payload)
-    for damaged in (payload[:-1], torch.cat((payload, payload)), payload[:HEADER_BYTES]):
-        with pytest.raises(InputError):
-            decode(damaged)
     with pytest.raises(InputError, match="damaged payload"):
         decode(payload, (0, 2))  # a stripe of 2 columns is expected
     (frame,) = read_frames(payload)
@@ -250,12 +243,3 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
         message = pack_frame(Codec.BINARY, body, numel=20, nonzero=20, flags=flags)
         with pytest.raises(InputError, match="damaged payload"):
             decode(message)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"threshold": "median"}, {"levels_per": "tensor"}, {"aggregation": "ring"}, {"momentum": 0.9}],
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        check_parameters("onebit_sgd", wrong)

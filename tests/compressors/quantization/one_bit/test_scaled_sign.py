@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
@@ -23,10 +23,9 @@ from gcsim.compressors.quantization.one_bit.scaled_sign import (
     encode,
     sign_error,
 )
+from tests.compressors.shared import Draw, LayoutOf
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 BLOCKS = [slice(0, 37), slice(37, 42), slice(42, 43)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,12 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.signsgd import (
     SignSgd,
-    SignSgdParameters,
     Signum,
     SignumParameters,
     encode,
@@ -27,18 +27,15 @@ from gcsim.compressors.quantization.one_bit.signsgd import (
 )
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf, members
 
-LayoutOf = Callable[..., BucketLayout]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 WAYS = pytest.mark.parametrize("aggregation", ["push_pull", "all_gather", "counters"])
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 
 
-def workers(count: int, **parameters: Any) -> list[SignSgd]:
-    chosen = SignSgdParameters(**parameters)
-    return [SignSgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, SignSgd)
 
 
 def majority(vectors: list[torch.Tensor], tie: str) -> torch.Tensor:

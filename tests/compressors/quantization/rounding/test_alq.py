@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,10 +25,9 @@ from gcsim.compressors.coding.rounding.truncated_normals import (
 from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
 from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
 from gcsim.compressors.requests import AllGather, AllReduce
+from tests.compressors.shared import BucketOf, Draw, members
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 SINGLE = np.array([[0.01, 0.05, 1.0]])
 MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
@@ -37,9 +37,7 @@ def parameters_of(**given: Any) -> AlqParameters:
     return AlqParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Alq]:
-    chosen = parameters_of(**parameters)
-    return [Alq(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Alq)
 
 
 def density(components: np.ndarray[Any, Any], *, folded: bool) -> Callable[[float], float]:

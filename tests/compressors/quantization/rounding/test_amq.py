@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.rounding.tables import exponential_levels
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram
@@ -24,10 +24,9 @@ from gcsim.compressors.quantization.rounding.amq import (
     slope,
 )
 from gcsim.compressors.requests import AllGather, AllReduce
+from tests.compressors.shared import BucketOf, Draw, members
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
 WIDE = np.array([[0.0, 0.5, 1.0]])
@@ -37,9 +36,7 @@ def parameters_of(**given: Any) -> AmqParameters:
     return AmqParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Amq]:
-    chosen = parameters_of(**parameters)
-    return [Amq(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Amq)
 
 
 @pytest.mark.parametrize("zero", [True, False])

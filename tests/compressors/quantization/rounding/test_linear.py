@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.rounding.bucket_levels import round_between
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.random import random_key
-from gcsim.compressors.registry import check_parameters
-from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
+from tests.compressors.shared import Draw
 
 
 def cut(values: Tensor, size: int) -> list[Tensor]:
@@ -103,11 +99,3 @@ def test_the_laws_hold(parameters: dict[str, Any], team: Any, normal: Draw) -> N
     spread = updates.std(0) / draws**0.5
     biased = bool(((updates.mean(0) - values).abs() > 5 * spread + 1e-6).any())
     assert biased is not properties.unbiased
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"levels": 2}, {"bucket": 65536}, {"clip": -1.0}, {"refine": True}]
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        check_parameters("linear", wrong)

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
+from tests.compressors.shared import BucketOf, Draw, members, uniform
 
-BucketOf = Callable[..., Bucket]
 Exchange = Callable[..., list[torch.Tensor]]
-Draw = Callable[..., torch.Tensor]
 
 
 def parameters_of(**given: Any) -> NuqsgdParameters:
     return NuqsgdParameters(**given)
 
 
-def workers(count: int, **parameters: Any) -> list[Nuqsgd]:
-    chosen = parameters_of(**parameters)
-    return [Nuqsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+workers = partial(members, Nuqsgd)
 
 
 def naive_nuqsgd(
@@ -45,11 +41,7 @@ def naive_nuqsgd(
         norm = float(part.abs().max() if chosen.norm == "max" else part.norm())
         if norm == 0:
             continue
-        z = (key + (i // 4 + 1) * 0x9E3779B97F4A7C15) % 2**64  # SplitMix64 (Steele et al. 2014)
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        z ^= z >> 31
-        u = ((z >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+        u = uniform(key, i)
         r = min(max(v / norm, -1.0), 1.0)
         low = max(level for level in levels[:-1] if level <= r)
         high = min(level for level in levels if level > low)

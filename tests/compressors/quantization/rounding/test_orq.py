@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -12,17 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.rounding.bucket_levels import round_between, rounding_error
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.quantization.rounding.orq import Orq, OrqParameters
 from gcsim.compressors.random import random_key
-from gcsim.compressors.registry import check_parameters
-from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
-LayoutOf = Callable[..., BucketLayout]
 WIDE = 65535  # the longest bucket: samples close to their distribution
 
 
@@ -231,11 +226,3 @@ def test_the_laws_hold(parameters: dict[str, Any], team: Any, normal: Draw) -> N
     spread = updates.std(0) / draws**0.5
     biased = bool(((updates.mean(0) - values).abs() > 5 * spread + 1e-6).any())
     assert biased is not properties.unbiased
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"levels": 4}, {"bucket": 0}, {"bucket": 65536}, {"clip": 0.0}, {"refine": "much"}]
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        check_parameters("orq", wrong)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
@@ -22,9 +20,9 @@ from gcsim.compressors.quantization.rounding.thc import Thc, ThcParameters, look
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 NORMAL = NormalDist()
-Draw = Callable[..., Tensor]
 Vector = NDArray[np.float64]
 
 

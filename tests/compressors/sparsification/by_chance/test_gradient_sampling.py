@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from gcsim.compressors.coding.selecting.sampling import Weights
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.sparsification.by_chance.normalisation import scale_for_count
 from gcsim.errors import InputError, InternalError
+from tests.compressors.shared import Draw
 
 NAME = "gradient_sampling_bayes"
 TOY = torch.tensor([64.0, 16, 8, 4, 4, 2, 1, 1])
@@ -36,13 +36,13 @@ def test_toy_vector_is_normalised_as_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.0, 3.0])
-def test_probabilities_add_up_to_k(normal: Callable[..., Tensor], sigma: float) -> None:
+def test_probabilities_add_up_to_k(normal: Draw, sigma: float) -> None:
     gradient = normal(100_000, 1) * (sigma * normal(100_000, 2)).exp()
     p = probabilities(gradient.square(), 10_000, rounds=50)
     assert float(p.sum()) == pytest.approx(10_000, rel=1e-6)
 
 
-def test_five_rounds_come_close_and_never_above_k(normal: Callable[..., Tensor]) -> None:
+def test_five_rounds_come_close_and_never_above_k(normal: Draw) -> None:
     heavy = (2 * normal(100_000, 2)).exp().square()
     total = float(probabilities(heavy, 10_000, rounds=5).sum())
     assert 0.9 * 10_000 < total <= 10_000 * (1 + 1e-6)
@@ -83,9 +83,7 @@ def synchronised(team: Any, n: int, gradient: Tensor, **parameters: Any) -> Any:
     return workers
 
 
-def test_synchronisation_is_the_half_precision_all_reduce(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_synchronisation_is_the_half_precision_all_reduce(team: Any, normal: Draw) -> None:
     gradients = [normal(1000, seed) for seed in range(2)]
     sampling, half = team(NAME, [(1000,)]), team("fp16", [(1000,)])
     assert torch.equal(sampling.step(gradients, 300)[0], half.step(gradients)[0])  # 300 = 3 tau
@@ -93,7 +91,7 @@ def test_synchronisation_is_the_half_precision_all_reduce(
 
 
 def test_a_sampled_step_sends_sixteen_bits_for_each_sample_and_no_index(
-    team: Any, normal: Callable[..., Tensor]
+    team: Any, normal: Draw
 ) -> None:
     gradients = [normal(5050, seed) for seed in range(2)]
     workers = team(NAME, [(100, 50), (50,)], ratio=0.1)
@@ -106,9 +104,7 @@ def test_a_sampled_step_sends_sixteen_bits_for_each_sample_and_no_index(
     assert torch.equal(first[kept], mean[kept])
 
 
-def test_sample_count_has_the_mean_and_spread_of_independent_draws(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_sample_count_has_the_mean_and_spread_of_independent_draws(team: Any, normal: Draw) -> None:
     # Poisson-binomial: mean sum(p) = k = 100, variance sum p(1 - p); for N(0, 1) exp(.8 N(0, 1))
     # the standard deviation is about 8.9.
     n = 10_000
@@ -151,9 +147,7 @@ def test_unbiased_divides_by_the_probability(team: Any) -> None:
     assert counted[:2].tolist() == pytest.approx([29.0, 29.0])
 
 
-def test_the_prior_is_alpha_to_the_number_of_visits(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_prior_is_alpha_to_the_number_of_visits(team: Any, normal: Draw) -> None:
     n = 2000
     gradient = normal(n, 3) + 3.0  # nothing near zero, so that a visit shows
     workers = synchronised(team, n, gradient, ratio=0.1, alpha=0.8)
@@ -166,7 +160,7 @@ def test_the_prior_is_alpha_to_the_number_of_visits(
 
 
 def test_scope_ever_lowers_the_prior_in_every_step_after_the_first_visit(
-    team: Any, normal: Callable[..., Tensor]
+    team: Any, normal: Draw
 ) -> None:
     n = 2000
     gradient = normal(n, 3) + 3.0
@@ -182,7 +176,7 @@ def test_scope_ever_lowers_the_prior_in_every_step_after_the_first_visit(
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_the_prior_survives_a_synchronisation_unless_reset(
-    team: Any, normal: Callable[..., Tensor], reset: bool
+    team: Any, normal: Draw, reset: bool
 ) -> None:
     gradient = normal(500, 3)
     workers = synchronised(team, 500, gradient, ratio=0.1, tau=3, reset_prior=reset)
@@ -203,9 +197,7 @@ def test_a_prior_that_has_fallen_everywhere_is_lifted_back_to_mean_one(team: Any
     assert workers.workers[0].distributions[0].prior.tolist() == pytest.approx([1.0] * 20)
 
 
-def test_the_prior_covers_more_coordinates_than_plain_sampling(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_prior_covers_more_coordinates_than_plain_sampling(team: Any, normal: Draw) -> None:
     # The paper's claim of section 3.3 (figure 3), as an order: alpha < 1 explores faster.
     gradient = normal(5000, 8)
     seen = {}
@@ -218,9 +210,7 @@ def test_the_prior_covers_more_coordinates_than_plain_sampling(
     assert seen[0.9] > 1.02 * seen[1.0]
 
 
-def test_error_of_a_step_is_the_mass_that_was_not_drawn(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_error_of_a_step_is_the_mass_that_was_not_drawn(team: Any, normal: Draw) -> None:
     # E|Q - g|^2 = sum (1 - p) g^2 when p was made from the same g
     n = 20_000
     gradient = normal(n, 6).exp()
@@ -233,7 +223,7 @@ def test_error_of_a_step_is_the_mass_that_was_not_drawn(
     assert float(errors.mean()) == pytest.approx(expected, rel=0.02)
 
 
-def test_known_error_of_a_log_normal_gradient(normal: Callable[..., Tensor]) -> None:
+def test_known_error_of_a_log_normal_gradient(normal: Draw) -> None:
     # Of exp(N(0, 1)) at 1 %: sum (1 - p) g^2 is .77 of |g|^2 (top-k leaves .63), within sampling
     # error of the heavy tail. The largest 1 % of the elements has 36 % of the sum of g^2 but 92 %
     # of the sum of g^4: the weights of Algorithm 1 are not squared a second time.
@@ -274,7 +264,7 @@ def test_the_schedule_is_one_synchronisation_in_tau_steps() -> None:
     assert cls.window(parameters) == 1
 
 
-def test_default_volume_is_one_percent(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_default_volume_is_one_percent(team: Any, normal: Draw) -> None:
     # 16 n (1/tau + (1 - 1/tau) k/n) / (32 n) = .995 % for tau = 100, k/n = .01
     n = 20_000
     workers = team(NAME, [(n,)], workers=1)
@@ -289,9 +279,7 @@ def test_default_volume_is_one_percent(team: Any, normal: Callable[..., Tensor])
 # --- gradient sampling, random sampling, options -----------------------------------------------
 
 
-def test_gradient_sampling_is_the_prior_one_with_alpha_one(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_gradient_sampling_is_the_prior_one_with_alpha_one(team: Any, normal: Draw) -> None:
     plain = team("gradient_sampling", [(40, 50)], ratio=0.1, tau=4)
     other = team(NAME, [(40, 50)], ratio=0.1, tau=4, alpha=1.0)
     for t in range(9):
@@ -301,7 +289,7 @@ def test_gradient_sampling_is_the_prior_one_with_alpha_one(
 
 @pytest.mark.parametrize(("spread", "times"), [(0.0, 8.6), (0.8, 34.0)])
 def test_gradient_sampling_finds_the_largest_many_times_as_often_as_random_sampling(
-    team: Any, normal: Callable[..., Tensor], spread: float, times: float
+    team: Any, normal: Draw, spread: float, times: float
 ) -> None:
     # Share of the largest 1 % among what is sampled: sum of p over them / k, 1 % for random
     # sampling. 8.6 times as much for a Gaussian gradient, as in the paper's section 4.2 ("about 8
@@ -365,9 +353,7 @@ def test_a_prior_without_synchronisations_is_lifted_before_float32_ends(team: An
 
 
 @pytest.mark.parametrize("name", ["gradient_sampling", "random_sampling_bayes"])
-def test_a_residual_delivers_what_was_not_sampled_later(
-    team: Any, normal: Callable[..., Tensor], name: str
-) -> None:
+def test_a_residual_delivers_what_was_not_sampled_later(team: Any, normal: Draw, name: str) -> None:
     # Naive: a = e + g; the mean of a where sampled (everywhere at a synchronisation), e = 0 there.
     options: dict[str, Any] = {"tau": 4} if name == "gradient_sampling" else {}
     crew = team(name, [(30, 10)], workers=3, ratio=0.2, residual=True, values="fp32", **options)
@@ -383,9 +369,7 @@ def test_a_residual_delivers_what_was_not_sampled_later(
             assert bool(kept.all()) is (t % 4 == 0)
 
 
-def test_the_residual_keeps_what_float16_rounds_off(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_residual_keeps_what_float16_rounds_off(team: Any, normal: Draw) -> None:
     crew = team("gradient_sampling", [(500,)], workers=1, residual=True, tau=3)
     total, wanted = torch.zeros(500).double(), torch.zeros(500).double()
     for t in range(7):
@@ -396,9 +380,7 @@ def test_the_residual_keeps_what_float16_rounds_off(
     torch.testing.assert_close(total + residual_of, wanted, rtol=0, atol=1e-5)
 
 
-def test_float32_values_are_as_long_as_their_name_says(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_float32_values_are_as_long_as_their_name_says(team: Any, normal: Draw) -> None:
     crew = team("gradient_sampling", [(1000,)], values="fp32", tau=5, ratio=0.1)
     gradients = [normal(1000, rank) for rank in range(2)]
     torch.testing.assert_close(crew.step(gradients, 0)[0], (gradients[0] + gradients[1]) / 2)

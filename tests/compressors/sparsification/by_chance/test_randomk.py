@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 
-def test_all_workers_send_the_same_k_elements_and_no_index(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_all_workers_send_the_same_k_elements_and_no_index(team: Any, normal: Draw) -> None:
     workers = team("randomk", [(50, 10), (30,)], workers=3, ratio=0.1)
     gradients = [normal(530, seed) for seed in range(3)]
     updates = workers.step(gradients)
@@ -35,9 +32,7 @@ def test_each_step_draws_another_mask(team: Any) -> None:
     assert not torch.equal(first, second)
 
 
-def test_scaled_random_k_is_unbiased_with_the_known_variance(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_scaled_random_k_is_unbiased_with_the_known_variance(team: Any, normal: Draw) -> None:
     # E = g; E|Q - g|^2 = (n/k - 1)|g|^2. Each element of the mean of T updates has variance
     # (n/k - 1) g_i^2 / T, so the sum of its standardised squares has mean n; sd sqrt(2n) or less
     # per degree of freedom for nearly independent elements: five of these is past 1e-6.
@@ -51,9 +46,7 @@ def test_scaled_random_k_is_unbiased_with_the_known_variance(
     assert float(error) == pytest.approx(9.0, rel=0.05)
 
 
-def test_unscaled_random_k_loses_one_minus_k_over_n(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_unscaled_random_k_loses_one_minus_k_over_n(team: Any, normal: Draw) -> None:
     n = 100_000
     gradient = normal(n, 4)
     update = team("randomk", [(n,)], workers=1, ratio=0.25).step([gradient])[0]
@@ -69,9 +62,7 @@ def test_scaled_keeps_per_tensor_factors(team: Any) -> None:
     assert sorted(update[10:].tolist()) == [0.0, 0.0, 3.0]  # 3/1
 
 
-def test_error_feedback_delivers_what_was_not_drawn_later(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_error_feedback_delivers_what_was_not_drawn_later(team: Any, normal: Draw) -> None:
     # Naive: a = e + g; the mean of a at the drawn positions; e = a, zero there.
     crew = team("randomk", [(20, 10), (30,)], workers=3, ratio=0.2, error_feedback=True)
     memory = torch.zeros(3, 230)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.random import random_key
 from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.sparsification.by_chance.tk_ccd import TkCcd, deal, group_positions
 from gcsim.errors import InputError, InternalError
+from tests.compressors.shared import Draw
 
 NAME = "tk_ccd"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_stage_sends_the_largest_in_each_trial_and_the_rest_once(
-    team: Any, normal: Callable[..., Tensor], workers: int
+    team: Any, normal: Draw, workers: int
 ) -> None:
     # Naive: j = (k Q - n) / (Q - 1) for k = ratio n; here (.2 * 500 * 10 - 500) / 9 = 55.6 -> 56.
     n, groups = 500, 10
@@ -71,9 +70,7 @@ def test_each_element_is_in_each_group_equally_often() -> None:
     assert float((counts - draws / groups).abs().max()) < 4.5 * sd  # 35 counts: 2e-4
 
 
-def test_the_error_of_a_trial_is_below_that_of_the_largest(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_error_of_a_trial_is_below_that_of_the_largest(team: Any, normal: Draw) -> None:
     n = 5000
     gradient = normal(n, 1)
     crew = team(NAME, [(n,)], workers=1)

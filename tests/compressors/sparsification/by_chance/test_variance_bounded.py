@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from gcsim.compressors.sparsification.by_chance.variance_bounded import (
     multiplier,
 )
 from gcsim.errors import InputError
+from tests.compressors.shared import BucketOf, Draw
 
 
 def one(**parameters: Any) -> VarianceBounded:
@@ -67,7 +67,7 @@ def closed_form(gradient: Tensor, eps: float) -> Tensor:
 
 
 @pytest.mark.parametrize("density", [0.01, 0.02, 0.3])
-def test_the_greedy_is_the_published_one(normal: Callable[..., Tensor], density: float) -> None:
+def test_the_greedy_is_the_published_one(normal: Draw, density: float) -> None:
     gradient = normal(10_000, 1) * normal(10_000, 2).exp()
     for rounds in (1, 2, 10):
         expected = greedy(gradient, density, rounds)
@@ -75,7 +75,7 @@ def test_the_greedy_is_the_published_one(normal: Callable[..., Tensor], density:
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_two_rounds_reach_the_density(normal: Callable[..., Tensor]) -> None:
+def test_two_rounds_reach_the_density(normal: Draw) -> None:
     # sum p = 100.0 for 1 % of 10^4 elements
     assert float(chances(normal(10_000, 1), ratio=0.01).sum()) == pytest.approx(100.0, abs=0.05)
 
@@ -83,7 +83,7 @@ def test_two_rounds_reach_the_density(normal: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("eps", [0.05, 0.5, 1.0, 5.0])
 @pytest.mark.parametrize("spread", [0.0, 1.5])
 def test_the_bound_gives_the_closed_form_and_exactly_that_second_moment(
-    normal: Callable[..., Tensor], eps: float, spread: float
+    normal: Draw, eps: float, spread: float
 ) -> None:
     gradient = normal(3000, 1) * (spread * normal(3000, 2)).exp()
     p = chances(gradient, bound=eps)
@@ -94,7 +94,7 @@ def test_the_bound_gives_the_closed_form_and_exactly_that_second_moment(
 
 @pytest.mark.parametrize("parameters", [{"ratio": 0.1}, {"bound": 1.0}])
 def test_what_is_sent_is_the_value_or_one_magnitude_with_sign(
-    normal: Callable[..., Tensor], bucket_of: Callable[..., Bucket], parameters: dict[str, Any]
+    normal: Draw, bucket_of: BucketOf, parameters: dict[str, Any]
 ) -> None:
     gradient = normal(4000, 3) * normal(4000, 4).exp()
     bucket = bucket_of(gradient)
@@ -115,7 +115,7 @@ def test_what_is_sent_is_the_value_or_one_magnitude_with_sign(
 
 @pytest.mark.parametrize("coder", [Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP])
 def test_the_message_has_the_length_of_the_formula(
-    normal: Callable[..., Tensor], bucket_of: Callable[..., Bucket], coder: Coder
+    normal: Draw, bucket_of: BucketOf, coder: Coder
 ) -> None:
     gradient = normal(4000, 3) * normal(4000, 4).exp()
     bucket, worker = bucket_of(gradient), one(ratio=0.1, indices=coder.name.lower())
@@ -131,7 +131,7 @@ def test_the_message_has_the_length_of_the_formula(
         assert codes == [-(-int(part.sum()) * 12 // 8) for part in (a, b)]
 
 
-def test_workers_draw_independently_and_average(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_workers_draw_independently_and_average(team: Any, normal: Draw) -> None:
     crew = team("variance_bounded", [(20, 20), (7,)], workers=3, ratio=0.2)
     gradients = [normal(407, rank) for rank in range(3)]
     updates = crew.step(gradients, 4)
@@ -145,7 +145,7 @@ def test_workers_draw_independently_and_average(team: Any, normal: Callable[...,
 
 
 @pytest.mark.parametrize("bound", [None, 1.0])
-def test_zeros_send_nothing(bucket_of: Callable[..., Bucket], bound: float | None) -> None:
+def test_zeros_send_nothing(bucket_of: BucketOf, bound: float | None) -> None:
     bucket = bucket_of(torch.zeros(50), torch.zeros(0))
     message = one(bound=bound).encode(bucket, 0)
     assert message.numel() == 2 * (HEADER_BYTES + 12)
@@ -163,7 +163,7 @@ def test_zeros_send_nothing(bucket_of: Callable[..., Bucket], bound: float | Non
     ],
 )
 def test_a_message_that_contradicts_itself_is_refused(
-    bucket_of: Callable[..., Bucket], head: tuple[float, int, int]
+    bucket_of: BucketOf, head: tuple[float, int, int]
 ) -> None:
     bucket = bucket_of(torch.ones(10))
     body = torch.frombuffer(bytearray(struct.pack("<fII", *head) + bytes(7)), dtype=torch.uint8)

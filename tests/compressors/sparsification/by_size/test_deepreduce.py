@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.coding.indices.curve import fit_curve, piece_lengths, read_curve
 from gcsim.compressors.conformance import check
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
-Draw = Callable[..., Tensor]
 NAME = "deepreduce"
 POLICIES = pytest.mark.parametrize("policy", ["random", "leftmost", "p0"])
 

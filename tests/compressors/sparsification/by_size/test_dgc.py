@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.random import stream
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.sparsification.by_size.dgc import sample_stride
+from tests.compressors.shared import Draw
 
 
 def sgd_buffer(gradients: list[Tensor], momentum: float, nesterov: bool) -> list[Tensor]:
@@ -33,7 +33,7 @@ def sgd_buffer(gradients: list[Tensor], momentum: float, nesterov: bool) -> list
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("shape", [(60,), (12, 5)], ids=["dense", "sparse"])
 def test_sending_everything_is_momentum_sgd(
-    team: Any, normal: Callable[..., Tensor], shape: tuple[int, ...], nesterov: bool
+    team: Any, normal: Draw, shape: tuple[int, ...], nesterov: bool
 ) -> None:
     # ratio 1 without masking: v is emptied each step, so the update is the momentum term itself.
     workers = team("dgc", [shape], ratio=1.0, nesterov=nesterov, factor_masking=False)
@@ -44,9 +44,7 @@ def test_sending_everything_is_momentum_sgd(
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
-def test_velocity_is_sent_or_kept_never_lost(
-    team: Any, normal: Callable[..., Tensor], values: str
-) -> None:
+def test_velocity_is_sent_or_kept_never_lost(team: Any, normal: Draw, values: str) -> None:
     # Without masking u is dense momentum, so sum(updates) + v = sum over steps of u.
     n, m = 3000, 0.9
     workers = team("dgc", [(60, 50)], ratio=0.05, momentum=m, factor_masking=False, values=values)
@@ -79,9 +77,7 @@ def test_warm_up_ratios_are_those_of_the_schedule(team: Any) -> None:
 
 
 @pytest.mark.parametrize("tail", ["normal", "heavy", "few", "constant"])
-def test_never_more_than_k_and_rarely_much_less(
-    team: Any, normal: Callable[..., Tensor], tail: str
-) -> None:
+def test_never_more_than_k_and_rarely_much_less(team: Any, normal: Draw, tail: str) -> None:
     n, ratio = 200_000, 0.01
     workers = team("dgc", [(400, 500)], workers=1, ratio=ratio)
     for t in range(4):
@@ -100,7 +96,7 @@ def test_never_more_than_k_and_rarely_much_less(
 
 
 def test_the_sampled_threshold_keeps_nearly_the_energy_of_exact_top_k(
-    team: Any, normal: Callable[..., Tensor]
+    team: Any, normal: Draw
 ) -> None:
     n = 200_000
     gradient = normal(n, 1)
@@ -109,9 +105,7 @@ def test_the_sampled_threshold_keeps_nearly_the_energy_of_exact_top_k(
     assert 0.75 * best <= sent.square().sum() <= best
 
 
-def test_one_dimensional_tensors_go_through_a_dense_all_reduce(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_one_dimensional_tensors_go_through_a_dense_all_reduce(team: Any, normal: Draw) -> None:
     workers = team("dgc", [(20, 10), (10,), (), (30, 4)], ratio=0.1)
     gradients = [normal(331, seed) for seed in range(2)]
     update = workers.step(gradients)[0]
@@ -128,7 +122,7 @@ def test_one_dimensional_tensors_go_through_a_dense_all_reduce(
     torch.testing.assert_close(update[200:211], mean[200:211])
 
 
-def test_a_bucket_of_one_kind_uses_one_collective(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_a_bucket_of_one_kind_uses_one_collective(team: Any, normal: Draw) -> None:
     dense, sparse = team("dgc", [(10,)]), team("dgc", [(5, 2)])
     for workers in (dense, sparse):
         workers.step([normal(10, seed) for seed in range(2)])
@@ -213,7 +207,7 @@ def naive_step(
 @pytest.mark.parametrize("factor_masking", [False, True])
 def test_several_steps_are_those_of_the_authors_code(
     team: Any,
-    normal: Callable[..., Tensor],
+    normal: Draw,
     too_many: str,
     nesterov: bool,
     factor_masking: bool,
@@ -242,9 +236,7 @@ def test_several_steps_are_those_of_the_authors_code(
             assert worker.u[0].tolist() == u[rank]
 
 
-def test_a_raised_threshold_ends_below_the_upper_bound(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_a_raised_threshold_ends_below_the_upper_bound(team: Any, normal: Draw) -> None:
     # The sample is as heavy-tailed as the whole, so that without a selection the count still
     # ends within (0.8 k, 1.3 k), of which the first k are sent.
     workers = team("dgc", [(400, 500)], workers=1, ratio=0.01, too_many="rescale")
@@ -265,7 +257,7 @@ def test_the_papers_warm_up_starts_with_a_quarter(team: Any) -> None:
 
 
 def test_a_message_of_half_precision_values_takes_48_bits_an_element(
-    team: Any, normal: Callable[..., Tensor]
+    team: Any, normal: Draw
 ) -> None:
     workers = team("dgc", [(40, 50)], workers=1, ratio=0.01, values="fp16")
     workers.step([normal(2000)])

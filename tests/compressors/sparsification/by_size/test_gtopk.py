@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 Sparse = dict[int, np.float32]
 Vector = NDArray[np.float32]
@@ -59,9 +58,7 @@ def oracle(residuals: list[Vector], given: list[Vector], k: int) -> Vector:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8])
-def test_several_steps_equal_the_naive_tree(
-    team: Any, normal: Callable[..., Tensor], workers: int
-) -> None:
+def test_several_steps_equal_the_naive_tree(team: Any, normal: Draw, workers: int) -> None:
     n, k = 300, 9
     crew = team("gtopk", [(n,)], workers=workers, ratio=k / n)
     residuals = [np.zeros(n, dtype=np.float32) for _ in range(workers)]
@@ -72,9 +69,7 @@ def test_several_steps_equal_the_naive_tree(
             np.testing.assert_array_equal(update.numpy(), expected)
 
 
-def test_every_message_holds_k_values_and_k_indices(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_every_message_holds_k_values_and_k_indices(team: Any, normal: Draw) -> None:
     # 64 bits an element and a header a tensor, up and down (Shi et al. 2019: 2 k words)
     crew = team("gtopk", [(40, 25), (30,)], workers=4, ratio=0.01)
     crew.step([normal(1030, rank) for rank in range(4)])
@@ -85,20 +80,20 @@ def test_every_message_holds_k_values_and_k_indices(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_one_or_two_workers_lose_nothing(
-    team: Any, normal: Callable[..., Tensor], workers: int
-) -> None:
+def test_one_or_two_workers_lose_nothing(team: Any, normal: Draw, workers: int) -> None:
     crew = team("gtopk", [(200,)], workers=workers, ratio=0.05)
     total, delivered = torch.zeros(200), torch.zeros(200)
     for t in range(6):
         given = [normal(200, 10 * t + rank) for rank in range(workers)]
         total += sum(given, torch.zeros(200)) / workers
         delivered += crew.step(given, t)[0]
-    residual_of = sum((member._residual[0] for member in crew.workers), torch.zeros(200)) / workers
+    residual_of = (
+        sum((member.state["residual"][0] for member in crew.workers), torch.zeros(200)) / workers
+    )
     torch.testing.assert_close(delivered + residual_of, total, rtol=1e-5, atol=1e-5)
 
 
-def test_merging_pairs_adds_sparse_vectors(normal: Callable[..., Tensor]) -> None:
+def test_merging_pairs_adds_sparse_vectors(normal: Draw) -> None:
     # oracle: the dense sum
     dense = torch.zeros(2, 500)
     lists = []
@@ -113,9 +108,7 @@ def test_merging_pairs_adds_sparse_vectors(normal: Callable[..., Tensor]) -> Non
     assert torch.equal(dense.sum(0)[indices], values)
 
 
-def test_a_message_with_another_number_of_elements_is_refused(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_a_message_with_another_number_of_elements_is_refused(team: Any, normal: Draw) -> None:
     crew = team("gtopk", [(200,)], workers=2, ratio=0.05)
     crew.workers[1] = team("gtopk", [(200,)], workers=2, ratio=0.1).workers[1]
     with pytest.raises(InputError, match="gTop-k: error: damaged payload: 20 elements, not 10"):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.errors import InputError
+from tests.compressors.shared import BucketOf, Draw
 
 
 def sent_words(crew: Any) -> float:
@@ -28,7 +26,7 @@ def sent_words(crew: Any) -> float:
 
 
 def test_an_exact_step_delivers_the_largest_sums_of_what_was_selected(
-    team: Any, normal: Callable[..., Tensor]
+    team: Any, normal: Draw
 ) -> None:
     # oracle: top-k of the dense sum of each worker's own top-k, worker by worker, over all steps
     n, k, workers = 600, 12, 4
@@ -54,9 +52,7 @@ def test_an_exact_step_delivers_the_largest_sums_of_what_was_selected(
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_a_step_moves_less_than_six_k_words(
-    team: Any, normal: Callable[..., Tensor], workers: int
-) -> None:
+def test_a_step_moves_less_than_six_k_words(team: Any, normal: Draw, workers: int) -> None:
     # Li & Hoefler 2022: < 6 k words a worker where thresholds are reused; k here is 100. While
     # the residual still grows, after the start, more elements pass a threshold from before.
     crew = team("ok_topk", [(50, 40)], workers=workers, ratio=0.05)
@@ -68,7 +64,7 @@ def test_a_step_moves_less_than_six_k_words(
     assert max(words) < 6 * 100
 
 
-def test_regions_become_balanced(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_regions_become_balanced(team: Any, normal: Draw) -> None:
     # large elements sit in the first tenth: even regions would put nearly all on worker 0
     shape = torch.where(torch.arange(10_000) < 1000, 10.0, 0.1)
     crew = team("ok_topk", [(10_000,)], workers=4, ratio=0.01)
@@ -81,7 +77,7 @@ def test_regions_become_balanced(team: Any, normal: Callable[..., Tensor]) -> No
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_nothing_is_lost(team: Any, normal: Callable[..., Tensor], workers: int) -> None:
+def test_nothing_is_lost(team: Any, normal: Draw, workers: int) -> None:
     crew = team("ok_topk", [(50, 20)], workers=workers, ratio=0.02, threshold_interval=4,
                 region_interval=8)  # fmt: skip
     total, delivered = torch.zeros(1000), torch.zeros(1000)
@@ -93,9 +89,7 @@ def test_nothing_is_lost(team: Any, normal: Callable[..., Tensor], workers: int)
     torch.testing.assert_close(delivered + residual_of, total, rtol=1e-4, atol=1e-4)
 
 
-def test_reused_thresholds_follow_the_published_factors(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_reused_thresholds_follow_the_published_factors(team: Any, normal: Draw) -> None:
     crew = team("ok_topk", [(1000,)], workers=1, ratio=0.05)
     crew.step([normal(1000, 0)], 0)
     before = crew.workers[0]._schedules[0].local
@@ -120,7 +114,7 @@ def test_a_threshold_of_zero_passes_no_zeros(team: Any) -> None:
 
 
 def test_elements_of_another_region_are_refused(
-    team: Any, bucket_of: Callable[..., Bucket], normal: Callable[..., Tensor]
+    team: Any, bucket_of: BucketOf, normal: Draw
 ) -> None:
     worker = team("ok_topk", [(1000,)], workers=2, ratio=0.1).workers[0]
     exchange = worker.exchange(bucket_of(normal(1000)), 0)
@@ -131,9 +125,7 @@ def test_elements_of_another_region_are_refused(
         exchange.send([own, other])
 
 
-def test_what_is_owed_is_a_copy(
-    team: Any, bucket_of: Callable[..., Bucket], normal: Callable[..., Tensor]
-) -> None:
+def test_what_is_owed_is_a_copy(team: Any, bucket_of: BucketOf, normal: Draw) -> None:
     crew, bucket = team("ok_topk", [(100,)], workers=1), bucket_of(normal(100))
     assert not crew.workers[0].residual_of(bucket).any()
     crew.step([bucket.gradient])
@@ -141,7 +133,7 @@ def test_what_is_owed_is_a_copy(
     assert crew.workers[0].residual_of(bucket).any()
 
 
-def test_lengths_are_announced_by_the_collectives(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_lengths_are_announced_by_the_collectives(team: Any, normal: Draw) -> None:
     crew = team("ok_topk", [(1000,)], workers=2)
     crew.step([normal(1000, rank) for rank in range(2)], 1)  # sets everything up: no state yet
     kinds = [(r.kind, r.part, r.variable) for r in crew.listener.collectives]

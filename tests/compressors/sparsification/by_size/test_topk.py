@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.sparse import add_message, pack_coded, pack_sparse
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 
-def test_relative_error_of_one_percent_of_a_normal_vector(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_relative_error_of_one_percent_of_a_normal_vector(team: Any, normal: Draw) -> None:
     # 1 - energy share of |x| > q, q = 2.5758 (two-sided 1 %): the share is
     # 2 (q phi(q) + 1 - Phi(q)) = 2 (2.5758 * 0.014460 + 0.005) = 0.0845: error .9155 (.9157 in
     # one sample of an independent program)
@@ -28,7 +26,7 @@ def test_relative_error_of_one_percent_of_a_normal_vector(
     assert float(error) == pytest.approx(0.9157, abs=0.001)
 
 
-def test_known_error_of_a_log_normal_vector(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_known_error_of_a_log_normal_vector(team: Any, normal: Draw) -> None:
     # |x| = exp(z), density 1 %: energy share is P(z > q - 2), q = 2.3263: 1 - Phi(.3263) = .372;
     # the remainder .628 is met within the spread of a heavy tail at n = 1e6 (.6387 in one sample)
     gradient = normal(1_000_000, 5).exp()
@@ -40,7 +38,7 @@ def test_known_error_of_a_log_normal_vector(team: Any, normal: Callable[..., Ten
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
 @pytest.mark.parametrize("indices", ["raw", "packed", "rice", "bitmap", "auto"])
 def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
-    team: Any, normal: Callable[..., Tensor], values: str, indices: str
+    team: Any, normal: Draw, values: str, indices: str
 ) -> None:
     workers = team("topk", [(40, 25), (60,)], ratio=0.05, values=values, indices=indices)
     given, sent = torch.zeros(1060), torch.zeros(1060)
@@ -62,7 +60,7 @@ def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
     ],
 )
 def test_payload_is_k_values_and_indices_and_a_header_per_tensor(
-    team: Any, normal: Callable[..., Tensor], indices: str, values: str, bits: tuple[int, int]
+    team: Any, normal: Draw, indices: str, values: str, bits: tuple[int, int]
 ) -> None:
     workers = team("topk", [(5000, 1), (100,)], ratio=0.01, indices=indices, values=values)
     workers.step([normal(5100, seed) for seed in range(2)])
@@ -70,13 +68,13 @@ def test_payload_is_k_values_and_indices_and_a_header_per_tensor(
     assert workers.sent == [(expected,) * 2]
 
 
-def test_bitmap_payload_is_one_bit_an_element(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_bitmap_payload_is_one_bit_an_element(team: Any, normal: Draw) -> None:
     workers = team("topk", [(1001,)], ratio=0.1, indices="bitmap")
     workers.step([normal(1001, seed) for seed in range(2)])
     assert workers.sent == [(HEADER_BYTES + 4 * 100 + 126,) * 2]
 
 
-def test_rice_indices_exchange_lengths_first(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_rice_indices_exchange_lengths_first(team: Any, normal: Draw) -> None:
     workers = team("topk", [(10_000,)], ratio=0.01, indices="rice")
     workers.step([normal(10_000, seed) for seed in range(2)])
     assert workers.sent[0] == (8, 8)
@@ -106,7 +104,7 @@ def test_values_beyond_float16_saturate_and_the_rest_is_fed_back(team: Any) -> N
     assert workers.step([torch.zeros(2)], 1)[0].tolist() == [34496.0, 0.0]
 
 
-def test_a_message_of_another_tensor_is_refused(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_a_message_of_another_tensor_is_refused(team: Any, normal: Draw) -> None:
     sender, receiver = team("topk", [(100,)], workers=1), team("topk", [(101,)], workers=1)
     sender.step([normal(100)])
     message = sender.listener.received[0][0]
@@ -118,9 +116,7 @@ def test_a_message_of_another_tensor_is_refused(team: Any, normal: Callable[...,
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
-def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Callable[..., Tensor], values: str
-) -> None:
+def test_several_steps_are_those_of_the_definition(team: Any, normal: Draw, values: str) -> None:
     # sorting by falling magnitude and rising index, in plain Python
     n, k, crew = 200, 10, 3
     workers = team("topk", [(n,)], workers=crew, ratio=k / n, values=values)

@@ -14,6 +14,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.sparsification.by_threshold.adacomp import add_decoded
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 
 def naive_step(r: Tensor, g: Tensor, size: int, factor: float) -> tuple[Tensor, int]:
@@ -42,7 +43,7 @@ def naive_step(r: Tensor, g: Tensor, size: int, factor: float) -> tuple[Tensor, 
 @pytest.mark.parametrize(("conv", "fc"), [(50, 500), (7, 63), (64, 1)])
 @pytest.mark.parametrize("factor", [2.0, 1.0, 3.0])
 def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Callable[..., Tensor], conv: int, fc: int, factor: float
+    team: Any, normal: Draw, conv: int, fc: int, factor: float
 ) -> None:
     crew, n = 2, 1300 + 216 + 5
     given = {"bin_conv": conv, "bin_fc": fc, "scale_factor": factor}
@@ -95,7 +96,7 @@ def test_an_element_that_grows_is_sent_before_it_is_the_largest(team: Any) -> No
     assert crew.workers[0].residual[0].tolist() == pytest.approx([0.0, -0.4])
 
 
-def test_convolutions_have_shorter_bins(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_convolutions_have_shorter_bins(team: Any, normal: Draw) -> None:
     crew = team("adacomp", [(10, 10, 3, 3), (900,), (30, 30)], workers=1)
     crew.step([normal(2700)])
     frames = list(read_frames(crew.listener.received[-1][0]))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.sparsification.by_threshold.dryden import add_and_select
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 
 def naive_selection(values: list[float], proportion: float) -> list[int]:
@@ -32,7 +31,7 @@ def naive_selection(values: list[float], proportion: float) -> list[int]:
 @pytest.mark.parametrize("proportion", [0.05, 0.5, 1.0])
 @pytest.mark.parametrize("step", [0.25, 1e-7], ids=["ties", "distinct"])
 def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Callable[..., Tensor], proportion: float, step: float
+    team: Any, normal: Draw, proportion: float, step: float
 ) -> None:
     crew, n = 2, 300
     workers = team("dryden", [(100,), (10, 20)], workers=crew, proportion=proportion)
@@ -80,7 +79,7 @@ def test_hand_calculated_levels_words_and_residual(team: Any) -> None:
 @pytest.mark.parametrize("kind", ["normal", "lopsided", "one sign", "heavy", "spikes", "two"])
 @pytest.mark.parametrize("proportion", [0.0005, 0.01, 0.3])
 def test_the_sample_does_not_change_what_is_selected(
-    normal: Callable[..., Tensor], kind: str, proportion: float
+    normal: Draw, kind: str, proportion: float
 ) -> None:
     n = 120_000  # enough for a sample
     z = normal(n, 8)
@@ -99,9 +98,7 @@ def test_the_sample_does_not_change_what_is_selected(
     assert torch.equal(found, values[indices])
 
 
-def test_the_error_bound_is_tight_for_equal_elements_of_a_sign(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_error_bound_is_tight_for_equal_elements_of_a_sign(team: Any, normal: Draw) -> None:
     crew = team("dryden", [(1000,)], workers=1, proportion=0.1)
     bound = type(crew.workers[0]).properties(crew.workers[0].parameters).error_bound
     equal = torch.where(normal(1000) > 0.5, 2.0, -1.0)
@@ -115,7 +112,7 @@ def test_zero_sends_nothing_but_the_levels(team: Any) -> None:
     assert crew.sent[-1] == (HEADER_BYTES + 8,)
 
 
-def test_a_damaged_payload_is_refused(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_a_damaged_payload_is_refused(team: Any, normal: Draw) -> None:
     from gcsim.compressors.coding.sparse import add_signed
 
     crew = team("dryden", [(100,)], workers=1, proportion=0.1)

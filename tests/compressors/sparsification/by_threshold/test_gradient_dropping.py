@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.registry import check_parameters, compressor_class
+from tests.compressors.shared import Draw
 
 
 def naive_step(
@@ -43,7 +43,7 @@ def naive_step(
 @pytest.mark.parametrize("samples", [50, None])
 def test_several_steps_are_those_of_the_published_code(
     team: Any,
-    normal: Callable[..., Tensor],
+    normal: Draw,
     momentum: tuple[float, bool],
     scope: str,
     samples: int | None,
@@ -82,7 +82,7 @@ def test_one_threshold_serves_the_bucket(team: Any) -> None:
         assert [f.nonzero for f in read_frames(crew.listener.received[-1][0])] == counts
 
 
-def test_what_a_sampled_quantile_sends(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_what_a_sampled_quantile_sends(team: Any, normal: Draw) -> None:
     # The 990th of 1000 ordered samples: the share above it has the Beta(11, 990) distribution,
     # mean .011, standard deviation .0033
     crew = team("gradient_dropping", [(100_000,)], workers=1, samples=1000)
@@ -92,9 +92,7 @@ def test_what_a_sampled_quantile_sends(team: Any, normal: Callable[..., Tensor])
     assert crew.sent == [(8,), (HEADER_BYTES + 8 * frame.nonzero,)]  # a length; 64 bits each
 
 
-def test_all_elements_in_the_sample_give_exact_top_k(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_all_elements_in_the_sample_give_exact_top_k(team: Any, normal: Draw) -> None:
     gradient = normal(5000, 3)
     dropping = team("gradient_dropping", [(5000,)], workers=1, samples=None)
     topk = team("topk", [(5000,)], workers=1, ratio=0.01)

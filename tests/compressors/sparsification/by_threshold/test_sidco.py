@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from tests.compressors.shared import Draw
 
 
 def naive_threshold(a: Tensor, ratio: float, stages: int, distribution: str) -> float:
@@ -91,7 +91,7 @@ def test_the_exponential_fit_is_exact_on_laplace_data(team: Any, stages: int) ->
     [("exponential", 2, 0.0119), ("generalised_pareto", 2, 0.0103)],
 )
 def test_known_shares_of_heavy_tailed_data(
-    team: Any, normal: Callable[..., Tensor], distribution: str, stages: int, share: float
+    team: Any, normal: Draw, distribution: str, stages: int, share: float
 ) -> None:
     values = normal(1_000_000, 1) * (0.8 * normal(1_000_000, 2)).exp()
     found = sent_share(team, values, distribution=distribution, stages=stages)
@@ -112,7 +112,7 @@ def test_two_exponential_stages_on_log_normal_data(team: Any) -> None:
 @pytest.mark.parametrize("error_feedback", [True, False])
 def test_several_steps_are_those_of_the_formulas(
     team: Any,
-    normal: Callable[..., Tensor],
+    normal: Draw,
     distribution: str,
     stages: int,
     error_feedback: bool,
@@ -141,16 +141,14 @@ def test_several_steps_are_those_of_the_formulas(
             assert torch.equal(residual_of, errors[rank]) if error_feedback else residual_of is None
 
 
-def test_a_ratio_beyond_the_first_is_one_stage(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_a_ratio_beyond_the_first_is_one_stage(team: Any, normal: Draw) -> None:
     values = normal(20_000)
     one = sent_share(team, values, ratio=0.4, stages=1)
     assert sent_share(team, values, ratio=0.4, stages=5) == one
     assert sent_share(team, values, ratio=1.0) == 1.0
 
 
-def test_the_number_of_stages_follows_what_was_sent(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_number_of_stages_follows_what_was_sent(team: Any, normal: Draw) -> None:
     # One exponential stage sends .02 % of normal data, two .63 %, three 1.13 % at the target of
     # 1 %: 1 -> 2 -> 3 stages after five steps each, then within 20 %. Of N(0, 1) exp(.8 N(0, 1))
     # three stages send .73 %, too few, and a fourth fewer still: more are added nevertheless.
@@ -166,7 +164,7 @@ def test_the_number_of_stages_follows_what_was_sent(
     assert member._stages[0].count == 7  # ceil(log2 100), the most
 
 
-def test_a_searched_number_of_stages_turns_round(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_a_searched_number_of_stages_turns_round(team: Any, normal: Draw) -> None:
     # 1 stage sends 2.5 % of N(0, 1) exp(.8 N(0, 1)), 2 stages 1.19 %, 3 .73 %, 4 .5 %: the fixed
     # rule cannot leave 1, the search goes back and forth around 2
     shares = {}

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.sparse import add_signed, pack_signed
 from gcsim.compressors.sparsification.by_threshold.strom import add_codes
 from gcsim.errors import InputError
+from tests.compressors.shared import Draw
 
 
 @pytest.mark.parametrize("variant", ["words", "mxnet"])
 @pytest.mark.parametrize("shapes", [[(300,)], [(7, 11), (), (222,)], [(9000,)]])
 def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Callable[..., Tensor], variant: str, shapes: list[tuple[int, ...]]
+    team: Any, normal: Draw, variant: str, shapes: list[tuple[int, ...]]
 ) -> None:
     crew, tau = 3, float(np.float32(0.7))
     workers = team("strom", shapes, workers=crew, threshold=0.7, variant=variant)
@@ -66,9 +66,7 @@ def test_words_hold_index_and_sign(team: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 4095, 4096, 4097])
-def test_the_dense_form_takes_two_bits_an_element(
-    team: Any, normal: Callable[..., Tensor], n: int
-) -> None:
+def test_the_dense_form_takes_two_bits_an_element(team: Any, normal: Draw, n: int) -> None:
     crew = team("strom", [(n,)], variant="mxnet")
     crew.step([normal(n, rank) for rank in range(2)])
     assert crew.sent == [(HEADER_BYTES + (2 * n + 7) // 8,) * 2]
@@ -93,7 +91,7 @@ def test_the_threshold_depends_on_the_variant_unless_given(
 
 
 @pytest.mark.parametrize("variant", ["words", "mxnet"])
-def test_the_stated_error_is_exact(team: Any, normal: Callable[..., Tensor], variant: str) -> None:
+def test_the_stated_error_is_exact(team: Any, normal: Draw, variant: str) -> None:
     gradient = normal(3000, 4)
     crew = team("strom", [(3000,)], workers=1, threshold=0.8, variant=variant)
     error = (crew.step([gradient])[0] - gradient).double().square().sum()

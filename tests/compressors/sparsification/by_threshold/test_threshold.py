@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
+from tests.compressors.shared import Draw
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
 @pytest.mark.parametrize("indices", ["raw", "auto", "rice"])
 def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Callable[..., Tensor], error_feedback: bool, values: str, indices: str
+    team: Any, normal: Draw, error_feedback: bool, values: str, indices: str
 ) -> None:
     n, crew = 300, 3
     given = {"error_feedback": error_feedback, "values": values, "indices": indices}
@@ -39,16 +39,12 @@ def test_several_steps_are_those_of_the_definition(
         for update in workers.step(gradients, t):
             torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
         for rank, worker in enumerate(workers.workers):
-            residual_of = worker.residual_of(_bucket(workers, gradients[rank]))
+            residual_of = worker.residual_of(
+                Bucket(layout=workers.layout, gradient=gradients[rank])
+            )
             assert (residual_of is None) == (not error_feedback)
             if residual_of is not None:
                 torch.testing.assert_close(residual_of, errors[rank])
-
-
-def _bucket(workers: Any, gradient: Tensor) -> Any:
-    from gcsim.compressors.bucket import Bucket
-
-    return Bucket(layout=workers.layout, gradient=gradient)
 
 
 def test_the_threshold_itself_is_not_exceeded(team: Any) -> None:
@@ -65,9 +61,7 @@ def test_a_zero_threshold_sends_all_but_zeros(team: Any) -> None:
     assert frame.nonzero == 3
 
 
-def test_no_element_errs_by_more_than_the_threshold(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_no_element_errs_by_more_than_the_threshold(team: Any, normal: Draw) -> None:
     # |Q(g) - g|_inf <= v, so |Q(g) - g|^2 <= n v^2
     gradient = normal(5000, 1)
     crew = team("threshold", [(5000,)], workers=1, threshold=0.3)
@@ -78,9 +72,7 @@ def test_no_element_errs_by_more_than_the_threshold(
     assert bound(0.01 * gradient) == pytest.approx(1e-4 * float(gradient.square().sum()), rel=1e-6)
 
 
-def test_the_share_above_the_threshold_is_that_of_the_distribution(
-    team: Any, normal: Callable[..., Tensor]
-) -> None:
+def test_the_share_above_the_threshold_is_that_of_the_distribution(team: Any, normal: Draw) -> None:
     # P(|N(0, 1)| > 2) = erfc(2 / sqrt 2) = .0455; the binomial spread at n = 1e5 is .00066
     crew = team("threshold", [(100_000,)], workers=1, threshold=2.0, indices="raw")
     crew.step([normal(100_000, 2)])
@@ -89,7 +81,7 @@ def test_the_share_above_the_threshold_is_that_of_the_distribution(
     assert crew.sent == [(8,), (HEADER_BYTES + 8 * frame.nonzero,)]  # a length; 64 bits each
 
 
-def test_a_low_threshold_costs_one_bit_a_position(team: Any, normal: Callable[..., Tensor]) -> None:
+def test_a_low_threshold_costs_one_bit_a_position(team: Any, normal: Draw) -> None:
     crew = team("threshold", [(801,)], workers=1, threshold=0.01)  # auto: a bitmap
     crew.step([normal(801)])
     (frame,) = read_frames(crew.listener.received[-1][0])

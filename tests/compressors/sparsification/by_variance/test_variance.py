@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
@@ -20,29 +20,7 @@ from gcsim.compressors.sparsification.by_variance.variance import (
 )
 from gcsim.compressors.sparsification.by_variance.words import add_decoded
 from gcsim.errors import InputError
-
-
-def layout_of(*sizes: int) -> BucketLayout:
-    offsets = np.cumsum([0, *sizes])
-    return BucketLayout(
-        index=0,
-        slices=tuple(
-            TensorSlice(name=f"t{i}", shape=(n,), offset=int(offsets[i]), index=i)
-            for i, n in enumerate(sizes)
-        ),
-    )
-
-
-def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
-    """The mean and the second moment of real per-sample gradients."""
-    rng = np.random.default_rng(seed)
-    scale = np.exp(rng.standard_normal(layout.numel))
-    each = (rng.standard_normal((samples, layout.numel)) + bias) * scale / samples
-    return Bucket(
-        layout=layout,
-        gradient=torch.from_numpy(each.sum(0).astype(np.float32)),
-        second_moment=torch.from_numpy((each**2).sum(0).astype(np.float32)),
-    )
+from tests.compressors.shared import batch, layout_of
 
 
 def certain(values: list[float] | torch.Tensor) -> Bucket:
@@ -139,8 +117,8 @@ def test_messages_follow_the_published_algorithm_step_by_step(
         message = worker.encode(bucket)
         np.testing.assert_array_equal(decode(message, layout).numpy(), expected)
         assert message.numel() == 2 * (HEADER_BYTES + 1) + 4 * np.count_nonzero(expected)
-        np.testing.assert_allclose(worker._delayed[0].numpy(), r, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(worker._moment[0].numpy(), v, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(worker.state["delayed"][0].numpy(), r, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(worker.state["moment"][0].numpy(), v, rtol=1e-4, atol=1e-7)
         delayed += int(np.count_nonzero(expected == 0))
     assert 0 < delayed < 6 * 340
 
@@ -168,7 +146,7 @@ def test_the_rounding_error_is_at_most_a_quarter_of_the_energy_sent() -> None:
     assert bool((error[rounded] <= size[rounded] / 3 * (1 + 1e-6)).all())
     assert float(error.square().sum()) <= 0.25 * float(size.square().sum())
     # What did not fit in three bits is still waiting, unchanged.
-    assert torch.equal(worker._delayed[0][~gone], values[~gone])
+    assert torch.equal(worker.state["delayed"][0][~gone], values[~gone])
     assert bool((~gone).any())
 
 
@@ -205,7 +183,7 @@ def test_extremes_are_sent_right_or_wait(values: list[float]) -> None:
     (worker,) = workers()
     decoded = decode(worker.encode(bucket), bucket.layout)
     for value, got, waiting in zip(
-        values, decoded.tolist(), worker._delayed[0].tolist(), strict=True
+        values, decoded.tolist(), worker.state["delayed"][0].tolist(), strict=True
     ):
         if got:
             assert abs(got - value) < abs(value) / 2
@@ -273,7 +251,7 @@ def test_levels_end_at_the_largest_that_is_sent_or_of_the_whole_tensor(
     )
     expected = [2.0 if value == 3.0 else value for value in decoded]  # capped at 2^1
     assert decode(worker.encode(bucket), bucket.layout).tolist() == expected
-    assert worker._delayed[0].tolist() == [
+    assert worker.state["delayed"][0].tolist() == [
         value if not sent else 0.0
         for value, sent in zip([1024.0, 3.0, -1.0], expected, strict=True)
     ]
@@ -290,21 +268,3 @@ def test_micro_batches_serve_as_samples() -> None:
             second_moment=(means / 2).square().sum().view(1),
         )
         assert float(decode(workers()[0].encode(bucket), bucket.layout)) == sent
-
-
-def test_more_than_a_block_on_any_number_of_threads() -> None:
-    # 300,000 elements are 74 blocks and enough for two threads.
-    layout = layout_of(300_000)
-    messages = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            (worker,) = workers()
-            for step in range(2):
-                message = worker.encode(batch(layout, step))
-            messages.append(message)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(*messages)
-    assert 0 < (decode(messages[0], layout) != 0).sum() < 200_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.random import random_key
@@ -25,21 +24,7 @@ from gcsim.compressors.sparsification.ce_sgd.messages import (
 )
 from gcsim.compressors.sparsification.ce_sgd.selection import Selection
 from gcsim.errors import InputError
-
-Draw = Callable[..., Tensor]
-MASK = (1 << 64) - 1
-
-
-def random16(key: int, n: int) -> list[int]:
-    """16 bits an element of SplitMix64 (Steele et al. 2014), four to a number."""
-    out = []
-    for index in range(-(-n // 4)):
-        z = (key + (index + 1) * 0x9E3779B97F4A7C15) & MASK
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
-        z ^= z >> 31
-        out += [(z >> shift) & 0xFFFF for shift in (0, 16, 32, 48)]
-    return out[:n]
+from tests.compressors.shared import Draw, LayoutOf, layout_of, random16
 
 
 def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
@@ -138,7 +123,7 @@ def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
             for t, part in enumerate(message_parts(payloads[rank], sizes)):
                 state, size = states[rank][t], sizes[t]
                 key = random_key(7, step, t, "ce_sgd selection", rank)
-                new = state.renew(improved, random16(int(key), size), p.start_density)
+                new = state.renew(improved, random16(int(key), size).tolist(), p.start_density)
                 drawn += new
                 rewarded += bool(improved)
                 assert part["new"] == new
@@ -268,7 +253,7 @@ class WithLoss(Bucket):
 
 
 def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
-    layout_of: Callable[..., BucketLayout], normal: Draw
+    layout_of: LayoutOf, normal: Draw
 ) -> None:
     # Losses 3, 2, 2.5, 2.5, 1: (drawn), kept, drawn, drawn (not below), kept. The gradient says
     # "kept" every time.
@@ -309,7 +294,7 @@ def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
     found = []
     for seed in range(200):
         worker = create("ce_sgd", Worker(rank=0, count=1, seed=seed))
-        bucket = Bucket(layout=bucket_layout(500), gradient=v)
+        bucket = Bucket(layout=layout_of(500), gradient=v)
         (update,) = lockstep([worker.exchange(bucket, 0)])
         found.append(float((update - v).double().square().sum() / v.double().square().sum()))
     errors = np.array(found)
@@ -318,12 +303,6 @@ def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
     bound = CeSgd.properties(parameters).error_bound
     assert bound is not None
     assert 0.49 <= bound(v) / float(v.double().square().sum()) < 0.492
-
-
-def bucket_layout(n: int) -> BucketLayout:
-    from gcsim.compressors.bucket import TensorSlice
-
-    return BucketLayout(index=0, slices=(TensorSlice(name="t", shape=(n,), offset=0, index=0),))
 
 
 @pytest.mark.parametrize("levels", [None, 4])
@@ -361,30 +340,13 @@ def test_levels_cost_the_logarithm_of_their_number(
     torch.testing.assert_close(steps, steps.round(), rtol=1e-4, atol=1e-4)
 
 
-def test_the_result_does_not_depend_on_the_number_of_threads(normal: Draw) -> None:
-    n = 300_001
-    before, updates = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            worker = create("ce_sgd", Worker(rank=0, count=1, seed=1))
-            for step in range(3):
-                factor = -1.0 if step == 2 else 1.0
-                bucket = Bucket(layout=bucket_layout(n), gradient=factor * normal(n))
-                (update,) = lockstep([worker.exchange(bucket, step)])
-            updates.append(update)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(*updates)
-
-
 def framed(body: bytes, numel: int, nonzero: int) -> Frame:
     data = torch.tensor(list(body), dtype=torch.uint8)
     (frame,) = read_frames(pack_frame(Codec.CE_SGD, data, numel=numel, nonzero=nonzero))
     return frame
 
 
-def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw) -> None:
+def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     # Behind a checksum that is right: what a faulty sender could have made. n = 4, V = 0101.
     one = np.float32(1).tobytes()
     chosen = torch.tensor([0b0101], dtype=torch.uint8)
@@ -416,12 +378,10 @@ def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw)
             numel=4, nonzero=nonzero,
         )  # fmt: skip
         with pytest.raises(InputError, match=match):
-            add_answer(message, layout, torch.zeros(4))
+            add_answer(message, layout, torch.zeros(4), 1.0)
 
 
-def test_a_selection_that_was_never_sent_cannot_be_kept(
-    layout_of: Callable[..., BucketLayout], normal: Draw
-) -> None:
+def test_a_selection_that_was_never_sent_cannot_be_kept(layout_of: LayoutOf, normal: Draw) -> None:
     layout = layout_of(50)
     sender, server = (create("ce_sgd", Worker(rank=0, count=1, seed=1)) for _ in range(2))
     bucket = Bucket(layout=layout, gradient=normal(50))
@@ -430,11 +390,3 @@ def test_a_selection_that_was_never_sent_cannot_be_kept(
     fresh: Any = next(server.exchange(bucket, 1))
     with pytest.raises(InputError, match="never sent"):
         fresh.server([kept.payload])
-
-
-@pytest.mark.parametrize(
-    "bad", [{"start_density": 0.0}, {"speculative": 1.1}, {"unsent_limit": 255}, {"levels": 0}]
-)
-def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=next(iter(bad))):
-        check_parameters("ce_sgd", bad)

@@ -1,0 +1,74 @@
+"""What do tests of several methods share? Types of fixtures, workers, buckets, SplitMix64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gcsim.compressors.base import Compressor, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+
+MASK = (1 << 64) - 1
+Draw = Callable[..., Tensor]
+"""The fixture `normal`."""
+LayoutOf = Callable[..., BucketLayout]
+BucketOf = Callable[..., Bucket]
+C = TypeVar("C", bound=Compressor[Any])
+
+
+def members(cls: type[C], count: int, **parameters: Any) -> list[C]:
+    """Workers of a method, seed 7."""
+    chosen = cls.Parameters(**parameters)
+    return [cls(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
+    """A bucket's layout: tensors t0, t1, … behind one another."""
+    slices, offset = [], 0
+    for index, shape in enumerate(shapes):
+        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
+        offset += math.prod(shape)
+    return BucketLayout(index=0, slices=tuple(slices))
+
+
+def layout_of(*sizes: int) -> BucketLayout:
+    """Of vectors."""
+    return layout_of_shapes((size,) for size in sizes)
+
+
+def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
+    """The mean and the second moment of real per-sample gradients."""
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.standard_normal(layout.numel))
+    each = (rng.standard_normal((samples, layout.numel)) + bias) * scale / samples
+    return Bucket(
+        layout=layout,
+        gradient=torch.from_numpy(each.sum(0).astype(np.float32)),
+        second_moment=torch.from_numpy((each**2).sum(0).astype(np.float32)),
+    )
+
+
+def split_mix(key: int, index: int) -> int:
+    """Number `index` of SplitMix64 (Steele et al. 2014)."""
+    z = (key + (index + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def random16(key: int, n: int) -> NDArray[np.uint64]:
+    """The 16 random bits of each of n elements: four to a number, the lowest first."""
+    words = [split_mix(int(key), index) for index in range(-(-n // 4))]
+    parts = np.array(words, dtype=np.uint64)[:, None] >> np.array([0, 16, 32, 48], dtype=np.uint64)
+    return (parts & np.uint64(0xFFFF)).reshape(-1)[:n]
+
+
+def uniform(key: int, i: int) -> float:
+    """u of element i: (its 16 random bits + 1/2) / 65536."""
+    return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
