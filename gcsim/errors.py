@@ -45,9 +45,12 @@ class InputError(GcsimError):
 
     exit_code = 2
 
-    def __init__(self, problems: str | Problem | Iterable[Problem]) -> None:
+    def __init__(
+        self, problems: str | Problem | Iterable[Problem], *, place: str = "", hint: str = ""
+    ) -> None:
+        """`place` and `hint` go with a message."""
         if isinstance(problems, str):
-            problems = Problem(message=problems)
+            problems = Problem(message=problems, place=place, hint=hint)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 

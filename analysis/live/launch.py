@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 import gcsim
 from gcsim.analysis.live.plan import Round, as_json
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 _POLL = 0.05
 _STORE_PORT = 29400
@@ -183,20 +183,15 @@ def _watch(
         failed = [rank for rank, state in enumerate(states) if state not in (None, 0)]
         if failed:
             raise InputError(
-                Problem(
-                    message=f"rank {failed[0]} failed: {ranks[failed[0]].last_words()}",
-                    place=one.name,
-                )
+                f"rank {failed[0]} failed: {ranks[failed[0]].last_words()}", place=one.name
             )
         if all(state == 0 for state in states):
             return
         if time.monotonic() > until:
             raise InputError(
-                Problem(
-                    message=f"not done in time; task {done + 1} of {len(one.tasks)} was under way",
-                    place=one.name,
-                    hint="is the machine busy with something else?",
-                )
+                f"not done in time; task {done + 1} of {len(one.tasks)} was under way",
+                place=one.name,
+                hint="is the machine busy with something else?",
             )
         time.sleep(_POLL)
 
