@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcsim.analysis.live.launch import Loopback, run_round, run_tasks
+from gcsim.analysis.live.launch import Loopback, run_tasks, times_of
 from gcsim.analysis.live.machine import cores
 from gcsim.analysis.live.namespaces import network
 from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, StreamTask
@@ -126,11 +126,11 @@ def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
     with progress.task("live: links", len(plan.links)) as watched:
         for one in plan.links:
             with network(one.ranks, one.rate) as place:
-                [times] = run_round(
+                [of_ranks] = run_tasks(
                     place, one, batch=plan.batch, seed=plan.seed, seconds=SECONDS
                 )  # fmt: skip
             nbytes = sum(task.nbytes for task in one.tasks if isinstance(task, StreamTask))
-            found[one.rate] = nbytes / statistics.median(times.seconds)
+            found[one.rate] = nbytes / statistics.median(times_of(of_ranks).seconds)
             watched.advance()
     return found
 
@@ -143,7 +143,7 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
             progress.task(f"live: messages, {one.ranks} ranks", len(one.tasks)) as watched,
             network(one.ranks, one.rate) as place,
         ):
-            times = run_round(
+            found_by_task = run_tasks(
                 place,
                 one,
                 batch=plan.batch,
@@ -156,9 +156,9 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
                 ranks=one.ranks,
                 rate=one.rate,
                 task=task,
-                seconds=statistics.median(measured.seconds),
+                seconds=statistics.median(times_of(of_ranks).seconds),
             )
-            for task, measured in zip(one.tasks, times, strict=True)
+            for task, of_ranks in zip(one.tasks, found_by_task, strict=True)
             if isinstance(task, CollectiveTask)
         ]
     return found

@@ -63,20 +63,6 @@ class Times:
     """Training: all ranks ended with the same parameters, bit for bit."""
 
 
-def run_round(
-    place: Place,
-    one: Round,
-    *,
-    batch: int,
-    seed: int,
-    seconds: float,
-    advance: Callable[[int], None] = lambda number: None,
-) -> list[Times]:
-    """Run a round's tasks on its ranks; their times, in order. See `run_tasks`."""
-    found = run_tasks(place, one, batch=batch, seed=seed, seconds=seconds, advance=advance)
-    return [_times(of_ranks) for of_ranks in found]
-
-
 def run_tasks(
     place: Place,
     one: Round,
@@ -196,7 +182,8 @@ def _watch(
         time.sleep(_POLL)
 
 
-def _times(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
+def times_of(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
+    """Of a task, from what its ranks wrote."""
     starts = of_ranks[0]["starts"]
     ends = [max(ends) for ends in zip(*(one["ends"] for one in of_ranks), strict=True)]
     if len(starts) == 1 < len(ends):  # steps, one after the other
