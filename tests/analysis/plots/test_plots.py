@@ -23,6 +23,7 @@ from gcsim.analysis.plots.speedup import IDEAL, speedup_figure, spread
 from gcsim.analysis.plots.style import line_styles, save
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result
+from tests.analysis.drawn import busy
 
 
 def sixteen(result: Result) -> Result:
@@ -32,23 +33,6 @@ def sixteen(result: Result) -> Result:
         if row.compressor in ("topk", "dgc", "qsgd", "powersgd")
     )
     return replace(result, rows=result.rows + again)
-
-
-def busy(result: Result) -> Result:
-    """With input, an optimiser and random times."""
-    rows = tuple(
-        replace(
-            row,
-            iteration_s=row.iteration_s + 0.0123,
-            input_s=0.0073,
-            optimizer_s=0.005,
-            iteration_p5_s=row.iteration_s + 0.0100,
-            iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
-            iterations=50,
-        )
-        for row in result.rows
-    )
-    return replace(result, rows=rows)
 
 
 def single_size(result: Result) -> Result:

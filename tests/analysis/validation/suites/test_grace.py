@@ -10,8 +10,7 @@ from statistics import median
 
 import pytest
 
-from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.suites.grace import suite as grace
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.grace.arithmetic import work
 from gcsim.analysis.validation.suites.grace.fit import (
     KINDS,
@@ -35,6 +34,7 @@ from gcsim.analysis.validation.suites.grace.steps import Place, Rates, Steps
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InternalError
 
+NAME = "grace"
 DENSE = Method(compressor="none")
 GIGABIT = 1448 / 1538 * 1e9 / 8
 """TCP's goodput, bytes a second (`links.yaml`)."""
@@ -56,12 +56,6 @@ def _find(model: str, compressor: str, **wanted: object) -> Run:
     ]
     assert len(found) == 1
     return found[0]
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    """The whole suite, once."""
-    return run_suite(grace.SUITE)
 
 
 # --- data ----------------------------------------------------------------------------------------

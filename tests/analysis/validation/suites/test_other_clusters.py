@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.calibration.link.model import Model
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Point
 from gcsim.analysis.validation.suites.other_clusters import runs as data
 from gcsim.analysis.validation.suites.other_clusters.allreduce import fit, measurement, size, three
@@ -47,14 +47,10 @@ from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.network.links import Link
 
+NAME = "other-clusters"
 ROWS = 912
 """Of the data file: 207 TensorFlow, 168 DLPerf, 168 DeepBench, 162 mlbench, 79 gTop-k, 44 DDP,
 36 Horovod, 24 tensorflow#5683, 24 MG-WFBP."""
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return run_suite(SUITE)
 
 
 @pytest.fixture(scope="module")
