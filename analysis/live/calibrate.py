@@ -70,10 +70,7 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
         clock = CpuClock()
         with progress.task("live: classes of kernels", len(CASES)) as task:
             cases = time_cases(
-                clock,
-                sizes=SIZES[:-2],
-                repeats=3,
-                advance=lambda note: task.advance(note=note),
+                clock, sizes=SIZES[:-2], repeats=3, advance=lambda note: task.advance(note=note)
             )
         sites = time_compressors(
             progress,

@@ -49,11 +49,7 @@ _START = 60.0
 
 
 def run_live(
-    folder: Path,
-    *,
-    quick: bool = False,
-    progress: Progress | None = None,
-    plan: Plan | None = None,
+    folder: Path, *, quick: bool = False, progress: Progress | None = None, plan: Plan | None = None
 ) -> Report:
     """Calibrate, predict, measure and judge; both files are left in `folder`, a new one.
 

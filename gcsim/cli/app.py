@@ -97,8 +97,7 @@ def run(
     scenario: ScenarioArgument,
     *,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME."),
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
     ] = None,
     sets: SetOption = None,
     seed: SeedOption = None,

@@ -466,8 +466,7 @@ def test_record_passes_its_options_on_and_says_what_was_kept(
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
-    [("2", "has no unit"), ("2 Gib", "unknown unit"), ("-1 GiB", "negative")],
+    ("size", "said"), [("2", "has no unit"), ("2 Gib", "unknown unit"), ("-1 GiB", "negative")]
 )
 def test_a_bad_size_is_refused(size: str, said: str) -> None:
     done = gcsim("record", SCENARIO, "-o", "t", "--max-size", size)

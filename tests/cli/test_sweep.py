@@ -520,10 +520,7 @@ def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
 
 
 def test_two_sweeps_in_one_folder_the_second_is_refused(
-    here: Path,
-    gcsim: Run,
-    started: Callable[..., subprocess.Popen[str]],
-    slow: dict[str, str],
+    here: Path, gcsim: Run, started: Callable[..., subprocess.Popen[str]], slow: dict[str, str]
 ) -> None:
     first = started(*MANY, "--jobs", "1", "-q", **slow)
     wait_until((here / OUT / "sweep.json").exists)

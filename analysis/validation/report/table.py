@@ -182,9 +182,7 @@ def decisions_text(found: Decisions) -> str:
 
 
 def _errors(
-    heading: str,
-    rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]],
-    more: tuple[str, ...],
+    heading: str, rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]], more: tuple[str, ...]
 ) -> Table:
     table = _numbers(f"\n{heading}", *_HEADINGS, *more)
     for name, errors, rest in rows:

@@ -138,13 +138,9 @@ def test_times_of_a_row_add_up_as_printed(shown: Result) -> None:
 
 def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
     headings = [column.heading for column in columns(result)]
-    assert not {
-        "+-\n[ms]",
-        "p5\n[ms]",
-        "p95\n[ms]",
-        "input\nwait\n[ms]",
-        "optimizer\n[ms]",
-    } & set(headings)
+    assert not {"+-\n[ms]", "p5\n[ms]", "p95\n[ms]", "input\nwait\n[ms]", "optimizer\n[ms]"} & set(
+        headings
+    )
     assert len(columns(busy(result))) == len(headings) + 5
     said = " ".join(footnotes(result))
     assert "which differ" not in said

@@ -124,12 +124,7 @@ def given_steps(
 
 @cache
 def _one_host(  # noqa: PLR0917 - remembered by them
-    model: str,
-    batch: int,
-    gpus: int,
-    nccl: bool,
-    step: float,
-    slower: float,
+    model: str, batch: int, gpus: int, nccl: bool, step: float, slower: float
 ) -> Job:
     buckets = bucketed(model, VARIABLES, VARIABLES)
     inside: Link = catalog.link("pcie3_x16")

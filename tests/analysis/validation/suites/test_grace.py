@@ -12,14 +12,7 @@ import pytest
 
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.grace.arithmetic import work
-from gcsim.analysis.validation.suites.grace.fit import (
-    KINDS,
-    Fit,
-    by_class,
-    chosen,
-    fit,
-    predicted,
-)
+from gcsim.analysis.validation.suites.grace.fit import KINDS, Fit, by_class, chosen, fit, predicted
 from gcsim.analysis.validation.suites.grace.models import Tensor, networks
 from gcsim.analysis.validation.suites.grace.payloads import Method, counted, sent
 from gcsim.analysis.validation.suites.grace.runs import (
@@ -424,9 +417,7 @@ def test_every_factor_is_a_finite_time_or_ratio_of_a_fit(report: Report) -> None
         assert factor.catalogue is not None
 
 
-def test_the_fit_has_few_factors_for_its_points_and_none_of_a_methods_own(
-    report: Report,
-) -> None:
+def test_the_fit_has_few_factors_for_its_points_and_none_of_a_methods_own(report: Report) -> None:
     factors = report.findings.factors
     given = [one for one in factors if one.given]
     served = [one for one in report.findings.points if one.fitted and one.unit != "bytes"]

@@ -30,10 +30,7 @@ from gcsim.simulator.network.links import Link
 
 NAME = "shaped-collectives"
 LINK = Link(
-    name="100 Mbit/s",
-    bandwidth=Fraction(12_500_000),
-    latency=Fraction(0),
-    efficiency=Fraction(1),
+    name="100 Mbit/s", bandwidth=Fraction(12_500_000), latency=Fraction(0), efficiency=Fraction(1)
 )
 IDEAL = Conditions(link=LINK)
 

@@ -19,11 +19,7 @@ from gcsim.analysis.validation.suites.shaped_training.steps import (
     fitted_step,
     solo,
 )
-from gcsim.analysis.validation.suites.shaped_training.suite import (
-    COMPRESSED,
-    DENSE_SLOW,
-    PHANTOM,
-)
+from gcsim.analysis.validation.suites.shaped_training.suite import COMPRESSED, DENSE_SLOW, PHANTOM
 from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
 from gcsim.errors import InternalError
 from tests.benchmarks import shaped_training_kernels
