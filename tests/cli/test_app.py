@@ -362,12 +362,6 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     assert "smaller" not in done.stdout  # Gloo's choice does not depend on the size
 
 
-def test_check_tells_what_waits_for_the_collectives() -> None:
-    done = gcsim("check", SCENARIO, "--set", "training.encode_on=communicator")
-    text = " ".join(done.stdout.split())
-    assert "encoding in the stream of the collectives, a bucket at a time" in text
-
-
 def test_check_tells_what_a_transport_chooses_by_size_and_nodes() -> None:
     # MPICH_CVAR_ALLREDUCE_SHORT_MSG_SIZE is 2 KiB; below, recursive doubling
     done = gcsim("check", SCENARIO, "--set", "cluster.collectives={transport: mpich}", "--set",
@@ -387,26 +381,30 @@ def test_check_tells_what_a_transport_chooses_by_size_and_nodes() -> None:
     assert "smaller buckets may be carried otherwise" in larger.stdout
 
 
-def test_check_of_one_worker_names_no_algorithm() -> None:
-    done = gcsim("check", SCENARIO, "--set", "cluster.nodes=1", "--set",
-                 "cluster.devices_per_node=1")  # fmt: skip
+NAMED = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "said", "unsaid"),
+    [
+        (SCENARIO, ["training.encode_on=communicator"],
+         "encoding in the stream of the collectives, a bucket at a time", ()),
+        # one worker alone asks nobody
+        (SCENARIO, ["cluster.nodes=1", "cluster.devices_per_node=1"], "compute",
+         ("all-reduce", "smaller buckets")),
+        # LeNet's whole gradient is smaller than 25 MiB
+        ("lenet_2node", [], "for a bucket of 1 MiB and of 25 MiB: ", ()),
+        (SCENARIO, [NAMED], "as named", ("smaller buckets",)),
+    ],
+)  # fmt: skip
+def test_check_tells_what_the_options_decide(
+    scenario: str, changes: list[str], said: str, unsaid: tuple[str, ...]
+) -> None:
+    done = gcsim("check", scenario, *(word for one in changes for word in ("--set", one)))
     assert done.exit_code == 0
-    assert "all-reduce" not in done.stdout
-    assert "smaller buckets" not in done.stdout
-
-
-def test_check_speaks_of_ddps_limits_not_of_the_models_buckets() -> None:
-    # LeNet's whole gradient is smaller than 25 MiB
-    done = gcsim("check", "lenet_2node")
-    assert "for a bucket of 1 MiB and of 25 MiB: " in " ".join(done.stdout.split())
-
-
-def test_check_names_no_smaller_buckets_where_the_algorithms_are_named() -> None:
-    chosen = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"
-    done = gcsim("check", SCENARIO, "--set", chosen)
-    assert done.exit_code == 0
-    assert "as named" in done.stdout
-    assert "smaller buckets" not in done.stdout
+    text = " ".join(done.stdout.split())
+    assert said in text
+    assert not any(words in text for words in unsaid)
 
 
 @pytest.mark.parametrize("width", [80, 120])
