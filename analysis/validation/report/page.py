@@ -45,7 +45,7 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
         "a stated subset, at most a third of a series, which is never judged; the columns "
         "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
         "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
-        "its median, above 0 where too large a value is predicted. *in range* is the share of "
+        "its median, above 0 where too large a value is predicted. *held* is the share of "
         "measurements inside the 80 % interval of the catalogue's prediction, which the ranges of "
         "its figures give; empty where nothing was drawn from ranges."
     )
@@ -189,7 +189,7 @@ def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
 def _heading(first: str) -> tuple[str, ...]:
     return (
         first, "points", "median [%]", "90th percentile [%]", "bias [%]",
-        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "in range [%]",
+        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "held [%]",
     )  # fmt: skip
 
 
