@@ -208,7 +208,10 @@ def check(
 @app.command(name="list")
 @reported
 def list_(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
+    kind: Annotated[
+        Kind,
+        typer.Argument(metavar="KIND", show_choices=False, help=f"One of: {', '.join(Kind)}."),
+    ],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: JsonOption = False,
     layers: Annotated[
