@@ -23,7 +23,7 @@ from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
 
-DATA = Path(__file__).parent.parent / "analysis" / "data"
+DATA = Path(__file__).parent.parent / "analysis" / "calibration" / "data"
 SCENARIO = """\
 model: lenet
 batch_size: 8
