@@ -99,8 +99,7 @@ def _run(options: argparse.Namespace) -> None:
     if backend == "nccl" and not torch.cuda.is_available():
         raise InputError("there is no GPU here", place="--backend nccl")
     if int(os.environ["WORLD_SIZE"]) < 2:
-        message = "one rank alone sends nothing"
-        raise InputError(message, hint="start two or more")
+        raise InputError("one rank alone sends nothing", hint="start two or more")
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -131,8 +130,7 @@ def _sizes(options: argparse.Namespace) -> Iterator[int]:
     smallest, largest = bounds
     if not 0 < smallest * _GROWTH**2 <= largest:
         message = f"from {smallest:,} to {largest:,} bytes there are fewer than three sizes"
-        hint = f"sizes grow by factors of {_GROWTH}"
-        raise InputError(message, place="--min-size", hint=hint)
+        raise InputError(message, place="--min-size", hint=f"sizes grow by factors of {_GROWTH}")
     while smallest <= largest:
         yield smallest
         smallest *= _GROWTH

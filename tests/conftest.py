@@ -14,6 +14,6 @@ from gcsim.files import cache_folder
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 
-settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

@@ -236,6 +236,16 @@ def list_(
         show_details(kind, details(kind, name))
 
 
+@app.command()
+@reported
+def schema() -> None:
+    """Print the JSON schema of a scenario file: an editor completes and checks by it."""
+    from gcsim.cli.terminal import emit_exactly
+    from gcsim.scenarios.sections.file import schema_json
+
+    emit_exactly(_json(schema_json()))
+
+
 def _json(value: Any) -> str:
     import json
 

@@ -76,8 +76,14 @@ def summary(errors: Sequence[Error], worst: int = 3) -> Summary:
             min(1.0, exp(_quantile(ratios, _OUTER))),
             max(1.0, exp(_quantile(ratios, 1 - _OUTER))),
         ),
-        worst=tuple(sorted(errors, key=lambda error: -abs(log(error.ratio)))[:worst]),
+        worst=tuple(sorted(errors, key=_size)[:worst]),
     )
+
+
+def _size(error: Error) -> tuple[float, float]:
+    """Largest first. A pair that predicts each other misses by a factor and its inverse, equal but
+    for the last bits, which differ between processors: then the one predicted too short."""
+    return -round(abs(log(error.ratio)), 9), -error.ratio
 
 
 def known(processor: Processor, precision: Precision) -> list[Error]:

@@ -476,6 +476,13 @@ def test_a_bad_size_is_refused(size: str, said: str) -> None:
 # --- list ----------------------------------------------------------------------------------------
 
 
+def test_the_schema_of_a_scenario_names_every_section() -> None:
+    schema = json.loads(gcsim("schema").stdout)
+    assert set(schema["required"]) == {"model", "batch_size", "cluster", "compressors"}
+    assert "ClusterSection" in schema["$defs"]
+    assert schema["$defs"]["TrainingSection"]["properties"]["overlap"]
+
+
 @pytest.mark.parametrize(
     "kind", ["compressors", "scenarios", "models", "tasks", "traces", "devices", "links"]
 )

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import PS_PER_SECOND
@@ -194,7 +194,6 @@ SECOND = 1000
 """A second of the oracle's cases: changes lie between the ends of iterations."""
 
 
-@settings(max_examples=100, deadline=None)
 @example(deaths=[(100, None), (272, 61)], servers=0, faster=1, restart=60)
 @example(deaths=[(20, 200), (60, None), (90, 90)], servers=1, faster=0, restart=20)
 @given(

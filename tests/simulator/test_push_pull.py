@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
@@ -103,7 +103,6 @@ def by_hand(record: CollectiveRecord, where: Cluster) -> int:
     return int(now.max()) + 2 * US
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     nodes=st.integers(2, 6),
     devices=st.integers(1, 2),
@@ -144,7 +143,6 @@ def test_stripes_share_the_bytes_of_serving_and_whole_payloads_do_not() -> None:
     assert (served.encode, served.decode) == pytest.approx((3e-6, 2e-6), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     transport=st.sampled_from(TRANSPORTS),
     push_pull=st.sampled_from(["auto", "alltoall_allgather", "all_gather", "parameter_server"]),

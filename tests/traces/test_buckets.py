@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import torch.distributed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.traces.buckets import bucket_layouts
@@ -14,7 +14,6 @@ from gcsim.traces.buckets import bucket_layouts
 MIB = 1024 * 1024
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=40),
     first=st.integers(1, 8000),

@@ -44,7 +44,7 @@ def measured(algorithm: str, ranks: int, sums: Sums) -> list[Measurement]:
     ranks=st.sampled_from([2, 4, 6]),
     algorithm=st.sampled_from(["gloo", "mpich", "ring", "parameter_server"]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_planted_rate_is_found_again(rate: float, ranks: int, algorithm: str) -> None:
     points = measured(algorithm, ranks, Sums(float16=Fraction(rate)))
     found = fit_sums(points, LINK, inside=LINK, dtype="float16")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
@@ -32,7 +32,6 @@ def test_what_is_slow_for_both_cancels() -> None:
     assert (found.low, found.high) == pytest.approx((2, 2))
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 1.0))
 def test_the_error_of_a_difference_is_that_of_the_batches_differences(
     seed: int, together: float

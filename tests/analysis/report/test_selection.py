@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.report.answer import answer
@@ -73,7 +73,6 @@ def named(found: Verdict) -> tuple[object, ...]:
     return found.pays, *labels, recommended, tuple(row.label for row in found.rivals)
 
 
-@settings(max_examples=80, deadline=None)
 @given(sizes())
 def test_a_method_that_surely_gains_makes_the_verdict_pays_and_never_dense(
     rows: tuple[Row, ...],
@@ -91,7 +90,6 @@ def test_a_method_that_surely_gains_makes_the_verdict_pays_and_never_dense(
         assert pays == "yes"
 
 
-@settings(max_examples=80, deadline=None)
 @given(sizes())
 def test_what_is_named_is_not_surely_beaten(rows: tuple[Row, ...]) -> None:
     found = verdict(rows)
@@ -105,7 +103,6 @@ def test_what_is_named_is_not_surely_beaten(rows: tuple[Row, ...]) -> None:
     assert {row.label for row in candidates(usable)} == {row.label for row in unbeaten}
 
 
-@settings(max_examples=80, deadline=None)
 @given(sizes())
 def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row, ...]) -> None:
     found, dense = verdict(rows), next(row for row in rows if row.compressor == "none")
@@ -122,7 +119,6 @@ def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row
         assert found.pays == ("likely" if faster >= 0.5 else "not known")
 
 
-@settings(max_examples=40, deadline=None)
 @given(sizes(), st.sampled_from(["safe", "risky", "useless"]))
 def test_a_surely_slower_row_changes_nothing(rows: tuple[Row, ...], kind: str) -> None:
     if not methods(rows):
@@ -133,7 +129,6 @@ def test_a_surely_slower_row_changes_nothing(rows: tuple[Row, ...], kind: str) -
     assert named(verdict(more)) == named(verdict(rows))
 
 
-@settings(max_examples=40, deadline=None)
 @given(sizes())
 def test_what_is_left_out_decides_nothing_and_the_order_neither(rows: tuple[Row, ...]) -> None:
     found = verdict(rows)
@@ -146,7 +141,6 @@ def test_what_is_left_out_decides_nothing_and_the_order_neither(rows: tuple[Row,
     assert found.recommended is None or found.recommended.label not in useless
 
 
-@settings(max_examples=40, deadline=None)
 @given(sizes(), st.integers(0, 2**32 - 1))
 def test_worlds_that_are_slow_for_all_change_no_comparison(
     rows: tuple[Row, ...], seed: int

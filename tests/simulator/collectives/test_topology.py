@@ -1,0 +1,238 @@
+"""Do racks, Wi-Fi, slow nodes and buses cost what arithmetic says, whatever the collective?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    Cluster,
+    Collectives,
+    Racks,
+)
+from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.network.links import Jitter, Link
+from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, cluster
+
+SLOW = replace(NETWORK, name="slow", bandwidth=Fraction(125_000_000))
+ALPHA, BETA = 50_000_000, 800
+"""Picoseconds, and picoseconds a byte, of the network."""
+
+
+def zeros(ranks: int) -> Times:
+    return np.zeros(ranks, dtype=np.int64)
+
+
+def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
+    return CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=element)
+
+
+GATHER = CollectiveRecord(kind="all_gather", sent=(30_000, 10_000, 77))
+
+
+def everything(on: Cluster) -> Iterator[tuple[CollectiveRecord, Cluster]]:
+    """Every algorithm of messages, with a request for it."""
+    for name in sorted({*get_args(AllReduceAlgorithm)} - {"auto", "nccl", "parameter_server"}):
+        yield reduce(100_004), replace(on, collectives=Collectives(all_reduce=name))
+    for name in sorted({*get_args(AllGatherAlgorithm)} - {"auto", "nccl"}):
+        yield GATHER, replace(on, collectives=Collectives(all_gather=name))
+    yield CollectiveRecord(kind="all_to_all", sent=(50_000, 40_000), variable=True), on
+    yield CollectiveRecord(kind="tree_merge", sent=(5_000,), pulled=9_000), on
+
+
+# --- Wi-Fi ---------------------------------------------------------------------------------------
+
+
+def test_a_ring_of_four_stations_takes_25_seconds() -> None:
+    # 25 MiB over 100 Mb/s: 2 (p - 1) (alpha + 2 n / R), since every byte is on the air twice
+    air = Link(name="wifi", bandwidth=Fraction(12_500_000), latency=Fraction(2, 1000), shared=True)
+    n = 25 << 20
+    exits = carry_out(reduce(n), zeros(4), cluster(4, network=air))
+    expected = 6 * (Fraction(2, 1000) + Fraction(2 * n, 12_500_000))
+    assert set(exits.tolist()) == {round(expected * PS_PER_SECOND)}
+    assert round(exits[0] / PS_PER_SECOND, 1) == 25.2
+
+
+def test_more_stations_take_longer_on_one_medium() -> None:
+    air = replace(NETWORK, shared=True)
+    times = [int(carry_out(reduce(10**7), zeros(p), cluster(p, network=air)).max()) for p in (4, 8)]
+    assert times[1] / times[0] > 7 / 3 * 0.99  # 2 (p - 1) 2 n / R
+
+
+# --- racks ---------------------------------------------------------------------------------------
+
+
+def test_full_uplinks_are_no_racks() -> None:
+    # two nodes a rack, two devices a node: no more than four messages cross an uplink
+    uplink = Link(name="up", bandwidth=4 * NETWORK.bandwidth, latency=Fraction(0))
+    plain, entry = cluster(5, 2), np.arange(10, dtype=np.int64) * 10**7
+    racked = replace(plain, racks=Racks(nodes=2, uplink=uplink))
+    for (record, flat), (_, high) in zip(everything(plain), everything(racked), strict=True):
+        expected = carry_out(record, entry, flat).tolist()
+        assert carry_out(record, entry, high).tolist() == expected, (record, flat.collectives)
+
+
+def test_halving_doubling_crosses_racks_in_its_last_round_only() -> None:
+    # 8 nodes in two racks whose uplinks carry as much as one card: partners at distances 1 and 2
+    # are in the rack; the four at distance 4 share an uplink for n/8 bytes each, there and back.
+    n = 8 * 100_000
+    racks = Racks(nodes=4, uplink=replace(NETWORK, name="up", latency=Fraction(0)))
+    on = cluster(8, all_reduce="halving_doubling")
+    flat, racked = (
+        carry_out(reduce(n), zeros(8), replace(on, racks=which)) for which in (None, racks)
+    )
+    assert set(flat.tolist()) == {6 * ALPHA + 2 * (n // 2 + n // 4 + n // 8) * BETA}
+    assert set(racked.tolist()) == {6 * ALPHA + 2 * (n // 2 + n // 4 + 4 * n // 8) * BETA}
+
+
+def test_an_uplinks_latency_is_added_once_for_each_crossing() -> None:
+    uplink = Link(name="up", bandwidth=NETWORK.bandwidth, latency=Fraction(3, 10**6))
+    on = cluster(2, all_reduce="recursive_doubling", racks=Racks(nodes=1, uplink=uplink))
+    exits = carry_out(reduce(1000), zeros(2), on)
+    assert exits.tolist() == [1000 * BETA + ALPHA + 3_000_000] * 2
+
+
+def test_only_the_hops_between_racks_are_slow_in_a_ring() -> None:
+    hops = ([NETWORK] * 3 + [through(NETWORK, SLOW, 1)]) * 2
+    on = cluster(8, racks=Racks(nodes=4, uplink=SLOW))
+    expected = ring_allreduce(zeros(8), 80_000, hops, element=4)
+    assert carry_out(reduce(80_000), zeros(8), on).tolist() == expected.tolist()
+    expected = ring_allgather(zeros(8), [GATHER.sent[rank % 3] for rank in range(8)], hops)
+    assert carry_out(GATHER, zeros(8), on).tolist() == expected.tolist()
+
+
+def test_a_ring_whose_order_ignores_racks_crosses_them_at_every_hop() -> None:
+    # The same two racks of four: node by node one hop leaves each; every other node in the other
+    # rack, four hops leave each and share its uplink.
+    ordered = cluster(8, racks=Racks(nodes=4, uplink=NETWORK))
+    exits = carry_out(reduce(80_000), zeros(8), ordered)
+    in_order = 14 * (10_000 * BETA + 2 * ALPHA)
+    assert exits.max() <= in_order
+    shared = through(NETWORK, NETWORK, 4)
+    mixed = ring_allreduce(zeros(8), 80_000, [shared] * 8, element=4)
+    assert mixed.tolist() == [14 * (4 * 10_000 * BETA + 2 * ALPHA)] * 8
+
+
+# --- nodes that differ ---------------------------------------------------------------------------
+
+
+def test_a_slow_node_slows_the_hops_to_it_and_from_it() -> None:
+    on = cluster(5, cards={2: SLOW})
+    hops = [NETWORK, path(NETWORK, SLOW), path(SLOW, NETWORK), NETWORK, NETWORK]
+    exits = carry_out(reduce(80_000), zeros(5), on)
+    expected = ring_allreduce(zeros(5), 80_000, hops, element=4)
+    assert exits.tolist() == expected.tolist()
+    assert exits.max() > 8 * 16_000 * 10 * BETA  # all wait for it
+
+
+def test_devices_on_one_bus_take_as_many_times_as_long() -> None:
+    n = 4 * 50_000
+    apart, together = (
+        carry_out(reduce(n), zeros(4), cluster(1, 4, shared_bus=shared)) for shared in (False, True)
+    )
+    # 10 us and 100 ps a byte a message
+    assert set(apart.tolist()) == {6 * (10_000_000 + 50_000 * 100)}
+    assert set(together.tolist()) == {6 * (10_000_000 + 4 * 50_000 * 100)}
+
+
+@given(
+    slower=st.sampled_from(["card", "network", "bus", "uplink"]),
+    what=st.sampled_from(["rate", "latency"]),
+    entry=st.lists(st.integers(0, 10**9), min_size=10, max_size=10),
+    shape=st.sampled_from([(5, 2), (10, 1)]),
+    stations=st.booleans(),
+)
+def test_nobody_gains_from_a_slower_link(
+    slower: str, what: str, entry: list[int], shape: tuple[int, int], stations: bool
+) -> None:
+    def worse(link: Link) -> Link:
+        if what == "rate":
+            return slowed(link, 3)
+        return replace(link, latency=link.latency + Fraction(7, 10**6))
+
+    network = replace(NETWORK, shared=stations)
+    uplink = replace(SLOW, latency=Fraction(0))
+    base = cluster(*shape, network=network, cards={1: SLOW}, racks=Racks(nodes=2, uplink=uplink))
+    changed = {
+        "card": replace(base, cards={1: worse(SLOW)}),
+        "network": replace(base, network=worse(network)),
+        "bus": replace(base, intra_node=worse(BUS)),
+        "uplink": replace(base, racks=Racks(nodes=2, uplink=worse(uplink))),
+    }[slower]
+    times = np.array(entry, dtype=np.int64)
+    for (record, one), (_, other) in zip(everything(base), everything(changed), strict=True):
+        if one.collectives.all_reduce == "hierarchical" and slower == "bus" and shape[1] == 1:
+            continue
+        before, after = carry_out(record, times, one), carry_out(record, times, other)
+        assert (after >= before).all(), (record.kind, one.collectives)
+        assert (carry_out(record, times + 5, one) == before + 5).all()
+
+
+# --- chance and time -----------------------------------------------------------------------------
+
+
+JITTERY = replace(NETWORK, jitter=(Jitter(distribution="exponential", mean=Fraction(1, 10**4)),))
+
+
+def test_every_collective_is_late_at_random_and_by_its_key_alone() -> None:
+    plain, entry = cluster(5, 2), np.arange(10, dtype=np.int64) * 10**7
+    random = replace(plain, network=JITTERY)
+    for (record, still), (_, on) in zip(everything(plain), everything(random), strict=True):
+        memo = CollectiveMemo(on)
+        once = memo(record, entry, 0, 1)
+        assert (once >= carry_out(record, entry, still)).all(), (record.kind, on.collectives)
+        assert memo(record, entry, 0, 1).tolist() == once.tolist()
+        assert memo(record, entry, 0, 2).tolist() != once.tolist(), (record.kind, on.collectives)
+        assert memo(record, entry + 9, 0, 1).tolist() == (once + 9).tolist()
+
+
+def test_every_collective_knows_what_time_it_is() -> None:
+    # nothing gets through from the second millisecond to the third
+    outage = RateTrace(
+        times=(Fraction(0), Fraction(1, 1000), Fraction(3, 1000)),
+        rates=(NETWORK.rate, Fraction(0), NETWORK.rate),
+        duration=Fraction(10),
+        after="hold",
+    )
+    # a message on a link that changes is rounded up: a picosecond or less a message
+    on = cluster(4, 2, network=replace(NETWORK, trace=outage))
+    plain, entry = cluster(4, 2), zeros(8)
+    for (record, timed), (_, still) in zip(everything(on), everything(plain), strict=True):
+        memo, expected = CollectiveMemo(timed), carry_out(record, entry, still)
+        where = (record.kind, timed.collectives)
+        if expected.max() < 10**9:
+            assert abs(memo(record, entry) - expected).max() <= 100, where
+        assert memo(record, entry + 10**9).min() >= 3 * 10**9, where
+        late = 4 * 10**9
+        assert abs(memo(record, entry + late) - expected - late).max() <= 100, where
+
+
+def test_what_is_remembered_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gcsim.simulator.collectives.dispatch._KEPT_BYTES", 4096)
+    monkeypatch.setattr("gcsim.simulator.fabric.rounds._KEPT_BYTES", 1 << 16)
+    on = cluster(8, all_reduce="halving_doubling")
+    memo = CollectiveMemo(on)
+    for number in range(200):
+        entry = np.arange(8, dtype=np.int64) * number
+        record = reduce(4000 + 4 * (number % 50))
+        assert memo(record, entry).tolist() == carry_out(record, entry, on).tolist()
+    assert len(memo._known) <= 32
+    assert len(memo._requests) <= 16
+    assert memo._fabric is not None
+    held = [each.nbytes for each in memo._fabric._prepared.values()]
+    assert sum(held) <= 1 << 16
