@@ -13,7 +13,12 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from gcsim.analysis.plots.figures import save_breakdown, save_faults, save_speedup
+from matplotlib.figure import Figure
+
+from gcsim.analysis.plots.breakdown import breakdown_figure
+from gcsim.analysis.plots.faults import faults_figure
+from gcsim.analysis.plots.speedup import speedup_figure
+from gcsim.analysis.plots.style import save
 from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.files import replacing
 from gcsim.scenarios.reading import document
@@ -45,14 +50,18 @@ def _text(make: Callable[[Result], str]) -> Writer:
     return produce
 
 
+def _drawn(figure: Callable[[Result], Figure]) -> Writer:
+    return lambda result, path: save(figure(result), path)
+
+
 FILES: dict[str, Writer] = {
     "results.json": _text(Result.to_json),
     "results.csv": _text(to_csv),
-    "speedup.png": save_speedup,
-    "breakdown.png": save_breakdown,
+    "speedup.png": _drawn(speedup_figure),
+    "breakdown.png": _drawn(breakdown_figure),
     "timeline.json": _text(chrome_trace),
     "scenario.yaml": _text(to_yaml),
-    "faults.png": save_faults,
+    "faults.png": _drawn(faults_figure),
 }
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""

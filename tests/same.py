@@ -136,7 +136,7 @@ def _told(path: Path) -> Any:
     """What a run found, without how long it took and which code made the profiles."""
     document = json.loads(path.read_text(encoding="utf-8"))
     document.pop("wall", None)
-    document["provenance"].pop("profiles", None)
+    document.get("provenance", {}).pop("profiles", None)
     return document
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcsim.analysis.live.launch import Loopback, run_round, run_tasks
+from gcsim.analysis.live.launch import Loopback, run_tasks, times_of
 from gcsim.analysis.live.machine import cores
 from gcsim.analysis.live.namespaces import network
 from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, StreamTask
@@ -70,10 +70,7 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
         clock = CpuClock()
         with progress.task("live: classes of kernels", len(CASES)) as task:
             cases = time_cases(
-                clock,
-                sizes=SIZES[:-2],
-                repeats=3,
-                advance=lambda note: task.advance(note=note),
+                clock, sizes=SIZES[:-2], repeats=3, advance=lambda note: task.advance(note=note)
             )
         sites = time_compressors(
             progress,
@@ -126,11 +123,11 @@ def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
     with progress.task("live: links", len(plan.links)) as watched:
         for one in plan.links:
             with network(one.ranks, one.rate) as place:
-                [times] = run_round(
+                [of_ranks] = run_tasks(
                     place, one, batch=plan.batch, seed=plan.seed, seconds=SECONDS
                 )  # fmt: skip
             nbytes = sum(task.nbytes for task in one.tasks if isinstance(task, StreamTask))
-            found[one.rate] = nbytes / statistics.median(times.seconds)
+            found[one.rate] = nbytes / statistics.median(times_of(of_ranks).seconds)
             watched.advance()
     return found
 
@@ -143,7 +140,7 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
             progress.task(f"live: messages, {one.ranks} ranks", len(one.tasks)) as watched,
             network(one.ranks, one.rate) as place,
         ):
-            times = run_round(
+            found_by_task = run_tasks(
                 place,
                 one,
                 batch=plan.batch,
@@ -156,9 +153,9 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
                 ranks=one.ranks,
                 rate=one.rate,
                 task=task,
-                seconds=statistics.median(measured.seconds),
+                seconds=statistics.median(times_of(of_ranks).seconds),
             )
-            for task, measured in zip(one.tasks, times, strict=True)
+            for task, of_ranks in zip(one.tasks, found_by_task, strict=True)
             if isinstance(task, CollectiveTask)
         ]
     return found

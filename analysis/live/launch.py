@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 import gcsim
 from gcsim.analysis.live.plan import Round, as_json
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 _POLL = 0.05
 _STORE_PORT = 29400
@@ -61,20 +61,6 @@ class Times:
     each step, from the last rank's end to the next."""
     replicas_agree: bool = True
     """Training: all ranks ended with the same parameters, bit for bit."""
-
-
-def run_round(
-    place: Place,
-    one: Round,
-    *,
-    batch: int,
-    seed: int,
-    seconds: float,
-    advance: Callable[[int], None] = lambda number: None,
-) -> list[Times]:
-    """Run a round's tasks on its ranks; their times, in order. See `run_tasks`."""
-    found = run_tasks(place, one, batch=batch, seed=seed, seconds=seconds, advance=advance)
-    return [_times(of_ranks) for of_ranks in found]
 
 
 def run_tasks(
@@ -183,25 +169,21 @@ def _watch(
         failed = [rank for rank, state in enumerate(states) if state not in (None, 0)]
         if failed:
             raise InputError(
-                Problem(
-                    message=f"rank {failed[0]} failed: {ranks[failed[0]].last_words()}",
-                    place=one.name,
-                )
+                f"rank {failed[0]} failed: {ranks[failed[0]].last_words()}", place=one.name
             )
         if all(state == 0 for state in states):
             return
         if time.monotonic() > until:
             raise InputError(
-                Problem(
-                    message=f"not done in time; task {done + 1} of {len(one.tasks)} was under way",
-                    place=one.name,
-                    hint="is the machine busy with something else?",
-                )
+                f"not done in time; task {done + 1} of {len(one.tasks)} was under way",
+                place=one.name,
+                hint="is the machine busy with something else?",
             )
         time.sleep(_POLL)
 
 
-def _times(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
+def times_of(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
+    """Of a task, from what its ranks wrote."""
     starts = of_ranks[0]["starts"]
     ends = [max(ends) for ends in zip(*(one["ends"] for one in of_ranks), strict=True)]
     if len(starts) == 1 < len(ends):  # steps, one after the other

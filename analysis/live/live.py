@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gcsim.analysis.live import calibrate
 from gcsim.analysis.live.host_fit import Observation, fit_host
-from gcsim.analysis.live.launch import Times, run_round
+from gcsim.analysis.live.launch import Times, run_tasks, times_of
 from gcsim.analysis.live.machine import busy_share, cores, stolen
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
@@ -49,11 +49,7 @@ _START = 60.0
 
 
 def run_live(
-    folder: Path,
-    *,
-    quick: bool = False,
-    progress: Progress | None = None,
-    plan: Plan | None = None,
+    folder: Path, *, quick: bool = False, progress: Progress | None = None, plan: Plan | None = None
 ) -> Report:
     """Calibrate, predict, measure and judge; both files are left in `folder`, a new one.
 
@@ -133,7 +129,7 @@ def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> 
             progress.task(f"live: {one.name}", len(names)) as watched,
             network(one.ranks, one.rate) as place,
         ):
-            times = run_round(
+            of_tasks = run_tasks(
                 place,
                 one,
                 batch=plan.batch,
@@ -141,7 +137,7 @@ def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> 
                 seconds=_START + _PATIENCE * needed,
                 advance=partial(_advance, watched, names),
             )
-        found |= dict(zip(names, times, strict=True))
+        found |= dict(zip(names, map(times_of, of_tasks), strict=True))
     differ = [name for name, times in found.items() if not times.replicas_agree]
     if differ:
         raise InternalError(f"the ranks' parameters differ after {differ}")

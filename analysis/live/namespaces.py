@@ -144,12 +144,10 @@ def run(command: Sequence[str]) -> str:
     done = _call(command)
     if done.returncode:
         raise InputError(
-            Problem(
-                message=f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}",
-                place="--live",
-                hint="the kernel must have namespaces, veth, bridges and tbf, and a container the "
-                "right to use them (capabilities NET_ADMIN and SYS_ADMIN)",
-            )
+            f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}",
+            place="--live",
+            hint="the kernel must have namespaces, veth, bridges and tbf, and a container the "
+            "right to use them (capabilities NET_ADMIN and SYS_ADMIN)",
         )
     return done.stdout
 
@@ -166,9 +164,7 @@ def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(
-            Problem(message=f"`{' '.join(command)}` failed: {error}", place="--live")
-        ) from error
+        raise InputError(f"`{' '.join(command)}` failed: {error}", place="--live") from error
 
 
 def _make_switch(switch: str) -> None:
@@ -203,10 +199,7 @@ def _pin_control(names: Sequence[str]) -> str:
         if all(_set(name, "ipv4/tcp_congestion_control", control) for name in names):
             return control
     raise InputError(
-        Problem(
-            message=f"the kernel allows none of {', '.join(CONTROLS)} in a namespace",
-            place="--live",
-        )
+        f"the kernel allows none of {', '.join(CONTROLS)} in a namespace", place="--live"
     )
 
 

@@ -18,13 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from gcsim.analysis.live.plan import (
-    AloneTask,
-    CollectiveTask,
-    StreamTask,
-    Task,
-    from_json,
-)
+from gcsim.analysis.live.plan import AloneTask, CollectiveTask, StreamTask, Task, from_json
 from gcsim.analysis.live.steps import clock, common_start, steps_alone, training_steps
 from gcsim.files import write_text
 

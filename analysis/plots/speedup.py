@@ -16,7 +16,6 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from matplotlib.transforms import blended_transform_factory
 
 from gcsim.analysis.plots.style import (
     GREY,
@@ -181,7 +180,7 @@ def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle], gap: float
     wanted = [(math.log2(heights[label]) - low) / (high - low) for label in ordered]
     placed = spread(wanted, gap=min(gap, 1 / len(ordered)), low=0.0, high=1.0)
     right = axes.get_xlim()[1]
-    beside = blended_transform_factory(axes.transAxes, axes.transAxes)
+    beside = axes.transAxes
     for label, height, place in zip(ordered, wanted, placed, strict=True):
         end = ends[label].workers if label in ends else heights[IDEAL]
         start = math.log(end / axes.get_xlim()[0]) / math.log(right / axes.get_xlim()[0])

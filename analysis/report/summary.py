@@ -42,10 +42,7 @@ def html(result: Result) -> str:
 
 
 def html_table(
-    caption: str,
-    headings: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    below: Sequence[str],
+    caption: str, headings: Sequence[str], lines: Sequence[Sequence[str]], below: Sequence[str]
 ) -> str:
     """A table whose first column are names, and paragraphs; everything escaped."""
 

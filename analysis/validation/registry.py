@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from gcsim.analysis.validation.suite import Suite
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 
 SUITES: dict[str, str] = {
     "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
@@ -64,4 +64,4 @@ def _suite(name: str) -> Suite:
 
 
 def _wrong(message: str, hint: str) -> InputError:
-    return InputError(Problem(place="SUITE", message=message, hint=hint))
+    return InputError(message, place="SUITE", hint=hint)

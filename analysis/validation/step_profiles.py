@@ -9,15 +9,7 @@ from collections.abc import Sequence
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Quality, Step, TrafficProfile
 
 
 def one_step(

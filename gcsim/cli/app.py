@@ -97,8 +97,7 @@ def run(
     scenario: ScenarioArgument,
     *,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME."),
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
     ] = None,
     sets: SetOption = None,
     seed: SeedOption = None,
@@ -209,7 +208,10 @@ def check(
 @app.command(name="list")
 @reported
 def list_(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
+    kind: Annotated[
+        Kind,
+        typer.Argument(metavar="KIND", show_choices=False, help=f"One of: {', '.join(Kind)}."),
+    ],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: JsonOption = False,
     layers: Annotated[

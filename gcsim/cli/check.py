@@ -251,7 +251,7 @@ def _collectives(scenario: Scenario) -> Iterator[Line]:
     limits = sorted({scenario.buckets.first, scenario.buckets.cap})
     whole = {f"of {size(nbytes)}": nbytes for nbytes in limits}
     yield from _algorithms(scenario, "all_reduce", "a bucket", whole)
-    blocks = {name: max(1, nbytes // _SHARE) for name, nbytes in whole.items()}
+    blocks = {name: _block(nbytes) for name, nbytes in whole.items()}
     yield from _algorithms(scenario, "all_gather", "1 % of a bucket", blocks)
     if _size_decides(scenario, limits[0]):
         yield "", "smaller buckets may be carried otherwise"
@@ -306,11 +306,9 @@ def _algorithms(
     """What carries out `what` of these sizes; equal answers on one line."""
     chosen = scenario.cluster.collectives
     how = f"chosen by {chosen.transport}" if getattr(chosen, kind) == "auto" else "as named"
-    element = 4 if kind == "all_reduce" else 1
     by_answer: dict[str, list[str]] = {}
     for name, nbytes in messages.items():
-        record = CollectiveRecord(kind=kind, sent=(nbytes,), element=element)
-        by_answer.setdefault(_by_size(scenario, record), []).append(name)
+        by_answer.setdefault(_by_size(scenario, _dense(kind, nbytes)), []).append(name)
     by_answer.pop("", None)
     for number, (answer, names) in enumerate(by_answer.items()):
         label = kind.replace("_", "-") if number == 0 else ""
@@ -322,19 +320,22 @@ def _size_decides(scenario: Scenario, limit: int) -> bool:
     sizes = [limit, *(1 << power for power in range(2, (limit - 1).bit_length()))]
     for kind in ("all_reduce", "all_gather"):
         answers = {
-            _by_size(
-                scenario,
-                CollectiveRecord(
-                    kind=kind,
-                    sent=(nbytes if kind == "all_reduce" else max(1, nbytes // _SHARE),),
-                    element=4 if kind == "all_reduce" else 1,
-                ),
-            )
+            _by_size(scenario, _dense(kind, nbytes if kind == "all_reduce" else _block(nbytes)))
             for nbytes in sizes
         }
         if len(answers) > 1:
             return True
     return False
+
+
+def _dense(kind: Literal["all_reduce", "all_gather"], nbytes: int) -> CollectiveRecord:
+    element = 4 if kind == "all_reduce" else 1
+    return CollectiveRecord(kind=kind, sent=(nbytes,), element=element)
+
+
+def _block(nbytes: int) -> int:
+    """Bytes of an all-gather's block, of a dense message."""
+    return max(1, nbytes // _SHARE)
 
 
 def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:

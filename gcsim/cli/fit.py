@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcsim.cli.list import Kind
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     from gcsim.scenarios.progress import Progress
@@ -24,7 +24,7 @@ def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[M
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         message = f"two traces are of {twice[0]!r}: a file holds one fit of a model"
-        raise InputError(Problem(place="TRACE", message=message, hint="fit them to two files"))
+        raise InputError(message, place="TRACE", hint="fit them to two files")
     with progress.task("fit", sum(len(trace.parameters) for trace in traces)) as task:
         fits = tuple(fit_trace(trace, lambda name: task.advance(note=name)) for trace in traces)
     write_fits(output, fits)
@@ -54,7 +54,7 @@ def layers_text(kind: Kind, name: str | None) -> str:
     if kind is not Kind.models or name is None:
         message = "--layers belongs to one model"
         hint = "write gcsim list models NAME --layers"
-        raise InputError(Problem(place="--layers", message=message, hint=hint))
+        raise InputError(message, place="--layers", hint=hint)
     from gcsim.cli.list import details
     from gcsim.traces.models.registry import shipped_model
     from gcsim.traces.models.table import table_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 
 def check_writable(folder: Path) -> None:
@@ -19,6 +19,4 @@ def check_writable(folder: Path) -> None:
         message = f"no permission to write in {existing}"
     else:
         return
-    raise InputError(
-        Problem(place=str(folder), message=message, hint="choose another folder with -o")
-    )
+    raise InputError(message, place=str(folder), hint="choose another folder with -o")

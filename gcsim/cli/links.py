@@ -144,12 +144,7 @@ def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
     remarks = [entry["calibration"]]
     remarks += ["shared"] if entry["shared"] else []
     remarks += ["by size"] if entry["by_size"] else []
-    yield (
-        entry["name"],
-        _goodput(entry),
-        _latency(entry),
-        ", ".join(remarks),
-    )
+    yield (entry["name"], _goodput(entry), _latency(entry), ", ".join(remarks))
     for transport, own in entry["transports"].items():
         yield f"  {transport}", _goodput(own), _latency(own), ""
     up = entry["up"]

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from gcsim.simulator.devices.device import Device
@@ -50,7 +50,7 @@ def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
     if name not in known and not (kind is Kind.compressors and ":" in name):
         singular = kind.value.removesuffix("s")
         message = f"unknown {singular} {name!r}"
-        raise InputError(Problem(message=message, hint=did_you_mean(name, known)))
+        raise InputError(message, hint=did_you_mean(name, known))
     return describe(name, full)
 
 

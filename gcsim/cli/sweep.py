@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcsim.cli.options import (
-    QuietOption,
-    ResultsOption,
-    ScenarioArgument,
-    SeedOption,
-    SetOption,
-)
+from gcsim.cli.options import QuietOption, ResultsOption, ScenarioArgument, SeedOption, SetOption
 from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -45,8 +39,7 @@ def sweep(
         typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep."),
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep.")
     ] = None,
     sets: SetOption = None,
     seed: SeedOption = None,

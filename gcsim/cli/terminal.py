@@ -262,8 +262,7 @@ def _models(entries: Sequence[Entry]) -> list[RenderableType]:
 
 
 def _titled(
-    tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]],
-    below: Sequence[str],
+    tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]], below: Sequence[str]
 ) -> list[RenderableType]:
     """Tables under their titles, names in bold; what they need to be read stands below."""
     parts: list[RenderableType] = []

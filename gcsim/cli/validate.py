@@ -15,7 +15,7 @@ import typer
 from gcsim.analysis.validation.registry import SUITES, chosen
 from gcsim.cli.options import JsonOption, QuietOption
 from gcsim.cli.outcome import reported
-from gcsim.errors import ExpectationError, InputError, InternalError, Problem
+from gcsim.errors import ExpectationError, InputError, InternalError
 
 if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report
@@ -67,7 +67,7 @@ def validate(
     names = suites or []
     if quick and not live:
         message = "--quick makes the live suite shorter, and --live is not given"
-        raise InputError(Problem(place="--quick", message=message, hint="add --live"))
+        raise InputError(message, place="--quick", hint="add --live")
     asked = chosen(names) if names or not live else []
     folder = output or _folder(names, live=live)
     check_writable(folder)
@@ -122,11 +122,9 @@ def _run(suite: Suite) -> Report:
             str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
         )
         raise InputError(
-            Problem(
-                place=f"suite {suite.name}",
-                message=message,
-                hint="docs/validation-method.md has a suite to start from",
-            )
+            message,
+            place=f"suite {suite.name}",
+            hint="docs/validation-method.md has a suite to start from",
         ) from error
 
 

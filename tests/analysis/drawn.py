@@ -15,6 +15,38 @@ WORLDS = 41
 """Draws of an example: the 10th percentile is then the fifth smallest, and nothing is between."""
 
 
+def plain_row(label: str, seconds: float, **stated: object) -> Row:
+    """A method on four nodes of two devices."""
+    plain = Row(
+        compressor=label, label=label, nodes=4, workers=8, iteration_s=seconds, forward_s=0.01,
+        backward_s=0.02, encode_s=0.0, communication_s=seconds, decode_s=0.0,
+        exposed_communication_s=seconds - 0.03, throughput_samples_per_s=256 / seconds,
+        speedup_vs_dense=None, scaling_efficiency=0.03 / seconds, wire_bytes_per_worker=1e6,
+        compression_ratio=1.0, nmse=0.1, cosine_similarity=0.9, period=1, steps_run=4,
+        memory="none",
+    )  # fmt: skip
+    return replace(plain, **stated)  # type: ignore[arg-type]
+
+
+def busy(result: Result) -> Result:
+    """With input, an optimiser and random times: every column that there is."""
+    rows = tuple(
+        replace(
+            row,
+            iteration_s=row.iteration_s + 0.0123,
+            input_s=0.0073,
+            optimizer_s=0.005,
+            iteration_p5_s=row.iteration_s + 0.0100,
+            iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
+            iteration_error_s=0.0016,
+            iterations=50,
+        )
+        for row in result.rows
+    )
+    scenario = {**result.scenario, "training": {"accumulation": 4}}
+    return replace(result, rows=rows, scenario=scenario)
+
+
 def render(result: Result, width: int) -> str:
     """The table for `width` terminal cells."""
     return plain([answer_table(result, width)], width)

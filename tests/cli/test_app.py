@@ -26,20 +26,16 @@ from gcsim.errors import ExpectationError, InputError, InternalError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result, Row, Span, Timeline
+from tests.analysis.drawn import plain_row
 
 SCENARIO = "alexnet_32node"
 
 
 def row(kind: str, label: str, seconds: float, nmse: float) -> Row:
-    return Row(
-        compressor=kind, label=label, nodes=4, workers=8, iteration_s=seconds, forward_s=0.01,
-        backward_s=0.02, encode_s=0.0, communication_s=seconds, decode_s=0.0,
-        exposed_communication_s=seconds - 0.03, throughput_samples_per_s=256 / seconds,
-        speedup_vs_dense=0.2 / seconds, scaling_efficiency=0.03 / seconds,
-        wire_bytes_per_worker=1e6, compression_ratio=0.2 / seconds, nmse=nmse,
-        cosine_similarity=1 - nmse, period=1,
-        steps_run=4,
-        memory="none",
+    speedup = 0.2 / seconds
+    return plain_row(
+        label, seconds, compressor=kind, speedup_vs_dense=speedup, compression_ratio=speedup,
+        nmse=nmse, cosine_similarity=1 - nmse,
     )  # fmt: skip
 
 
@@ -366,12 +362,6 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     assert "smaller" not in done.stdout  # Gloo's choice does not depend on the size
 
 
-def test_check_tells_what_waits_for_the_collectives() -> None:
-    done = gcsim("check", SCENARIO, "--set", "training.encode_on=communicator")
-    text = " ".join(done.stdout.split())
-    assert "encoding in the stream of the collectives, a bucket at a time" in text
-
-
 def test_check_tells_what_a_transport_chooses_by_size_and_nodes() -> None:
     # MPICH_CVAR_ALLREDUCE_SHORT_MSG_SIZE is 2 KiB; below, recursive doubling
     done = gcsim("check", SCENARIO, "--set", "cluster.collectives={transport: mpich}", "--set",
@@ -391,26 +381,30 @@ def test_check_tells_what_a_transport_chooses_by_size_and_nodes() -> None:
     assert "smaller buckets may be carried otherwise" in larger.stdout
 
 
-def test_check_of_one_worker_names_no_algorithm() -> None:
-    done = gcsim("check", SCENARIO, "--set", "cluster.nodes=1", "--set",
-                 "cluster.devices_per_node=1")  # fmt: skip
+NAMED = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "said", "unsaid"),
+    [
+        (SCENARIO, ["training.encode_on=communicator"],
+         "encoding in the stream of the collectives, a bucket at a time", ()),
+        # one worker alone asks nobody
+        (SCENARIO, ["cluster.nodes=1", "cluster.devices_per_node=1"], "compute",
+         ("all-reduce", "smaller buckets")),
+        # LeNet's whole gradient is smaller than 25 MiB
+        ("lenet_2node", [], "for a bucket of 1 MiB and of 25 MiB: ", ()),
+        (SCENARIO, [NAMED], "as named", ("smaller buckets",)),
+    ],
+)  # fmt: skip
+def test_check_tells_what_the_options_decide(
+    scenario: str, changes: list[str], said: str, unsaid: tuple[str, ...]
+) -> None:
+    done = gcsim("check", scenario, *(word for one in changes for word in ("--set", one)))
     assert done.exit_code == 0
-    assert "all-reduce" not in done.stdout
-    assert "smaller buckets" not in done.stdout
-
-
-def test_check_speaks_of_ddps_limits_not_of_the_models_buckets() -> None:
-    # LeNet's whole gradient is smaller than 25 MiB
-    done = gcsim("check", "lenet_2node")
-    assert "for a bucket of 1 MiB and of 25 MiB: " in " ".join(done.stdout.split())
-
-
-def test_check_names_no_smaller_buckets_where_the_algorithms_are_named() -> None:
-    chosen = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"
-    done = gcsim("check", SCENARIO, "--set", chosen)
-    assert done.exit_code == 0
-    assert "as named" in done.stdout
-    assert "smaller buckets" not in done.stdout
+    text = " ".join(done.stdout.split())
+    assert said in text
+    assert not any(words in text for words in unsaid)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -470,8 +464,7 @@ def test_record_passes_its_options_on_and_says_what_was_kept(
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
-    [("2", "has no unit"), ("2 Gib", "unknown unit"), ("-1 GiB", "negative")],
+    ("size", "said"), [("2", "has no unit"), ("2 Gib", "unknown unit"), ("-1 GiB", "negative")]
 )
 def test_a_bad_size_is_refused(size: str, said: str) -> None:
     done = gcsim("record", SCENARIO, "-o", "t", "--max-size", size)

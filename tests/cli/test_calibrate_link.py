@@ -23,7 +23,7 @@ from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
 
-DATA = Path(__file__).parent.parent / "analysis" / "data"
+DATA = Path(__file__).parent.parent / "analysis" / "calibration" / "data"
 SCENARIO = """\
 model: lenet
 batch_size: 8
@@ -248,9 +248,7 @@ def test_what_is_wrong_with_the_options(
     assert message in capsys.readouterr().err
 
 
-def test_a_file_that_no_scenario_could_name_is_refused_before_it_is_written(
-    here: Path,
-) -> None:
+def test_a_file_that_no_scenario_could_name_is_refused_before_it_is_written(here: Path) -> None:
     (here / "ring.csv").write_text(
         "collective,ranks,bytes,seconds\n"
         "all_reduce,4,1000,0.001\nall_reduce,4,100000,0.002\nall_reduce,4,10000000,0.1\n"

@@ -138,7 +138,7 @@ def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         "grants": "a message may start every 1 ms",
         "up": "100 kbit/s and 2 ms away from the node",
         "overhead": "5 us a message",
-        "overhead range": "0 ns to 10 us",
+        "overhead range": "0 s to 10 us",
         "by size": "from 1 KiB: rate x 0.5, latency x 1",
         "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",
         "loss": "0.01 of the packets, sampled, time-out 200 ms, recovery rack",

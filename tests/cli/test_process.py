@@ -69,7 +69,7 @@ def test_the_version() -> None:
         (["rum"], "error: No such command 'rum'"),
         (["run", "a", "--seed", "x"], "error: Invalid value for '--seed'"),
         (["record", "a"], "error: Missing option '-o' / '--output'"),
-        (["list", "planets"], "error: Invalid value for 'kind'"),
+        (["list", "planets"], "error: Invalid value for 'KIND'"),
         (["record", "a", "-o", "b", "--workers", "0"], "error: Invalid value for '--workers'"),
         (["run", "nowhere/a.yaml"], "nowhere/a.yaml: error: No such file"),
         (["check", "alexnet"], "error: no scenario 'alexnet'"),

@@ -28,7 +28,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure
-from tests.analysis.drawn import between, drawn
+from tests.analysis.drawn import between, drawn, plain_row
 from tests.command import Finished
 from tests.command import gcsim as in_this_process
 
@@ -156,14 +156,7 @@ def test_help_is_light() -> None:
 
 
 def row(label: str, speedup: float | None, seconds: float) -> Row:
-    return Row(
-        compressor=label, label=label, nodes=4, workers=8, iteration_s=seconds, forward_s=0.01,
-        backward_s=0.02, encode_s=0.0, communication_s=seconds, decode_s=0.0,
-        exposed_communication_s=seconds - 0.03, throughput_samples_per_s=256 / seconds,
-        speedup_vs_dense=speedup, scaling_efficiency=0.03 / seconds, wire_bytes_per_worker=1e6,
-        compression_ratio=1.0, nmse=0.1, cosine_similarity=0.9, period=1, steps_run=4,
-        memory="none",
-    )  # fmt: skip
+    return plain_row(label, seconds, speedup_vs_dense=speedup)
 
 
 def point(values: dict[str, Any], *rows: Row) -> SweepPoint:
@@ -527,10 +520,7 @@ def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
 
 
 def test_two_sweeps_in_one_folder_the_second_is_refused(
-    here: Path,
-    gcsim: Run,
-    started: Callable[..., subprocess.Popen[str]],
-    slow: dict[str, str],
+    here: Path, gcsim: Run, started: Callable[..., subprocess.Popen[str]], slow: dict[str, str]
 ) -> None:
     first = started(*MANY, "--jobs", "1", "-q", **slow)
     wait_until((here / OUT / "sweep.json").exists)

@@ -22,12 +22,7 @@ from math import exp, log
 
 import numpy as np
 
-from gcsim.scenarios.catalog.rates import (
-    Board,
-    Processor,
-    boards,
-    measurements,
-)
+from gcsim.scenarios.catalog.rates import Board, Processor, boards, measurements
 from gcsim.simulator.devices.training_rates import PRECISIONS, LayerCosts, Precision, layer_terms
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.profile import ModelFacts

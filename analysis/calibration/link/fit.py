@@ -295,11 +295,7 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
             low = shape.value(number, lower if figure == "goodput" else max(lower, 0.0))
             high = shape.value(number, at + around)
         yield Estimate(
-            figure=figure,
-            from_bytes=from_bytes,
-            value=shape.value(number, at),
-            low=low,
-            high=high,
+            figure=figure, from_bytes=from_bytes, value=shape.value(number, at), low=low, high=high
         )
 
 

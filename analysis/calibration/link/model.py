@@ -19,7 +19,7 @@ import numpy as np
 
 from gcsim.analysis.calibration.measurements.collectives import Collective, Measurement
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
@@ -52,7 +52,7 @@ def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
         if kind in kinds and algorithm not in TRANSPORTS and algorithm not in names:
             hint = did_you_mean(algorithm, known | set(names) - {"auto"})
             message = f"{algorithm!r} carries out no {kind}"
-            raise InputError(Problem(place="--algorithm", message=message, hint=hint))
+            raise InputError(message, place="--algorithm", hint=hint)
 
 
 def _kind(collective: Collective, algorithm: str) -> str:

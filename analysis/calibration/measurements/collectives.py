@@ -150,7 +150,7 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
                 "what Gloo's benchmark prints, and CSV with the header "
                 "collective,ranks,bytes,seconds"
             )
-            raise InputError(Problem(place=str(path), message=message, hint=hint))
+            raise InputError(message, place=str(path), hint=hint)
         file_format = fitting[0]
     return known[file_format][1](str(path), text, stated)
 
@@ -165,16 +165,14 @@ def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
         if missing and counts:
             message = f"nothing was measured on {_listed(missing)} ranks"
             hint = f"there are measurements on {_listed(sorted(counts))}"
-            raise InputError(Problem(place="--ranks", message=message, hint=hint))
+            raise InputError(message, place="--ranks", hint=hint)
     elif len(counts) > 1:
         where = ", ".join(f"{count} at {place}" for count, place in sorted(counts.items()))
         raise InputError(
-            Problem(
-                place=next(iter(counts.values())),
-                message=f"different numbers of ranks were measured: {where}",
-                hint=f"select one with --ranks {max(counts)}; "
-                "given several times, --ranks fits one link to all of those",
-            )
+            f"different numbers of ranks were measured: {where}",
+            place=next(iter(counts.values())),
+            hint=f"select one with --ranks {max(counts)}; "
+            "given several times, --ranks fits one link to all of those",
         )
     kept = []
     for reading in readings:
@@ -189,11 +187,9 @@ def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
     if len(sizes) < LEAST_SIZES:
         files = ", ".join(reading.file for reading in readings) or "the files"
         raise InputError(
-            Problem(
-                place=files,
-                message=f"{len(sizes)} different sizes were measured; a fit needs {LEAST_SIZES}",
-                hint="measure from a few kilobytes to some hundred megabytes",
-            )
+            f"{len(sizes)} different sizes were measured; a fit needs {LEAST_SIZES}",
+            place=files,
+            hint="measure from a few kilobytes to some hundred megabytes",
         )
     return kept
 

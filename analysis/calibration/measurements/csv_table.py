@@ -51,7 +51,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     facts = _facts(text)
     lines = [(count, line) for count, line in enumerate(text.splitlines(), 1) if _counts(line)]
     if not lines:
-        raise InputError(Problem(place=name, message="is empty", hint=_hint()))
+        raise InputError("is empty", place=name, hint=_hint())
     header = _header(name, *lines[0])
     mistakes = Mistakes(name)
     algorithm = stated.algorithm or facts.get("backend", "textbook")

@@ -34,7 +34,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Stated,
     number,
 )
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 _HEADINGS = re.compile(r"\s*(?:size \(B\)\s+)?elements\s+min \((?:us|ns)\)")
 _HEADING = re.compile(r"\S+(?: \([^)]*\))?")
@@ -81,7 +81,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
         points += _points(name, run, stated, mistakes, notes)
     mistakes.raise_any()
     if not points:
-        raise InputError(Problem(place=name, message="has no line with elements and times"))
+        raise InputError("has no line with elements and times", place=name)
     speeds = {float(value) for run in runs if (value := _speed(run.device))}
     return Reading(
         file=name,

@@ -28,7 +28,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     number,
     unknown_collective,
 )
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 _OPTIONS = re.compile(r"#?\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes")
 _RANK = re.compile(
@@ -87,7 +87,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     runs, tool = _runs(text, mistakes)
     if not any(run.rows for run in runs):
         mistakes.raise_any()
-        raise InputError(Problem(place=name, message="has no line with a size and a time"))
+        raise InputError("has no line with a size and a time", place=name)
     points: list[Measurement] = []
     skipped = 0
     for run in runs:
@@ -203,12 +203,12 @@ class _Places:
         elif len(numbers) == 1:
             wrong = "one rank alone sends nothing", "measure two or more"
         if wrong is not None:
-            raise InputError(Problem(place=place, message=wrong[0], hint=wrong[1]))
+            raise InputError(wrong[0], place=place, hint=wrong[1])
         each = set(Counter(host for _, host in run.ranks).values())
         devices = stated.devices_per_node or (each.pop() if len(each) == 1 else 0)
         if not devices or len(numbers) % devices:
             message = "the machines have different numbers of ranks"
-            raise InputError(Problem(place=place, message=message, hint="--devices-per-node N"))
+            raise InputError(message, place=place, hint="--devices-per-node N")
         return cls(len(numbers), devices)
 
 

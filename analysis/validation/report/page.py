@@ -38,33 +38,29 @@ _SAME_WORK = 40
 
 def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
     """Lines of Markdown; `images` is the folder of the figures, relative to the page."""
-    yield "# Validation: predicted against measured"
-    yield ""
-    yield (
+    yield from _block("# Validation: predicted against measured")
+    yield from _block(
         f"Written by `gcsim validate` (`{COMMAND}`). Every measurement is of a real run, with its "
         "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
         "a stated subset, at most a third of a series, which is never judged; the columns "
         "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
         "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
-        "its median, above 0 where too large a value is predicted. *in range* is the share of "
+        "its median, above 0 where too large a value is predicted. *held* is the share of "
         "measurements inside the 80 % interval of the catalogue's prediction, which the ranges of "
         "its figures give; empty where nothing was drawn from ranges."
     )
-    yield ""
     yield from _overview(reports)
     yield from _intervals(reports)
     if any(point.unit != "x" for report in reports for point in report.findings.points):
-        yield f"![How large the errors are]({images}errors.png)"
-        yield ""
-        yield (
+        yield from _block(f"![How large the errors are]({images}errors.png)")
+        yield from _block(
             "Share of the points that are off by no more than that, with the fitted factors: each "
             "suite in a colour, all in black; dashed: all with the catalogue alone."
         )
-        yield ""
-        yield f"![Predicted against measured]({images}scatter.png)"
-        yield ""
-        yield "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
-        yield ""
+        yield from _block(f"![Predicted against measured]({images}scatter.png)")
+        yield from _block(
+            "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
+        )
     for report in reports:
         yield from _suite(report, images)
 
@@ -84,39 +80,34 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
                 f"{len(statements)} checked" if statements else "",
             )
         )
-    yield from _table(
-        (*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows
+    yield from _block(
+        *_table((*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows)
     )
-    yield ""
 
 
 def _intervals(reports: Sequence[Report]) -> Iterator[str]:
     by_suite, by_kind, whole = coverages(reports)
     if whole is None:
         return
-    yield f"**Intervals.** {COVERAGE_LEGEND} {LEAST:.0%} to {MOST:.0%} in all are asked."
-    yield ""
+    yield from _block(
+        f"**Intervals.** {COVERAGE_LEGEND} {LEAST:.0%} to {MOST:.0%} in all are asked."
+    )
     rows = [(one.name, *coverage_cells(one)) for one in (*by_suite, *by_kind)]
     rows.append(("**in all**", *coverage_cells(whole)))
-    yield from _table(("", *(title.replace("\n", " ") for title in COVERAGE)), rows)
-    yield ""
+    yield from _block(*_table(("", *(title.replace("\n", " ") for title in COVERAGE)), rows))
 
 
 def _suite(report: Report, images: str) -> Iterator[str]:
     suite, findings = report.suite, report.findings
-    yield f"## {suite.name}"
-    yield ""
-    yield f"**{suite.title}.** {suite.about}"
-    yield ""
+    yield from _block(f"## {suite.name}")
+    yield from _block(f"**{suite.title}.** {suite.about}")
     if suite.fitted_on:
-        yield f"*Fitted on:* {suite.fitted_on}"
-        yield ""
+        yield from _block(f"*Fitted on:* {suite.fitted_on}")
     if report.lines:
         rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
         if len(rows) > 1:
             rows.append(("**in all**", *_cells(report.overall)))
-        yield from _table(_heading("series"), rows)
-        yield ""
+        yield from _block(*_table(_heading("series"), rows))
     yield from _spread(findings.points)
     yield from _statements(findings.statements)
     for one in findings.orderings:
@@ -136,13 +127,11 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         yield f"- Worst: {worst}."
     yield ""
     if suite.missing:
-        yield f"*What explains the rest:* {suite.missing}"
-        yield ""
+        yield from _block(f"*What explains the rest:* {suite.missing}")
     yield from _excluded(findings.excluded)
     yield from _factors(findings.factors)
     if any(point.panel and point.x is not None for point in findings.points):
-        yield f"![{suite.title}: curves]({images}{suite.name}.png)"
-        yield ""
+        yield from _block(f"![{suite.title}: curves]({images}{suite.name}.png)")
     yield from _sources(report)
 
 
@@ -162,32 +151,29 @@ def _spread(points: Sequence[Point]) -> Iterator[str]:
         if any(cells):
             rows.append((name, *cells))
     if rows:
-        yield "<details><summary>Bias by ranks and by size, % (points)</summary>"
-        yield ""
-        yield from _table(("series", "by ranks", "by size"), rows)
-        yield ""
-        yield "</details>"
-        yield ""
+        table = _table(("series", "by ranks", "by size"), rows)
+        yield from _folded("Bias by ranks and by size, % (points)", *table)
 
 
 def _statements(statements: Sequence[Statement]) -> Iterator[str]:
     if not statements:
         return
-    yield from _table(
-        ("statement", "stated", "right", "", "verdict", "source"),
-        [
-            (
-                one.name,
-                significant(one.stated),
-                significant(one.computed),
-                one.unit,
-                "agrees" if one.agrees else "**wrong**" if one.wrong else "**differs**",
-                one.source,
-            )
-            for one in statements
-        ],
+    yield from _block(
+        *_table(
+            ("statement", "stated", "right", "", "verdict", "source"),
+            [
+                (
+                    one.name,
+                    significant(one.stated),
+                    significant(one.computed),
+                    one.unit,
+                    "agrees" if one.agrees else "**wrong**" if one.wrong else "**differs**",
+                    one.source,
+                )
+                for one in statements
+            ],
+        )
     )
-    yield ""
     for one in statements:
         if one.note:
             yield f"- {one.name}: {one.note}"
@@ -195,19 +181,15 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
 
 
 def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
-    if not excluded:
-        return
-    yield "Not compared, by rules that do not look at predictions:"
-    yield ""
-    for left_out in excluded:
-        yield f"- {left_out.count} {left_out.what}: {left_out.rule}"
-    yield ""
+    if excluded:
+        yield from _block("Not compared, by rules that do not look at predictions:")
+        yield from _block(*(f"- {one.count} {one.what}: {one.rule}" for one in excluded))
 
 
 def _heading(first: str) -> tuple[str, ...]:
     return (
         first, "points", "median [%]", "90th percentile [%]", "bias [%]",
-        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "in range [%]",
+        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "held [%]",
     )  # fmt: skip
 
 
@@ -226,42 +208,29 @@ def _cells(errors: Errors | None) -> tuple[str, ...]:
 
 
 def _factors(factors: Sequence[Factor]) -> Iterator[str]:
-    if not factors:
-        return
-    yield "<details><summary>What was fitted</summary>"
-    yield ""
-    yield from _table(
-        ("used for", "factor", "fitted", "catalogue", "unit", "points"),
-        [
-            (
-                factor.series,
-                factor.name,
-                significant(factor.value),
-                "" if factor.catalogue is None else significant(factor.catalogue),
-                factor.unit,
-                "given" if factor.given else str(factor.points),
-            )
-            for factor in factors
-        ],
-    )
-    yield ""
-    yield "</details>"
-    yield ""
+    rows = [
+        (
+            factor.series,
+            factor.name,
+            significant(factor.value),
+            "" if factor.catalogue is None else significant(factor.catalogue),
+            factor.unit,
+            "given" if factor.given else str(factor.points),
+        )
+        for factor in factors
+    ]
+    if rows:
+        headings = ("used for", "factor", "fitted", "catalogue", "unit", "points")
+        yield from _folded("What was fitted", *_table(headings, rows))
 
 
 def _sources(report: Report) -> Iterator[str]:
     works: dict[str, list[str]] = {}
     for point in report.findings.points:
         works.setdefault(point.source[:_SAME_WORK], []).append(point.source)
-    if not works:
-        return
-    yield "<details><summary>Sources (of each point: points.csv)</summary>"
-    yield ""
-    for cited in works.values():
-        yield f"- {_in_common(cited)} ({plural(len(cited), 'point')})"
-    yield ""
-    yield "</details>"
-    yield ""
+    if works:
+        cited = (f"- {_in_common(of)} ({plural(len(of), 'point')})" for of in works.values())
+        yield from _folded("Sources (of each point: points.csv)", *cited)
 
 
 def _in_common(sources: Sequence[str]) -> str:
@@ -273,6 +242,19 @@ def _in_common(sources: Sequence[str]) -> str:
         return common
     end = max(common.rfind(separator) for separator in (", ", "; ", ": "))
     return f"{common[:end] if end > 0 else common}, …"
+
+
+def _block(*lines: str) -> Iterator[str]:
+    """A paragraph, a heading, a table or a list: an empty line follows."""
+    yield from lines
+    yield ""
+
+
+def _folded(summary: str, *lines: str) -> Iterator[str]:
+    """Lines that are shown when somebody asks for them."""
+    yield from _block(f"<details><summary>{summary}</summary>")
+    yield from _block(*lines)
+    yield from _block("</details>")
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

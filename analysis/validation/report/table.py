@@ -24,11 +24,11 @@ from gcsim.analysis.validation.suite import Findings, Ordering, Point, Statement
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
     "50th and 90th percentile of its absolute value. bias: median with its sign, + predicts too "
-    "large a value. catalogue alone: median without any fit. in range: measurements inside the "
+    "large a value. catalogue alone: median without any fit. held: measurements inside the "
     "80 % interval of that prediction, which should hold 80 % of them."
 )
 _HEADINGS = (
-    "points", "median\n[%]", "p90\n[%]", "bias\n[%]", "catalogue\nalone [%]", "in range\n[%]",
+    "points", "median\n[%]", "p90\n[%]", "bias\n[%]", "catalogue\nalone [%]", "held\n[%]",
 )  # fmt: skip
 
 
@@ -182,9 +182,7 @@ def decisions_text(found: Decisions) -> str:
 
 
 def _errors(
-    heading: str,
-    rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]],
-    more: tuple[str, ...],
+    heading: str, rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]], more: tuple[str, ...]
 ) -> Table:
     table = _numbers(f"\n{heading}", *_HEADINGS, *more)
     for name, errors, rest in rows:

@@ -64,21 +64,17 @@ def calibrate_device_command(
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next
-    from gcsim.errors import InputError, Problem
+    from gcsim.errors import InputError
     from gcsim.traces.models.registry import shipped_model
 
     if output.is_dir():
-        raise InputError(
-            Problem(message="is a folder", place=str(output), hint="name a file: my_gpu.yaml")
-        )
+        raise InputError("is a folder", place=str(output), hint="name a file: my_gpu.yaml")
     called = output.stem if name is None else name
     if not _NAME.fullmatch(called):
         raise InputError(
-            Problem(
-                message=f"{called!r} cannot be a device's name",
-                place="--name",
-                hint="letters, digits, '_', '-' and '.'",
-            )
+            f"{called!r} cannot be a device's name",
+            place="--name",
+            hint="letters, digits, '_', '-' and '.'",
         )
     check_writable(output.parent)
     models = [(shipped_model(one).name, batch) for one in model or ()]

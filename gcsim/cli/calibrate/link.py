@@ -116,14 +116,14 @@ def fit_and_tell(
     from gcsim.analysis.calibration.link.fit import fit
     from gcsim.analysis.calibration.link.report import entry, report, warnings
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
-    from gcsim.errors import InputError, Problem
+    from gcsim.errors import InputError
     from gcsim.files import write_text
     from gcsim.scenarios import catalog
     from gcsim.scenarios.sections.named_files import names_a_file
 
     if output is not None and not names_a_file(str(output)):
         message = "a scenario tells a link's file by its ending"
-        raise InputError(Problem(place=str(output), message=message, hint="name it FILE.yaml"))
+        raise InputError(message, place=str(output), hint="name it FILE.yaml")
     known = [reading.line_rate for reading in readings if reading.line_rate is not None]
     measured = [point for reading in readings for point in reading.measurements]
     points, others = by_type(measured)
@@ -161,22 +161,22 @@ def _collective(word: str | None) -> Collective | None:
         as_collective,
         unknown_collective,
     )
-    from gcsim.errors import InputError, Problem
+    from gcsim.errors import InputError
 
     if word is None:
         return None
     known = as_collective(word)
     if known is None:
         message, hint = unknown_collective(word)
-        raise InputError(Problem(place="--collective", message=message, hint=hint))
+        raise InputError(message, place="--collective", hint=hint)
     return known
 
 
 def _rate(text: str) -> float:
     from gcsim import units
-    from gcsim.errors import InputError, Problem
+    from gcsim.errors import InputError
 
     value = parsed("--line-rate", lambda rate: units.parse(rate, "bandwidth"), text)
     if not value:
-        raise InputError(Problem(place="--line-rate", message=f"{text} is zero"))
+        raise InputError(f"{text} is zero", place="--line-rate")
     return float(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.live.launch import Loopback, environment, run_round, run_tasks
+from gcsim.analysis.live.launch import Loopback, environment, run_tasks, times_of
 from gcsim.analysis.live.plan import (
     AloneTask,
     CollectiveTask,
@@ -64,7 +64,8 @@ def test_collectives_and_training_give_a_time_for_each_repeat_and_step() -> None
     )
     told: list[int] = []
     begun = time.monotonic()
-    found = run_round(place, _round(*tasks), batch=4, seed=1, seconds=90, advance=told.append)
+    of_tasks = run_tasks(place, _round(*tasks), batch=4, seed=1, seconds=90, advance=told.append)
+    found = list(map(times_of, of_tasks))
     took = time.monotonic() - begun
     assert told == [0, 1, 2]
     assert [len(times.seconds) for times in found] == [3, 2, 3]
@@ -92,7 +93,7 @@ def test_a_rank_that_fails_ends_all_and_its_last_words_are_told() -> None:
     place = _Noted()
     task = TrainingTask(compressor="qsparse_local_sgd", label="local", steps=1)
     with pytest.raises(InputError, match="workers hold different models"):
-        run_round(place, _round(task), batch=4, seed=0, seconds=60)
+        run_tasks(place, _round(task), batch=4, seed=0, seconds=60)
     assert len(place.commands) == 2
     assert place.left() == []
 
@@ -102,7 +103,7 @@ def test_time_is_bounded() -> None:
     task = CollectiveTask(kind="all_reduce", nbytes=64_000_000, repeats=100_000)
     begun = time.monotonic()
     with pytest.raises(InputError, match="not done in time; task 1 of 1"):
-        run_round(place, _round(task), batch=4, seed=0, seconds=2)
+        run_tasks(place, _round(task), batch=4, seed=0, seconds=2)
     assert time.monotonic() - begun < 12
     assert place.left() == []
 

@@ -47,12 +47,7 @@ def _of(process: int) -> list[str]:
 def _host() -> tuple[str, ...]:
     """What of this machine itself must not change."""
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="utf-8")
-    return (
-        run(["ip", "-o", "link"]),
-        run(["ip", "route"]),
-        run(["tc", "qdisc"]),
-        control,
-    )
+    return (run(["ip", "-o", "link"]), run(["ip", "route"]), run(["tc", "qdisc"]), control)
 
 
 @pytest.mark.usefixtures("rights")

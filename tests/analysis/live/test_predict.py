@@ -196,7 +196,7 @@ class _Machine:
         self.seen: list[list[Predicted]] = []
         self._measure = measure
 
-    def run_round(self, place: object, one: Round, **_: object) -> list[Times]:
+    def run_tasks(self, place: object, one: Round, **_: object) -> list[Times]:
         self.seen.append(read_predictions(self.file))
         by_name = {p.name: p for p in self.seen[-1]}
         return [
@@ -220,7 +220,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Machine:
     fake = _Machine(tmp_path, lambda p: p.seconds * (1.25 if p.method == "half" else 1.0))
     monkeypatch.setattr(live, "missing", list)
     monkeypatch.setattr(live, "network", _no_network)
-    monkeypatch.setattr(live, "run_round", fake.run_round)
+    monkeypatch.setattr(live, "run_tasks", fake.run_tasks)
+    monkeypatch.setattr(live, "times_of", lambda times: times)
     monkeypatch.setattr(live, "traffic_profiles", lambda plan, trace, progress: _profiles())
     monkeypatch.setattr(calibrate, "calibrate_kernels", lambda names, progress: HERE.device)
     monkeypatch.setattr(calibrate, "calibrate_passes", lambda plan, trace, progress: PASSES)
@@ -267,7 +268,7 @@ def test_ranks_whose_parameters_differ_are_no_measurement(
     def differ(place: object, one: Round, **_: object) -> list[Times]:
         return [Times(seconds=(1.0,), replicas_agree=False) for _ in one.tasks]
 
-    monkeypatch.setattr(live, "run_round", differ)
+    monkeypatch.setattr(live, "run_tasks", differ)
     with pytest.raises(InternalError, match="parameters differ"):
         live.run_live(tmp_path, plan=_plan())
 

@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcsim.analysis.plots.breakdown import PARTS, breakdown_figure, parts_of, zoom_limit
-from gcsim.analysis.plots.figures import save_breakdown, save_speedup
 from gcsim.analysis.plots.speedup import IDEAL, speedup_figure, spread
-from gcsim.analysis.plots.style import line_styles
+from gcsim.analysis.plots.style import line_styles, save
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result
+from tests.analysis.drawn import busy
 
 
 def sixteen(result: Result) -> Result:
@@ -33,23 +33,6 @@ def sixteen(result: Result) -> Result:
         if row.compressor in ("topk", "dgc", "qsgd", "powersgd")
     )
     return replace(result, rows=result.rows + again)
-
-
-def busy(result: Result) -> Result:
-    """With input, an optimiser and random times."""
-    rows = tuple(
-        replace(
-            row,
-            iteration_s=row.iteration_s + 0.0123,
-            input_s=0.0073,
-            optimizer_s=0.005,
-            iteration_p5_s=row.iteration_s + 0.0100,
-            iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
-            iterations=50,
-        )
-        for row in result.rows
-    )
-    return replace(result, rows=rows)
 
 
 def single_size(result: Result) -> Result:
@@ -277,13 +260,13 @@ def png_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
-@pytest.mark.parametrize("save", [save_speedup, save_breakdown])
+@pytest.mark.parametrize("figure", [speedup_figure, breakdown_figure])
 def test_files_are_large_enough_for_print_and_equal_each_time(
-    result: Result, tmp_path: Path, save: Callable[[Result, Path], None]
+    result: Result, tmp_path: Path, figure: Callable[[Result], Figure]
 ) -> None:
-    save(result, tmp_path / "a.png")
+    save(figure(result), tmp_path / "a.png")
     with mpl.rc_context({"font.size": 30.0, "lines.linewidth": 9.0, "axes.grid": True}):
-        save(result, tmp_path / "b.png")  # a user's own settings change nothing
+        save(figure(result), tmp_path / "b.png")  # a user's own settings change nothing
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert b"Software" not in (tmp_path / "a.png").read_bytes()
     width, height = png_size(tmp_path / "a.png")
@@ -299,5 +282,5 @@ def test_drawing_leaves_no_setting_changed(result: Result) -> None:
 
 
 def test_a_single_size_is_drawn_too(result: Result, tmp_path: Path) -> None:
-    save_speedup(single_size(result), tmp_path / "a.png")
+    save(speedup_figure(single_size(result)), tmp_path / "a.png")
     assert png_size(tmp_path / "a.png")[0] > 0

@@ -22,7 +22,7 @@ from gcsim.analysis.report.sweep import _answer
 from gcsim.analysis.report.trust import fault_of, is_safe
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
-from tests.analysis.drawn import WORLDS, between, drawn, open_result
+from tests.analysis.drawn import WORLDS, between, drawn, open_result, plain_row
 
 DENSE = between(0.4, 0.4)
 
@@ -31,13 +31,9 @@ def a_row(number: int, kind: str) -> Row:
     """Safe, to try, or one that nothing can be trained with."""
     nmse, cosine = {"none": (0.0, 1.0), "safe": (1e-7, 1.0), "risky": (0.5, 0.7),
                     "useless": (0.99, 0.1)}[kind]  # fmt: skip
-    return Row(
-        compressor="none" if kind == "none" else f"method{number}", label=f"{kind} {number}",
-        nodes=4, workers=8, iteration_s=1.0, forward_s=0.1, backward_s=0.1, encode_s=0.0,
-        communication_s=0.8, exposed_communication_s=0.8, decode_s=0.0,
-        throughput_samples_per_s=1.0, speedup_vs_dense=None, scaling_efficiency=1.0,
-        wire_bytes_per_worker=1e6, compression_ratio=1.0, nmse=nmse, cosine_similarity=cosine,
-        steps_run=4, memory="none", period=1,
+    return plain_row(
+        f"{kind} {number}", 1.0, compressor="none" if kind == "none" else f"method{number}",
+        nmse=nmse, cosine_similarity=cosine,
     )  # fmt: skip
 
 

@@ -17,28 +17,9 @@ from gcsim.analysis.report.table import (
     other_columns,
 )
 from gcsim.scenarios.result import Result, Row
-from tests.analysis.drawn import render
+from tests.analysis.drawn import busy, render
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
-
-
-def busy(result: Result) -> Result:
-    """With input, an optimiser and random times: every column that there is."""
-    rows = tuple(
-        replace(
-            row,
-            iteration_s=row.iteration_s + 0.0123,
-            input_s=0.0073,
-            optimizer_s=0.005,
-            iteration_p5_s=row.iteration_s + 0.0100,
-            iteration_p95_s=row.iteration_s * 1.3 + 0.0123,
-            iteration_error_s=0.0016,
-            iterations=50,
-        )
-        for row in result.rows
-    )
-    scenario = {**result.scenario, "training": {"accumulation": 4}}
-    return replace(result, rows=rows, scenario=scenario)
 
 
 @pytest.fixture(params=["plain", "busy"])
@@ -157,13 +138,9 @@ def test_times_of_a_row_add_up_as_printed(shown: Result) -> None:
 
 def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
     headings = [column.heading for column in columns(result)]
-    assert not {
-        "+-\n[ms]",
-        "p5\n[ms]",
-        "p95\n[ms]",
-        "input\nwait\n[ms]",
-        "optimizer\n[ms]",
-    } & set(headings)
+    assert not {"+-\n[ms]", "p5\n[ms]", "p95\n[ms]", "input\nwait\n[ms]", "optimizer\n[ms]"} & set(
+        headings
+    )
     assert len(columns(busy(result))) == len(headings) + 5
     said = " ".join(footnotes(result))
     assert "which differ" not in said

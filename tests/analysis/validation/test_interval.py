@@ -31,10 +31,7 @@ def cluster(latency_range: tuple[int, int] | None) -> Cluster:
     if latency_range is not None:
         bounds = Fraction(latency_range[0], 10**6), Fraction(latency_range[1], 10**6)
     network = Link(
-        name="net",
-        bandwidth=Fraction(10**9),
-        latency=Fraction(1, 10**4),
-        latency_range=bounds,
+        name="net", bandwidth=Fraction(10**9), latency=Fraction(1, 10**4), latency_range=bounds
     )
     return cluster_of(2, 2, network, network, Collectives())
 

@@ -206,10 +206,7 @@ def test_a_suite_is_run_once_and_timed() -> None:
 
 def _ordered(**values: float) -> Ordering:
     return Ordering(
-        name="four methods",
-        source="a figure",
-        expected=(("a", "b"), ("c",), ("d",)),
-        values=values,
+        name="four methods", source="a figure", expected=(("a", "b"), ("c",), ("d",)), values=values
     )
 
 

@@ -456,18 +456,12 @@ SUITE = Suite(
         Bound("VGG-16, dense, 2021 (regression)", ("VGG-16 2021, dense",), limit=0.2),
         Bound(
             "BERT-Large, 8 and 1 bit, 1 and 2 Gbit/s",
-            (
-                "BERT-Large, 8 bit, 1 and 2 Gbit/s",
-                "BERT-Large, 1 bit, 1 and 2 Gbit/s",
-            ),
+            ("BERT-Large, 8 bit, 1 and 2 Gbit/s", "BERT-Large, 1 bit, 1 and 2 Gbit/s"),
             limit=0.12,
         ),
         Bound(
             "BERT-Large, 8 and 1 bit, 4 to 64 Gbit/s",
-            (
-                "BERT-Large, 8 bit, 4 to 64 Gbit/s",
-                "BERT-Large, 1 bit, 4 to 64 Gbit/s",
-            ),
+            ("BERT-Large, 8 bit, 4 to 64 Gbit/s", "BERT-Large, 1 bit, 4 to 64 Gbit/s"),
             limit=0.12,
         ),
         Bound("VGG-16, 8 bit", ("VGG-16, 8 bit", "VGG-16 2021, 8 bit"), limit=0.12),

@@ -157,10 +157,7 @@ def _computed(stage: Literal["encode", "decode"], kernels: Kernels, elements: in
         stage=stage,
         fixed=tuple(
             KernelCost(
-                kind=kind,
-                launches=launches,
-                elements=elements,
-                nbytes=math.ceil(elements * each),
+                kind=kind, launches=launches, elements=elements, nbytes=math.ceil(elements * each)
             )
             for kind, launches, each in parts
             if each

@@ -151,11 +151,7 @@ def _scattered(run: Run) -> tuple[CollectiveRecord, ...]:
     return (CollectiveRecord(kind="all_to_all", sent=(run.nbytes,)),) * 2
 
 
-_RECORDS = {
-    "all_reduce": _reduced,
-    "all_reduce_sync": _in_parts,
-    "sharded_server": _scattered,
-}
+_RECORDS = {"all_reduce": _reduced, "all_reduce_sync": _in_parts, "sharded_server": _scattered}
 _ALONE = {"all_reduce", "send"}
 """One long call."""
 _TITLES = {

@@ -14,12 +14,9 @@ from functools import cache
 from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
 from gcsim.analysis.validation.suites.ddl_benchmarks import models
 from gcsim.analysis.validation.suites.other_clusters import runs
-from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job
+from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job, known_step
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.errors import InputError
-from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.training import Training
 from gcsim.traces.buckets import CAP_BYTES, FIRST_BYTES, bucket_layouts
 from gcsim.traces.profile import Exchange, ModelFacts
@@ -90,9 +87,4 @@ def catalogue_step(name: str, batch: int, device: str, tokens: int | None = None
     """An iteration of one device by the catalogue, on sequences of so many tokens; None where it
     knows nothing of the model."""
     facts = model(name, batch)[0]
-    if tokens is not None:
-        facts = replace(facts, tokens=tokens)
-    try:
-        return float(step_time(facts, catalog.device(device)).seconds)
-    except InputError:
-        return None
+    return known_step(facts if tokens is None else replace(facts, tokens=tokens), device)

@@ -116,12 +116,7 @@ def seconds(row: Row, factors: Factors) -> float:
     if not (row.scheduler in SERVED and row.nodes > 1):
         averager = _averager(row.nodes, on.network, on.intra_node, asked.training.interference)
     return predict(
-        asked.traffic,
-        on,
-        asked.compute,
-        training=asked.training,
-        spans=False,
-        averager=averager,
+        asked.traffic, on, asked.compute, training=asked.training, spans=False, averager=averager
     ).iteration
 
 
@@ -165,11 +160,7 @@ def job(row: Row, factors: Factors) -> Job:
     """Of a row of several workers."""
     of, times = model(row.model, row.batch), _times(row, factors)
     found = groups(
-        row.scheduler,
-        row.network,
-        row.workers,
-        [size for _, size in of.tensors],
-        times.ready,
+        row.scheduler, row.network, row.workers, [size for _, size in of.tensors], times.ready
     )
     served = row.scheduler in SERVED and row.nodes > 1
     training = Training(
@@ -292,10 +283,7 @@ def _exchange(nbytes: int, copies: KernelCost | None, inside: bool) -> Exchange:
         before = (*before, replace(streaming(1, nbytes), name=_TO_NODE))
         after = (replace(streaming(1, nbytes), name=_FROM_NODE),)
     return Exchange(
-        computes=(
-            Compute(stage="encode", fixed=before),
-            Compute(stage="decode", fixed=after),
-        ),
+        computes=(Compute(stage="encode", fixed=before), Compute(stage="decode", fixed=after)),
         collectives=(CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=4),),
     )
 

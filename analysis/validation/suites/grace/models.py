@@ -117,10 +117,7 @@ def _unet() -> tuple[Tensor, ...]:
 
 def _up(inputs: int, outputs: int, side: int) -> list[Tensor]:
     """A transposed convolution of 2 x 2 with bias."""
-    return [
-        Tensor(shape=(2, 2, outputs, inputs), uses=side * side),
-        Tensor(shape=(outputs,)),
-    ]
+    return [Tensor(shape=(2, 2, outputs, inputs), uses=side * side), Tensor(shape=(outputs,))]
 
 
 def _resnet50() -> tuple[Tensor, ...]:

@@ -164,14 +164,7 @@ def _omnipath() -> Findings:
     found = fit([measurement(run, "mpich") for run in chosen], memory)
     model = Model([measurement(run, "mpich") for run in own], memory)
     points = tuple(
-        compared(
-            run,
-            series,
-            float(time),
-            None,
-            fitted=run in chosen,
-            place=_place(run, series),
-        )
+        compared(run, series, float(time), None, fitted=run in chosen, place=_place(run, series))
         for run, time in zip(own, model.seconds(found.link), strict=True)
     )
     return Findings(

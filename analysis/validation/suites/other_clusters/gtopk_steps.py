@@ -52,9 +52,7 @@ def network() -> Link:
     """As the authors measured it, message by message."""
     found = {run.metric: Fraction(str(run.value)) for run in runs("gtopk_p2p")}
     return Link(
-        name="1 GbE, as measured",
-        bandwidth=1 / found["p2p_beta"],
-        latency=found["p2p_alpha"],
+        name="1 GbE, as measured", bandwidth=1 / found["p2p_beta"], latency=found["p2p_alpha"]
     )
 
 
@@ -136,9 +134,4 @@ def _exchange(run: Run) -> Exchange:
 
 
 def _pass(kind: KernelClass, elements: int) -> KernelCost:
-    return KernelCost(
-        kind=kind,
-        launches=1,
-        elements=elements,
-        nbytes=FLOAT32 * elements,
-    )
+    return KernelCost(kind=kind, launches=1, elements=elements, nbytes=FLOAT32 * elements)

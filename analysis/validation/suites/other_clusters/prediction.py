@@ -27,7 +27,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
 from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import ModelFacts, TrafficProfile
 
 NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 """Of clusters on which nothing is computed but forward and backward, whose times are stated."""
@@ -46,8 +46,13 @@ _CLOSE = 1e-3
 @cache
 def catalogue_seconds(device: str, model: str, batch: int) -> float | None:
     """An iteration on one device by the catalogue; None where it knows nothing of the model."""
+    return known_step(facts(model, batch), device)
+
+
+def known_step(model: ModelFacts, device: str) -> float | None:
+    """The same of a model with its batch."""
     try:
-        return float(step_time(facts(model, batch), catalog.device(device)).seconds)
+        return float(step_time(model, catalog.device(device)).seconds)
     except InputError:
         return None
 

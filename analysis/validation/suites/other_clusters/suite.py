@@ -20,15 +20,7 @@ from gcsim.analysis.validation.suites.other_clusters.pytorch_ddp import BERT, DD
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_hosts import SERIES as SEVERAL_HOSTS
 
-PARTS = (
-    horovod,
-    pytorch_ddp,
-    tensorflow,
-    tensorflow_hosts,
-    gtopk,
-    allreduce,
-    cloud,
-)
+PARTS = (horovod, pytorch_ddp, tensorflow, tensorflow_hosts, gtopk, allreduce, cloud)
 _ONE_HOST = tuple(name for host in HOSTS for name in host.all_series)
 
 ABOUT = """\

@@ -16,13 +16,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     catalogue_seconds,
     compared_step,
 )
 from gcsim.analysis.validation.suites.other_clusters.runs import Run, gradient_bytes, runs
-from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS, MODELS, Host
+from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import (
+    HOSTS,
+    MODELS,
+    Host,
+    given_steps,
+)
 
 SHOWN = (("alexnet", 512), ("inception_v3", 64), ("resnet50", 64), ("vgg16", 32))
 """What the figure has."""
@@ -88,18 +93,9 @@ def _point(run: Run, host: Host, series: str, *, fitted: bool) -> Point:
 
 
 def _factors(host: Host) -> Iterator[Factor]:
-    for (model, batch), step in host.steps.items():
-        yield given_step(
-            "; ".join((host.series("synthetic"), host.series("real data"))),
-            f"step of {MODELS[model]} b{batch} on one GPU",
-            step,
-            catalogue_seconds(host.device, model, batch),
-        )
+    series = "; ".join((host.series("synthetic"), host.series("real data")))
+    yield from given_steps(series, host.steps, "GPU", host.device)
     if host.two_dies:
-        yield Factor(
-            series="; ".join((host.series("synthetic"), host.series("real data"))),
-            name="step with both processors of a board",
-            value=host.shared_power,
-            unit="times that of one",
-            points=len(host.shared_power_runs),
-        )
+        runs = host.shared_power_runs
+        name = "step with both processors of a board"
+        yield Factor(series, name, host.shared_power, "times that of one", len(runs))

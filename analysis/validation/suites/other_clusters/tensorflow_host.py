@@ -8,14 +8,17 @@ servers do, and are simulated as servers.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
+from gcsim.analysis.validation.suite import Factor, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     KNOWN,
     NCCL_RINGS,
     Job,
+    catalogue_seconds,
     cluster_of,
 )
 from gcsim.analysis.validation.suites.other_clusters.runs import (
@@ -110,14 +113,18 @@ class Host:
         return _one_host(run.model, run.batch, run.gpus, nccl, step, shared_power)
 
 
+def given_steps(
+    series: str, steps: Mapping[tuple[str, int], float], what: str, device: str
+) -> Iterator[Factor]:
+    """By model and batch: the step on one device, as measured."""
+    for (model, batch), step in steps.items():
+        name = f"step of {MODELS[model]} b{batch} on one {what}"
+        yield given_step(series, name, step, catalogue_seconds(device, model, batch))
+
+
 @cache
 def _one_host(  # noqa: PLR0917 - remembered by them
-    model: str,
-    batch: int,
-    gpus: int,
-    nccl: bool,
-    step: float,
-    slower: float,
+    model: str, batch: int, gpus: int, nccl: bool, step: float, slower: float
 ) -> Job:
     buckets = bucketed(model, VARIABLES, VARIABLES)
     inside: Link = catalog.link("pcie3_x16")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.suite import Excluded, Findings, Point, given_step
+from gcsim.analysis.validation.suite import Excluded, Findings, Point
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
@@ -27,7 +27,11 @@ from gcsim.analysis.validation.suites.other_clusters.runs import (
     runs,
     served,
 )
-from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import MODELS, VARIABLES
+from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import (
+    MODELS,
+    VARIABLES,
+    given_steps,
+)
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
 
@@ -67,15 +71,7 @@ def findings() -> Findings:
     steps = {(run.model, run.batch): run.seconds for run in several if run.gpus == GPUS}
     return Findings(
         points=tuple(_point(run, steps) for run in several),
-        factors=tuple(
-            given_step(
-                SERIES,
-                f"step of {MODELS[model]} b{batch} on one host",
-                value,
-                catalogue_seconds("k80", model, batch),
-            )
-            for (model, batch), value in steps.items()
-        ),
+        factors=tuple(given_steps(SERIES, steps, "host", "k80")),
         excluded=(
             Excluded(
                 "rows of one GPU beside several hosts",

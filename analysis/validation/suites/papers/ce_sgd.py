@@ -95,10 +95,7 @@ def _round(nbytes: int) -> Fraction:
     link = ideal_link(_RATE)
     both = replace(link, up=Uplink(bandwidth=link.bandwidth, latency=Fraction(0)))
     finishes = parameter_server(
-        np.zeros(_NODES, dtype=np.int64),
-        [nbytes] * _NODES,
-        nbytes,
-        replace(cluster, network=both),
+        np.zeros(_NODES, dtype=np.int64), [nbytes] * _NODES, nbytes, replace(cluster, network=both)
     )
     return Fraction(int(finishes.max()), PS_PER_SECOND)
 

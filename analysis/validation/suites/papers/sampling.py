@@ -144,11 +144,7 @@ def _explanations(
             _where(with_loading, published, _MOST_LOADING),
             float(published),
         ),
-        (
-            "would explain it: beside bare bytes",
-            bare.needed,
-            seconds(bare.step),
-        ),
+        ("would explain it: beside bare bytes", bare.needed, seconds(bare.step)),
     ):
         yield Factor("no prediction", name, value, "s", 1, catalogue=catalogue)
 

@@ -135,10 +135,7 @@ def _step(name: str) -> Fraction:
 def _resnet50() -> ModelFacts:
     """Without its layers: its times at this batch are published ones."""
     return ModelFacts(
-        name="resnet50",
-        parameters=parameters_of("resnet50"),
-        layers=(),
-        samples_per_worker=_BATCH,
+        name="resnet50", parameters=parameters_of("resnet50"), layers=(), samples_per_worker=_BATCH
     )
 
 

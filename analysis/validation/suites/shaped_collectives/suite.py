@@ -12,10 +12,7 @@ from gcsim.analysis.validation.suites.shaped_collectives.fit import (
     unfitted_link,
 )
 from gcsim.analysis.validation.suites.shaped_collectives.runs import UNSHAPED, Setting, settings
-from gcsim.analysis.validation.suites.shaped_collectives.simulation import (
-    cluster_of,
-    predicted,
-)
+from gcsim.analysis.validation.suites.shaped_collectives.simulation import cluster_of, predicted
 from gcsim.simulator.host import Host
 
 LARGE = 990_000
@@ -116,12 +113,7 @@ def _find() -> Findings:
         ("processor time a message", host.per_message, prices_known.per_message, "s"),
         ("processor time a byte", host.per_byte, prices_known.per_byte, "s/B"),
         ("processor time a rank and call", host.per_call, prices_known.per_call, "s"),
-        (
-            "processor time a copied byte",
-            host.per_copied_byte,
-            prices_known.per_copied_byte,
-            "s/B",
-        ),
+        ("processor time a copied byte", host.per_copied_byte, prices_known.per_copied_byte, "s/B"),
     )
     return Findings(
         points=tuple(points),
@@ -184,10 +176,7 @@ SUITE = Suite(
     bounds=(
         Bound(
             "1 MB and more at 100 Mbit/s, one NIC slower or none",
-            (
-                *(f"{kind}, {_BIG}" for kind in _ALL if kind != "barrier"),
-                _SLOW,
-            ),
+            (*(f"{kind}, {_BIG}" for kind in _ALL if kind != "barrier"), _SLOW),
             limit=0.03,
         ),
         Bound(

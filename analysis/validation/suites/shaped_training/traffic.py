@@ -87,11 +87,7 @@ def _exchanges(run: Run, bucket: int, ours: bool) -> list[Exchange]:
 
 def _hook(hook: Hook, stage: Stage, bucket: int) -> Compute:
     cost = KernelCost(
-        kind="streaming",
-        name=kernel(hook, stage),
-        launches=1,
-        elements=bucket // 4,
-        nbytes=bucket,
+        kind="streaming", name=kernel(hook, stage), launches=1, elements=bucket // 4, nbytes=bucket
     )
     if stage == "decode" and hook in GATHERS:
         return Compute(stage=stage, fixed=(), per_payload=(cost,))

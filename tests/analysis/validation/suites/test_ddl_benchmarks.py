@@ -190,8 +190,7 @@ def test_a_series_that_differs_at_one_size_where_the_network_decides_stays() -> 
 @given(
     st.lists(
         st.tuples(
-            st.integers(1, 10**7) | st.sampled_from([1, SMALL - 1, SMALL]),
-            st.integers(0, 10**10),
+            st.integers(1, 10**7) | st.sampled_from([1, SMALL - 1, SMALL]), st.integers(0, 10**10)
         ),
         min_size=1,
         max_size=20,
@@ -433,9 +432,7 @@ def test_rows_of_one_key_are_one_prediction(fit: Fit) -> None:
         assert shared[one.source] == pytest.approx(alone, rel=1e-12)
 
 
-def test_the_slow_exchange_without_factors_is_predicted_from_the_catalogue(
-    report: Report,
-) -> None:
+def test_the_slow_exchange_without_factors_is_predicted_from_the_catalogue(report: Report) -> None:
     """On 10GbE the catalogue's goodput alone is within 7 % (median), for every model."""
     for name in MODELS.values():
         unfitted = report.series[f"{name}, 10GbE"].unfitted_median

@@ -10,17 +10,9 @@ from statistics import median
 
 import pytest
 
-from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.suites.grace import suite as grace
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.grace.arithmetic import work
-from gcsim.analysis.validation.suites.grace.fit import (
-    KINDS,
-    Fit,
-    by_class,
-    chosen,
-    fit,
-    predicted,
-)
+from gcsim.analysis.validation.suites.grace.fit import KINDS, Fit, by_class, chosen, fit, predicted
 from gcsim.analysis.validation.suites.grace.models import Tensor, networks
 from gcsim.analysis.validation.suites.grace.payloads import Method, counted, sent
 from gcsim.analysis.validation.suites.grace.runs import (
@@ -35,6 +27,7 @@ from gcsim.analysis.validation.suites.grace.steps import Place, Rates, Steps
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InternalError
 
+NAME = "grace"
 DENSE = Method(compressor="none")
 GIGABIT = 1448 / 1538 * 1e9 / 8
 """TCP's goodput, bytes a second (`links.yaml`)."""
@@ -56,12 +49,6 @@ def _find(model: str, compressor: str, **wanted: object) -> Run:
     ]
     assert len(found) == 1
     return found[0]
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    """The whole suite, once."""
-    return run_suite(grace.SUITE)
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -430,9 +417,7 @@ def test_every_factor_is_a_finite_time_or_ratio_of_a_fit(report: Report) -> None
         assert factor.catalogue is not None
 
 
-def test_the_fit_has_few_factors_for_its_points_and_none_of_a_methods_own(
-    report: Report,
-) -> None:
+def test_the_fit_has_few_factors_for_its_points_and_none_of_a_methods_own(report: Report) -> None:
     factors = report.findings.factors
     given = [one for one in factors if one.given]
     served = [one for one in report.findings.points if one.fitted and one.unit != "bytes"]

@@ -10,23 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Statement
 from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, sampling, variance
 from gcsim.analysis.validation.suites.papers.profiles import alexnet, buckets, dense, drawn, sampled
 from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, parameters_of, ring
-from gcsim.analysis.validation.suites.papers.suite import SUITE
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.training import InputLoading, Training
 
+NAME = "papers"
+
 LINK = ideal_link("10 Gbit/s")
 PS = 10**12
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return run_suite(SUITE)
 
 
 @pytest.fixture(scope="module")

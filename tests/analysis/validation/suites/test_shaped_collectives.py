@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gcsim.analysis.validation.judge import Report, judge
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.shaped_collectives import suite
 from gcsim.analysis.validation.suites.shaped_collectives.fit import Floats, fit, host_of, is_fitted
 from gcsim.analysis.validation.suites.shaped_collectives.runs import Setting, settings
@@ -28,18 +28,11 @@ from gcsim.analysis.validation.suites.shaped_collectives.suite import SUITE
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.network.links import Link
 
+NAME = "shaped-collectives"
 LINK = Link(
-    name="100 Mbit/s",
-    bandwidth=Fraction(12_500_000),
-    latency=Fraction(0),
-    efficiency=Fraction(1),
+    name="100 Mbit/s", bandwidth=Fraction(12_500_000), latency=Fraction(0), efficiency=Fraction(1)
 )
 IDEAL = Conditions(link=LINK)
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return judge(SUITE, SUITE.find())
 
 
 def one(collective: str, ranks: int, rate: int, nbytes: int, **more: object) -> Setting:

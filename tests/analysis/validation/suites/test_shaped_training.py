@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from gcsim.analysis.validation.judge import Report, judge
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.shaped_training import runs as data
 from gcsim.analysis.validation.suites.shaped_training.fit import fit, measured, serves_fit
 from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs, sent
@@ -19,25 +19,17 @@ from gcsim.analysis.validation.suites.shaped_training.steps import (
     fitted_step,
     solo,
 )
-from gcsim.analysis.validation.suites.shaped_training.suite import (
-    COMPRESSED,
-    DENSE_SLOW,
-    PHANTOM,
-    SUITE,
-)
+from gcsim.analysis.validation.suites.shaped_training.suite import COMPRESSED, DENSE_SLOW, PHANTOM
 from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
 from gcsim.errors import InternalError
 from tests.benchmarks import shaped_training_kernels
+
+NAME = "shaped-training"
 
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
     return fit(runs())
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return judge(SUITE, SUITE.find())
 
 
 def one(hook: str, model: str = "mlp", *, ranks: int, rate: int, bucket: int = 25) -> Run:
