@@ -5,13 +5,13 @@ Expected numbers are those of the release (sands-lab/grace-data), or follow from
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
 import pytest
 
-from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.suites.grace import suite as grace
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.grace.arithmetic import work
 from gcsim.analysis.validation.suites.grace.fit import (
     KINDS,
@@ -60,9 +60,8 @@ def _find(model: str, compressor: str, **wanted: object) -> Run:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    """The whole suite, once."""
-    return run_suite(grace.SUITE)
+def report(report_of: Callable[[str], Report]) -> Report:
+    return report_of("grace")
 
 
 # --- data ----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.calibration.link.model import Model
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Point
 from gcsim.analysis.validation.suites.other_clusters import runs as data
 from gcsim.analysis.validation.suites.other_clusters.allreduce import fit, measurement, size, three
@@ -53,8 +53,8 @@ ROWS = 912
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return run_suite(SUITE)
+def report(report_of: Callable[[str], Report]) -> Report:
+    return report_of("other-clusters")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Statement
 from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, sampling, variance
 from gcsim.analysis.validation.suites.papers.profiles import alexnet, buckets, dense, drawn, sampled
 from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, parameters_of, ring
-from gcsim.analysis.validation.suites.papers.suite import SUITE
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.training import InputLoading, Training
@@ -25,8 +25,8 @@ PS = 10**12
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return run_suite(SUITE)
+def report(report_of: Callable[[str], Report]) -> Report:
+    return report_of("papers")
 
 
 @pytest.fixture(scope="module")

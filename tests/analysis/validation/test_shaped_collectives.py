@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gcsim.analysis.validation.judge import Report, judge
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.shaped_collectives import suite
 from gcsim.analysis.validation.suites.shaped_collectives.fit import Floats, fit, host_of, is_fitted
 from gcsim.analysis.validation.suites.shaped_collectives.runs import Setting, settings
@@ -38,8 +38,8 @@ IDEAL = Conditions(link=LINK)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return judge(SUITE, SUITE.find())
+def report(report_of: Callable[[str], Report]) -> Report:
+    return report_of("shaped-collectives")
 
 
 def one(collective: str, ranks: int, rate: int, nbytes: int, **more: object) -> Setting:

@@ -4,12 +4,13 @@ bounds, and do its steps send and share what was measured?"""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 
-from gcsim.analysis.validation.judge import Report, judge
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.shaped_training import runs as data
 from gcsim.analysis.validation.suites.shaped_training.fit import fit, measured, serves_fit
 from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs, sent
@@ -23,7 +24,6 @@ from gcsim.analysis.validation.suites.shaped_training.suite import (
     COMPRESSED,
     DENSE_SLOW,
     PHANTOM,
-    SUITE,
 )
 from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
 from gcsim.errors import InternalError
@@ -36,8 +36,8 @@ def machine() -> Machine:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return judge(SUITE, SUITE.find())
+def report(report_of: Callable[[str], Report]) -> Report:
+    return report_of("shaped-training")
 
 
 def one(hook: str, model: str = "mlp", *, ranks: int, rate: int, bucket: int = 25) -> Run:
