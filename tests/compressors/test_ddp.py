@@ -106,7 +106,7 @@ def one_request(request: Request) -> Exchange:
     return reply if isinstance(reply, Tensor) else list(reply)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", COUNTS)
 def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int) -> None:
     asked = [requests(rank, count) for rank in range(count)]
     found = ranks(count, "collectives")
