@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -31,15 +31,6 @@ from tests.compressors.gloo_order import in_gloo_ring_order
 COUNTS = (pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long))
 CASES = carried()
 Results = Callable[[int, str], list[Any]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the processes: a matrix product's rounding may depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
