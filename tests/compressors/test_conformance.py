@@ -22,7 +22,6 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.errors import ExpectationError, InputError
 
-
 SLOW = {"alq", "amq"}
 """They fit their levels anew at each step, and are checked in `make long`."""
 
