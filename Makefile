@@ -30,8 +30,8 @@ validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
 fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
 
-same: $(VENV)/dev.stamp  ## whether results and pages are those of the commit OLD
-	$(BIN)/python tests/same.py $(OLD)
+same: $(VENV)/dev.stamp  ## whether results and pages (or ONLY=name,name) are those of the commit OLD
+	$(BIN)/python tests/same.py $(OLD) $(if $(ONLY),--only $(ONLY))
 
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
 	$(BIN)/python -m pytest tests/benchmarks --ignore=tests/benchmarks/test_bench_compressors.py --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from gcsim.compressors.base import CompressorParameters as Parameters
     from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
     from gcsim.compressors.coding.frame import Frame, as_bytes, from_bytes, pack_frame
-    from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
-    from gcsim.compressors.coding.packing import (
+    from gcsim.compressors.coding.integers.packing import (
         pack_bits,
         pack_signs,
         packed_bytes,
         unpack_bits,
         unpack_signs,
     )
+    from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
     from gcsim.compressors.conformance import check
     from gcsim.compressors.error_feedback import ErrorFeedback
     from gcsim.compressors.laws import Laws
@@ -61,7 +61,7 @@ _MODULES = {
     "gcsim.compressors.bucket": "Bucket BucketLayout TensorSlice",
     "gcsim.compressors.coding.frame": "Frame as_bytes from_bytes pack_frame",
     "gcsim.compressors.coding.messages": "bucket_state frames_of split_body",
-    "gcsim.compressors.coding.packing": "pack_bits pack_signs packed_bytes unpack_bits "
+    "gcsim.compressors.coding.integers.packing": "pack_bits pack_signs packed_bytes unpack_bits "
     "unpack_signs",
     "gcsim.compressors.conformance": "check",
     "gcsim.compressors.error_feedback": "ErrorFeedback",

@@ -65,9 +65,9 @@ class About:
     """As its `PushPull` says; None where it never asks for one."""
     bits: str
     """Bits per element that one worker sends, as a formula in the parameters."""
-    unbiased: bool
+    unbiased: bool = False
     """With the default parameters; `Compressor.laws` knows others."""
-    state: str
+    state: str = "none"
     """What a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
 

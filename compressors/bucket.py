@@ -25,6 +25,10 @@ class TensorSlice:
         """Number of elements."""
         return math.prod(self.shape)
 
+    def of(self, flat: Tensor) -> Tensor:
+        """The parameter's part of a flat vector of the bucket, flat, sharing its memory."""
+        return flat[self.offset : self.offset + self.numel]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketLayout:
@@ -41,7 +45,7 @@ class BucketLayout:
     def views(self, flat: Tensor) -> Iterator[tuple[TensorSlice, Tensor]]:
         """Each parameter's part of a flat `[numel]` tensor, flat, sharing its memory."""
         for piece in self.slices:
-            yield piece, flat[piece.offset : piece.offset + piece.numel]
+            yield piece, piece.of(flat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

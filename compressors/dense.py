@@ -21,7 +21,6 @@ class Dense(Compressor):
         collective="all-reduce",
         bits="32",
         unbiased=True,
-        state="none",
         paper="S. Li et al., PyTorch Distributed, VLDB 2020",
     )
 

@@ -15,7 +15,7 @@ from gcsim.compressors.lazy_torch import Tensor
 
 
 class ErrorFeedback(Compressor[P]):
-    """A compressor with a residual, where its parameter `error_feedback` does not say no."""
+    """A compressor with a residual, where its parameter does not say no."""
 
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
@@ -24,8 +24,15 @@ class ErrorFeedback(Compressor[P]):
 
     @property
     def remembers(self) -> bool:
-        """Whether there is a residual with these parameters."""
-        return bool(getattr(self.parameters, "error_feedback", True))
+        """Whether there is a residual, as `error_feedback` (or `residual`) says."""
+        chosen = self.parameters
+        return bool(getattr(chosen, "error_feedback", getattr(chosen, "residual", True)))
+
+    def corrected(self, bucket: Bucket) -> Tensor:
+        """The residual with the gradient added, in its memory; else the gradient. float32 `[n]`."""
+        if not self.remembers:
+            return bucket.gradient
+        return bucket_state(self.residual, bucket).add_(bucket.gradient)
 
     def owed(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.owed`: the residual."""

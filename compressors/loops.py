@@ -141,7 +141,7 @@ def _build_folder() -> Path:
     """Where the machine code lies; that of older sources is removed."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in (Path(__file__), here / "random.py", *sorted((here / "coding").glob("*.py"))):
+    for path in (Path(__file__), here / "random.py", *sorted((here / "coding").rglob("*.py"))):
         digest.update(path.read_bytes())
     chosen: str = getattr(config, "CACHE_DIR")  # noqa: B009 - numba sets it from NUMBA_CACHE_DIR
     builds = Path(chosen or cache_folder() / "loops")

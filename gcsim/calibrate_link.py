@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -85,11 +85,11 @@ def _run(options: argparse.Namespace) -> None:
     sizes = list(_sizes(options))
     names = list(_jobs(_listed(options.collective), _listed(options.dtype)))
     if options.seconds_budget <= 0:
-        raise InputError(Problem(place="--seconds-budget", message="must be more than 0"))
+        raise InputError("must be more than 0", place="--seconds-budget")
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         message = "the ranks of the cluster are not known"
         hint = "start it with: torchrun --nproc-per-node N -m gcsim.calibrate_link"
-        raise InputError(Problem(message=message, hint=hint))
+        raise InputError(message, hint=hint)
     import datetime
 
     import torch
@@ -97,10 +97,9 @@ def _run(options: argparse.Namespace) -> None:
 
     backend = options.backend or ("nccl" if torch.cuda.is_available() else "gloo")
     if backend == "nccl" and not torch.cuda.is_available():
-        raise InputError(Problem(place="--backend nccl", message="there is no GPU here"))
+        raise InputError("there is no GPU here", place="--backend nccl")
     if int(os.environ["WORLD_SIZE"]) < 2:
-        message = "one rank alone sends nothing"
-        raise InputError(Problem(message=message, hint="start two or more"))
+        raise InputError("one rank alone sends nothing", hint="start two or more")
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -127,12 +126,11 @@ def _sizes(options: argparse.Namespace) -> Iterator[int]:
             bounds.append(parse_bytes(getattr(options, name)))
         except InputError as error:
             first = error.problems[0]
-            raise InputError(Problem(place=place, message=first.message, hint=first.hint)) from None
+            raise InputError(first.message, place=place, hint=first.hint) from None
     smallest, largest = bounds
     if not 0 < smallest * _GROWTH**2 <= largest:
         message = f"from {smallest:,} to {largest:,} bytes there are fewer than three sizes"
-        hint = f"sizes grow by factors of {_GROWTH}"
-        raise InputError(Problem(place="--min-size", message=message, hint=hint))
+        raise InputError(message, place="--min-size", hint=f"sizes grow by factors of {_GROWTH}")
     while smallest <= largest:
         yield smallest
         smallest *= _GROWTH
@@ -153,9 +151,7 @@ def _jobs(names: Sequence[str], dtypes: Sequence[str]) -> Iterator[Job]:
         unknown = [name for name in given if name not in known]
         if unknown:
             message = f"{', '.join(map(repr, unknown))}: not measured here"
-            raise InputError(
-                Problem(place=place, message=message, hint=f"known: {', '.join(known)}")
-            )
+            raise InputError(message, place=place, hint=f"known: {', '.join(known)}")
     for name in names:
         for dtype in dtypes if name == "all_reduce" else ("float32",):
             yield name, dtype
@@ -178,7 +174,7 @@ class _Cluster:
         most, least = _largest(local, device), -_largest(-local, device)
         if most != least:
             message = f"machines have from {least:.0f} to {most:.0f} ranks"
-            raise InputError(Problem(message=message, hint="start as many on each"))
+            raise InputError(message, hint="start as many on each")
         return cls(ranks=dist.get_world_size(), devices_per_node=int(local), device=device)
 
     def operation(self, job: Job, nbytes: int) -> tuple[Operation, int]:

@@ -40,14 +40,17 @@ class GcsimError(Exception):
 class InputError(GcsimError):
     """The user's input cannot be used; nothing was simulated and nothing was changed.
 
-    Carries every problem that was found in one pass, not only the first.
+    Carries every problem that was found in one pass, not only the first. A single one may be given
+    as its message, with `place` and `hint` as of a `Problem`.
     """
 
     exit_code = 2
 
-    def __init__(self, problems: str | Problem | Iterable[Problem]) -> None:
+    def __init__(
+        self, problems: str | Problem | Iterable[Problem], *, place: str = "", hint: str = ""
+    ) -> None:
         if isinstance(problems, str):
-            problems = Problem(message=problems)
+            problems = Problem(message=problems, place=place, hint=hint)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 

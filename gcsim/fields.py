@@ -30,7 +30,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a number; of the length, where the field is a tuple."""
+    """Of a number; of the length, where the field is a tuple or text."""
 
     least: int | None = None
     above: int | None = None
@@ -44,7 +44,7 @@ class Limits:
         high = f"at most {self.most:,}" if self.below is None else f"less than {self.below:,}"
         return f"{low} and {high}"
 
-    def hold(self, value: Fraction | int) -> bool:
+    def hold(self, value: Fraction | float) -> bool:
         """Whether a value keeps them."""
         return (
             (self.least is None or value >= self.least)
@@ -78,6 +78,9 @@ class Key:
 INTERNAL: Final = object()
 """Beside the type of a field that no file states."""
 
+STATED: Final = object()
+"""Beside the type of a field that a file states always, though it has a default in Python."""
+
 SHOWN: Final = object()
 """Beside the type of a field that is written even where it is as by default."""
 
@@ -92,6 +95,7 @@ PositiveSeconds = Annotated[Fraction, Unit("time"), POSITIVE]
 BytesPerSecond = Annotated[Fraction, Unit("bandwidth"), POSITIVE]
 Bytes = Annotated[int, Unit("size"), POSITIVE]
 Count = Annotated[int, Limits(least=1)]
+Text = Annotated[str, Limits(least=1)]
 Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
 """How many times as long, or as much. Beyond the limit a step is days long."""
 Variation = Annotated[Fraction, Limits(least=0, most=10)]
@@ -123,7 +127,7 @@ def _broken(value: Any) -> Iterator[Problem]:
     for name, limits in limited:
         figure = getattr(value, name)
         if figure is not None and not limits.hold(figure):
-            shown = f"{float(figure):g}" if isinstance(figure, Fraction) else figure
+            shown = f"{float(figure):g}" if isinstance(figure, Fraction | float) else figure
             yield Problem(message=f"{name} = {shown}", hint=f"must be {limits}")
     yield from broken_ranges(value, type(value))
     for name, rule in rules:
@@ -177,7 +181,7 @@ def _limits(hint: Any) -> Limits | None:
         inner = [_limits(part) for part in get_args(hint) if get_origin(part) is Annotated]
         return inner[0] if len(inner) == 1 and get_origin(hint) is not tuple else None
     base, *notes = get_args(hint)
-    if base not in (int, Fraction):
+    if base not in (int, float, Fraction):
         return None
     stated = [note for note in notes if isinstance(note, Limits)]
     if stated:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 
 def cache_folder() -> Path:
@@ -43,15 +43,11 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     except OSError as error:
         raise InputError(
-            Problem(
-                message=f"cannot write: {error.strerror or error}",
-                place=str(path),
-                hint=(
-                    "free some space; earlier files are unchanged"
-                    if error.errno == errno.ENOSPC
-                    else "choose another folder; earlier files are unchanged"
-                ),
-            )
+            f"cannot write: {error.strerror or error}",
+            place=str(path),
+            hint="free some space; earlier files are unchanged"
+            if error.errno == errno.ENOSPC
+            else "choose another folder; earlier files are unchanged",
         ) from error
     finally:
         if temporary is not None:

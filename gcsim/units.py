@@ -12,7 +12,7 @@ import re
 from fractions import Fraction
 from typing import Literal
 
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 
 Dimension = Literal["time", "size", "bandwidth", "compute rate"]
 
@@ -58,20 +58,20 @@ def parse(text: object, dimension: Dimension) -> Fraction:
     example = f"write it like {EXAMPLES[dimension]!r}"
     shown = f"{text!s:.{_LONGEST}}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise InputError(Problem(message=f"{shown!r} is not a {dimension}", hint=example))
+        raise InputError(f"{shown!r} is not a {dimension}", hint=example)
     match = _QUANTITY.fullmatch(str(text)) if len(str(text)) <= _LONGEST else None
     if match is None:
-        raise InputError(Problem(message=f"{shown!r} is not a {dimension}", hint=example))
+        raise InputError(f"{shown!r} is not a {dimension}", hint=example)
     number, unit = match.groups()
     if not unit:
-        raise InputError(Problem(message=f"{shown} has no unit", hint=example))
+        raise InputError(f"{shown} has no unit", hint=example)
     known = UNITS[dimension]
     if unit not in known:
         message = f"unknown unit {unit!r} in {shown!r}, which should be a {dimension}"
-        raise InputError(Problem(message=message, hint=_nearest(unit, dimension)))
+        raise InputError(message, hint=_nearest(unit, dimension))
     value = Fraction(number) * known[unit]
     if value < 0:
-        raise InputError(Problem(message=f"{shown} is negative", hint=example))
+        raise InputError(f"{shown} is negative", hint=example)
     return value
 
 

@@ -65,7 +65,7 @@ def load_scenario(
     document = read_file(path, name)
     if not isinstance(document.data, dict):
         place = document.place(())
-        raise InputError(Problem(place=place, message="a scenario is a mapping (key: value)"))
+        raise InputError("a scenario is a mapping (key: value)", place=place)
     problems = apply(document, overrides)
     if seed is not None:
         document.data["seed"] = seed
@@ -128,7 +128,7 @@ def _find(wanted: str) -> tuple[Path, str]:
     if wanted in shipped:
         return shipped[wanted], _relative(shipped[wanted])
     message = f"no scenario {wanted!r}: neither a file nor a shipped scenario"
-    raise InputError(Problem(message=message, hint=did_you_mean(wanted, shipped)))
+    raise InputError(message, hint=did_you_mean(wanted, shipped))
 
 
 def _relative(path: Path) -> str:

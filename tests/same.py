@@ -1,26 +1,30 @@
-"""Does this checkout say the same as another commit? `make same OLD=<commit>`.
+"""Does this checkout say the same as another commit? `make same OLD=<commit> [ONLY=name,name]`.
 
 Both are copied to a temporary folder: the commit, and the working tree with what git does not
-know yet. In each, with the packages of one environment, every shipped scenario is run and the
-generated pages are made; then all files are compared, byte for byte but for what a run took
-(`wall` in results.json). A change of layout changes none of them; a change of results is seen here
+know yet. In each, with the packages of one environment, every shipped scenario is run, one at a
+time, and the generated pages are made; then the files are compared line by line, results.json
+value by value, without how long a run took (`wall`) and the hashes of the code that made a profile
+(`provenance.profiles`). A change of layout changes none of them; a change of results is seen here
 before it is explained.
 
-    python tests/same.py HEAD~3 [SCENARIO ...] [--no-pages]
+    python tests/same.py HEAD~3 [--only lenet_2node,validation]
 
-Exit code 1 where anything differs. What compressors send is kept in the usual cache, under the
-hash of the code that made it: a change in compressors/ or traces/ costs some minutes.
+Pages are called gallery, devices and validation. Exit code 1 where anything differs. What
+compressors send is kept in the usual cache, under the hash of the code that made it: after a change
+in compressors/ or traces/ all scenarios take an hour, and the largest 12 GB; choose some then.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,34 +36,43 @@ PAGES = {
     "validation": "docs/validation.md",
 }
 """By the target that makes it."""
+_SHOWN, _WIDTH = 8, 160
+"""Differences of a file, and characters of each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print a line a file; the exit code."""
+    known = [*sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml")), *PAGES]
     parser = argparse.ArgumentParser(description="Does this checkout say the same as a commit?")
     parser.add_argument("old", help="a commit")
-    parser.add_argument("scenarios", nargs="*", help="names of shipped scenarios; all by default")
-    parser.add_argument("--no-pages", dest="pages", action="store_false", help="scenarios alone")
+    parser.add_argument("--only", default="", help="scenarios and pages, NAME,NAME; default: all")
     options = parser.parse_args(arguments)
-    names = options.scenarios or sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
+    names = list(filter(None, options.only.split(","))) or known
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"--only: {', '.join(unknown)}; known: {', '.join(known)}")
     with tempfile.TemporaryDirectory(prefix="gcsim-same-") as folder:
-        old, new = Path(folder, "old"), Path(folder, "new")
-        _commit(options.old, old)
-        _working_tree(new)
-        different = 0
-        for name in names:
-            for tree in (old, new):
-                _run(tree, [sys.executable, "-P", "-m", "gcsim", "run", name, "-q", "-o", "out"])
-            for file in ("results.json", "scenario.yaml"):
-                found = [tree / "out" / file for tree in (old, new)]
-                different += _compare(f"{name}/{file}", *found)
-            for tree in (old, new):
-                shutil.rmtree(tree / "out", ignore_errors=True)
-        for target, page in PAGES.items() if options.pages else ():
-            for tree in (old, new):
-                _run(tree, ["make", target, *_environment()])
-            different += _compare(page, old / page, new / page)
-    return 1 if different else 0
+        trees = Path(folder, "old"), Path(folder, "new")
+        _commit(options.old, trees[0])
+        _working_tree(trees[1])
+        return int(sum([_differences(name, trees) for name in names]) > 0)
+
+
+def _differences(name: str, trees: tuple[Path, Path]) -> int:
+    """Make what is called that in both trees; how many of its files differ."""
+    start = time.monotonic()
+    if name in PAGES:
+        files, command = [PAGES[name]], ["make", name, *_environment()]
+    else:
+        files = ["out/results.json", "out/scenario.yaml"]
+        command = [sys.executable, "-P", "-m", "gcsim", "run", name, "-q", "-o", "out"]
+    for tree in trees:
+        shutil.rmtree(tree / "out", ignore_errors=True)
+        _run(tree, command)
+    took = time.monotonic() - start
+    return sum(
+        _compare(f"{name}: {Path(file).name} ({took:.0f} s)", *(tree / file for tree in trees))
+        for file in files
+    )
 
 
 def _commit(name: str, folder: Path) -> None:
@@ -91,48 +104,39 @@ def _environment() -> list[str]:
 
 def _run(tree: Path, command: Sequence[str]) -> None:
     """In that tree, which comes before the installed package; what it says is shown if it fails."""
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
-        command,
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+        command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False,
+    )  # fmt: skip
     if done.returncode:
         print(f"{tree.name}: {' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
 
 
 def _compare(name: str, old: Path, new: Path) -> int:
     """Print whether they are the same; 1 if not."""
-    missing = [path.parts[-3:] for path in (old, new) if not path.is_file()]
-    if missing:
-        print(f"MISSING  {name}")
+    if not (old.is_file() and new.is_file()):
+        print(f"MISSING  {name}", flush=True)
         return 1
-    if name.endswith(".json"):
-        differences = [*_different(_told(old), _told(new), "")]
+    if old.suffix == ".json":
+        found = [*_different(_told(old), _told(new), "")]
     else:
-        lines = [path.read_text(encoding="utf-8").splitlines() for path in (old, new)]
-        pairs = zip(*lines, strict=False)
-        differences = [f"line {n}: {a} -> {b}" for n, (a, b) in enumerate(pairs, 1) if a != b]
-        if len(lines[0]) != len(lines[1]):
-            differences.append(f"{len(lines[0])} -> {len(lines[1])} lines")
-    print(f"{'DIFFERS' if differences else 'same':8} {name}")
-    for difference in differences[:_SHOWN]:
+        before, after = (path.read_text(encoding="utf-8").splitlines() for path in (old, new))
+        changes = difflib.unified_diff(before, after, n=0, lineterm="")
+        found = [line for line in changes if not line.startswith(("---", "+++", "@@"))]
+    print(f"{'DIFFERS' if found else 'same':8} {name}", flush=True)
+    for difference in found[:_SHOWN]:
         print(f"           {difference[:_WIDTH]}")
-    if len(differences) > _SHOWN:
-        print(f"           and {len(differences) - _SHOWN} more")
-    return 1 if differences else 0
-
-
-_SHOWN, _WIDTH = 5, 160
+    if len(found) > _SHOWN:
+        print(f"           and {len(found) - _SHOWN} more", flush=True)
+    return 1 if found else 0
 
 
 def _told(path: Path) -> Any:
-    """What a run found, without how long it took."""
+    """What a run found, without how long it took and which code made the profiles."""
     document = json.loads(path.read_text(encoding="utf-8"))
     document.pop("wall", None)
+    document["provenance"].pop("profiles", None)
     return document
 
 

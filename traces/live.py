@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
@@ -57,17 +57,13 @@ def pick_device(name: str) -> str:
     Raises `InputError` when a GPU is asked for and torch sees none, or the word is another.
     """
     if name not in ("auto", "cpu", "cuda"):
-        raise InputError(
-            Problem(message=f"unknown device {name!r}", place="device", hint="auto, cpu or cuda")
-        )
+        raise InputError(f"unknown device {name!r}", place="device", hint="auto, cpu or cuda")
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise InputError(
-            Problem(
-                message="torch sees no GPU here",
-                place="device",
-                hint='use device "auto" or "cpu", or install a build of torch for your GPU',
-            )
+            "torch sees no GPU here",
+            place="device",
+            hint='use device "auto" or "cpu", or install a build of torch for your GPU',
         )
     return "cuda" if there and name != "cpu" else "cpu"
 
@@ -112,11 +108,9 @@ class LiveTrainer:
             loss, _ = self._pass(worker=0)
             if not math.isfinite(loss):
                 raise InputError(
-                    Problem(
-                        message=f"training diverged: the loss of warm-up step {number} is {loss}",
-                        place="learning_rate",
-                        hint=f"choose a lower one than {self._learning_rate:g}",
-                    )
+                    f"training diverged: the loss of warm-up step {number} is {loss}",
+                    place="learning_rate",
+                    hint=f"choose a lower one than {self._learning_rate:g}",
                 )
             self._advance(self._gradients())
             yield loss
@@ -193,11 +187,9 @@ class LiveTrainer:
         idle = [name for name, g in zip(self._names, found, strict=True) if g is None]
         if idle:
             raise InputError(
-                Problem(
-                    message="gets no gradient: the output does not depend on it",
-                    place=f"parameter {idle[0]}",
-                    hint="freeze it with requires_grad_(False), or take it out of the model",
-                )
+                "gets no gradient: the output does not depend on it",
+                place=f"parameter {idle[0]}",
+                hint="freeze it with requires_grad_(False), or take it out of the model",
             )
         return [gradient for gradient in found if gradient is not None]
 

@@ -57,14 +57,7 @@ def factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
         ("processor time a copied byte", host.per_copied_byte, 1e9, "ns", copying),
     )
     return tuple(
-        Factor(
-            series="all",
-            name=name,
-            value=float(value) * scale,
-            unit=unit,
-            points=fitted_on,
-            catalogue=0.0,
-        )
+        Factor("all", name, float(value) * scale, unit, fitted_on, catalogue=0.0)
         for name, value, scale, unit, fitted_on in costs
     )
 

@@ -22,8 +22,6 @@ SEGMENT = 1448
 """Bytes of data in a full segment."""
 CHARGED = 1514
 """Bytes that the bucket is charged for it."""
-ONE_WAY = Fraction(SEGMENT, CHARGED)
-"""Data over what is charged, of a rank that sends and does not receive."""
 FEWEST, MOST = 4, 44
 """Segments of a frame: below, interrupts would rule; above, the kernel has none."""
 FRAME_SECONDS = Fraction(1, 1000)
@@ -66,11 +64,6 @@ class Shape:
     def efficiency(self) -> Fraction:
         """Data over what is charged, of a rank that sends and receives frames at full rate."""
         return Fraction(self.segments * SEGMENT, self.segments * CHARGED + _HEADERS)
-
-    @property
-    def goodput(self) -> Fraction:
-        """Bytes of data per second, of such a rank."""
-        return self.rate * self.efficiency / 8
 
     def options(self) -> list[str]:
         """Arguments of `tc qdisc replace dev ... root`."""

@@ -46,23 +46,13 @@ _DECISIONS = 0.8
 def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:
     """Those over series that were measured, on so many points each."""
     found = [
-        Bound(
-            name=name,
-            series=tuple(one for one in wanted if one in series),
-            limit=limit,
-            target=target,
-        )
+        Bound(name, tuple(one for one in wanted if one in series), limit=limit, target=target)
         for name, wanted, limit, target in _LIMITS
     ]
     found = [bound for bound in found if sum(series[name] for name in bound.series) >= _FEWEST]
     trained = tuple(sorted(one for one in series if one.startswith("training")))
     if trained:
         found.append(
-            Bound(
-                name="decisions of training",
-                series=trained,
-                statistic="decisions",
-                limit=_DECISIONS,
-            )
+            Bound("decisions of training", trained, statistic="decisions", limit=_DECISIONS)
         )
     return tuple(found)

@@ -49,7 +49,7 @@ NOW_AND_THEN = ("input_s", "optimizer_s")
 DOT = 0.008
 """Share of the axis below which a line is not drawn."""
 
-KNOWN = "\n(upper line, and in brackets: the middle 80 % of what the cluster may be)"
+KNOWN = "\n(upper line, in brackets: 10th to 90th percentile over draws of the uncertain inputs)"
 
 DWARFED = 1.8
 """Slowest iteration over the second panel's scale from which that panel is drawn."""

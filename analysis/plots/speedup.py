@@ -158,7 +158,7 @@ def _note(result: Result) -> str:
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
-    return f"\nband: the middle 80 % of what {what} may be, for all that is known"
+    return f"\nband: 10th to 90th percentile of {what} over draws of the uncertain inputs"
 
 
 def _power(value: float) -> str:

@@ -1,4 +1,4 @@
-"""How do two methods compare, for all that is known? By drawn worlds, and beyond luck.
+"""How do two methods compare? In each drawn world, and beyond luck.
 
 What is not known of a cluster is drawn (`Row.iteration_draws_s`): draw k is the same world for all
 methods, so that the ratio of two iterations is taken world by world, and much that is not known

@@ -1,6 +1,6 @@
-"""How sharp is a number, for all that is known of the scenario?
+"""How wide is the range of a number?
 
-What is not known was drawn; a row's interval holds the middle 80 % of the draws. An interval that
+Uncertain inputs were drawn: a row's interval holds the middle 80 % of the draws. An interval that
 is too narrow for the digits shown is not shown.
 """
 

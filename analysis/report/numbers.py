@@ -66,14 +66,19 @@ def plural(count: int, noun: str) -> str:
 
 
 def bits(bytes_per_second: float) -> str:
-    """A rate as networks are sold: "9.41 Gbit/s"."""
-    rate = bytes_per_second * 8
+    """A rate as networks are sold, without exponents: "9.41 Gbit/s"."""
+    number, unit = rate(bytes_per_second, digits=15).split()
+    value = float(number)
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+
+
+def rate(bytes_per_second: float, digits: int = 4) -> str:
+    """The same to so many digits; `units.parse` reads it."""
+    bits_per_second = bytes_per_second * 8
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if rate >= size:
-            return (
-                f"{rate / size:.3g} {unit}" if rate < 999.5 * size else f"{rate / size:.0f} {unit}"
-            )
-    return f"{rate:.3g} bit/s"
+        if bits_per_second >= size:
+            return f"{bits_per_second / size:.{digits}g} {unit}"
+    return f"{bits_per_second:.{digits}g} bit/s"
 
 
 def duration(seconds: float) -> str:

@@ -71,8 +71,7 @@ class Verdict:
 
     @property
     def foremost(self) -> tuple[Row, ...]:
-        """Those that may be the fastest, for all that is known; the uncompressed row where nothing
-        is faster."""
+        """Those that no other surely beats; the uncompressed row where nothing is faster."""
         found = () if self.to_try is None else (self.to_try, *self.rivals)
         if self.dense is None:
             return found
@@ -125,12 +124,12 @@ def verdicts(result: Result) -> tuple[Verdict, ...]:
 
 
 def surely_beats(one: Row, other: Row) -> bool:
-    """Whether it is more than `TIE` faster, for all that is known."""
+    """Whether it is surely more than `TIE` faster."""
     return one is not other and ratio(one, other).surely_above(1 + TIE)
 
 
 def surely_faster(one: Row, others: Iterable[Row]) -> bool:
-    """Whether it is faster than each of them, if by little, for all that is known."""
+    """Whether it is faster than each of them, surely, if by little."""
     return all(ratio(one, other).surely_above(1) for other in others)
 
 

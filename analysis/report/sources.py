@@ -75,7 +75,7 @@ def _table(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _short(text: object) -> str:
-    return textwrap.shorten(str(text), _SHORT, placeholder=" [...]")
+    return textwrap.shorten(str(text), _SHORT, placeholder=" …")
 
 
 def _pairs(title: str, facts: Mapping[str, Any]) -> str:
@@ -94,11 +94,11 @@ def _gradients(facts: Mapping[str, Any]) -> str:
         drawn = ", ".join(["gradients: SYNTHETIC, drawn from fitted distributions", *known])
         return f"{drawn}; fit: {_short(facts.get('fit', 'unknown'))}"
     parts = [str(facts.get("source", "source unknown"))]
-    parts += [f"{key.replace('_', ' ')} {facts[key]}" for key in _TRAINING if key in facts]
+    parts += [f"{key.replace('_', ' ')} {_short(facts[key])}" for key in _TRAINING if key in facts]
     losses = facts.get("warmup_losses")
     if isinstance(losses, list | tuple) and losses:
-        parts.append(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} before the first was taken")
-    return _short(f"gradients: {', '.join(parts)}")
+        parts.append(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} in the warm-up")
+    return f"gradients: {', '.join(parts)}"
 
 
 def _compute(facts: object) -> str:

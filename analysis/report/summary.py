@@ -14,9 +14,6 @@ from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.table import HEADING, answer_columns, answer_table, title
 from gcsim.scenarios.result import Result
 
-WIDTH = 120
-"""Terminal cells where nobody says how many there are."""
-
 
 def parts(result: Result, width: int) -> tuple[RenderableType, ...]:
     """What `gcsim run` shows on `width` terminal cells."""

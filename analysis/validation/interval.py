@@ -1,9 +1,8 @@
-"""Between which times does a prediction without a fit lie, for all that the catalogue leaves open?
+"""Between which times does a prediction by the catalogue alone lie? The 80 % interval.
 
 All figures that have a range are drawn together, as `gcsim run` draws them
-(`scenarios/uncertainty/worlds.py`),
-and the 10th and 90th percentile of the predictions are taken. An input's draws depend on its name
-alone, so that points are wrong together as they would be in one run.
+(`scenarios/uncertainty/worlds.py`), and the 10th and 90th percentile of the predictions are taken.
+An input's draws depend on its name alone, so that points are wrong together as in one run.
 
 Collectives alone are simulated in every world. A training step is the exact one as stated, times
 what `scenarios/uncertainty/approximation.py` says of the world, which is what `gcsim run` prints.

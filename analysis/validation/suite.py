@@ -8,7 +8,7 @@ values alone), and says which points served the fit. Those are never judged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 DENSE = "none"
@@ -145,7 +145,7 @@ class Ordering:
         return tuple(pair for pair in self.pairs if self.values[pair[0]] <= self.values[pair[1]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Factor:
     """A value that was fitted."""
 
@@ -156,6 +156,7 @@ class Factor:
     unit: str
     points: int
     """Measurements that it was fitted on."""
+    _: KW_ONLY
     catalogue: float | None = None
     """What the catalogue has in its place, for the prediction without fit."""
     given: bool = False
@@ -163,7 +164,12 @@ class Factor:
     has next to nothing else in it: shown as fitted, and never judged. Nothing of an exchange."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def given_step(series: str, name: str, seconds: float, catalogue: float | None = None) -> Factor:
+    """A step of the own machine, which its own row states."""
+    return Factor(series, name, seconds, "s", 1, catalogue=catalogue, given=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Excluded:
     """Measurements that are not compared, by a rule that does not look at predictions."""
 
@@ -173,7 +179,7 @@ class Excluded:
     """Why, in a sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bound:
     """What a suite must keep on the points that were not fitted."""
 
@@ -181,6 +187,7 @@ class Bound:
     """What is bounded, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s"."""
     series: tuple[str, ...] = ()
     """Whose points; (): all of the suite."""
+    _: KW_ONLY
     statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
     at least `limit` (broken where there is nothing to decide); statements: all exact, and all

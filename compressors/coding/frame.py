@@ -80,16 +80,24 @@ class Frame:
 
 
 def pack_frame(
-    codec: int, body: Tensor, *, numel: int, nonzero: int, flags: int = 0, params: int = 0
+    codec: int,
+    body: Tensor,
+    *,
+    numel: int,
+    nonzero: int | None = None,
+    flags: int = 0,
+    params: int = 0,
 ) -> Tensor:
     """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
 
+    `numel` elements has the tensor, `nonzero` of them travel (None: all).
     Raises `InternalError` when a number does not fit its field or the body is not bytes.
     """
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     try:
-        fields = _FIELDS.pack(codec, flags, params, numel, nonzero, body.numel())
+        travelling = numel if nonzero is None else nonzero
+        fields = _FIELDS.pack(codec, flags, params, numel, travelling, body.numel())
     except struct.error as error:
         raise InternalError(f"frame header of codec {codec}: {error}") from error
     header = fields + _CHECKSUM.pack(_checksum(fields, body))
@@ -134,12 +142,7 @@ def read_frames(
         if _checksum(fields, body) != _CHECKSUM.unpack(header[_FIELDS.size :])[0]:
             raise InputError(f"{place}: the checksum does not match: bytes were changed")
         yield Frame(
-            codec=codec,
-            flags=flags,
-            params=params,
-            numel=numel,
-            nonzero=nonzero,
-            body=body,
+            codec=codec, flags=flags, params=params, numel=numel, nonzero=nonzero, body=body
         )
         at += length
         number += 1

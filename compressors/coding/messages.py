@@ -7,7 +7,8 @@ is a damaged or misrouted message (`InputError`), never a wrong number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import functools
+from collections.abc import Callable, Collection, Iterator
 
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Frame, read_frames
@@ -35,6 +36,27 @@ def frames_of(
         raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
 
 
+def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
+
+    The result is `add(message, layout, out, weight, **known)`: out += weight * decoded message, in
+    place; `out` is float32 `[layout.numel]`. Raises `InputError` when the message is damaged or of
+    another layout.
+    """
+
+    def decorate(add: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(add)
+        def of_message(
+            message: Tensor, layout: BucketLayout, out: Tensor, weight: float, **known: object
+        ) -> None:
+            for piece, frame in frames_of(message, layout, codec):
+                add(frame, piece.of(out), weight, **known)
+
+        return of_message
+
+    return decorate
+
+
 def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
     """A frame's body in two parts of known length; `InputError` when it is not that long."""
     if frame.body.numel() != head_bytes + tail_bytes:
@@ -43,6 +65,16 @@ def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, 
             f"its header asks for {head_bytes} + {tail_bytes}"
         )
     return frame.body[:head_bytes], frame.body[head_bytes:]
+
+
+def only_frame(message: Tensor, codec: int, numel: int | None = None) -> Frame:
+    """The one frame of a message, of `numel` elements if given; `InputError` when it is not so."""
+    frames = list(read_frames(message, expected=codec))
+    if len(frames) != 1 or numel not in (None, frames[0].numel):
+        found = [frame.numel for frame in frames]
+        wanted = "elements" if numel is None else f"{numel} elements"
+        raise InputError(f"damaged payload: frames of {found} elements, not one frame of {wanted}")
+    return frames[0]
 
 
 def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:

@@ -17,11 +17,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.coding.packing import damaged, packed_bytes
+from gcsim.compressors.coding.indices.index_coding import (
+    Coder,
+    IndexCoding,
+    choose_coder,
+    decode_indices,
+    encode_indices,
+)
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.messages import decoder, split_body
+from gcsim.compressors.coding.selecting.selection import share_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
@@ -51,13 +57,29 @@ def energy(values: Tensor) -> float:
     return float(values.double().square().sum())
 
 
+def lost_by_selection(values: Tensor, ratio: float) -> float:
+    """(1 - k/n) |v|^2: the most that is left out when the k largest travel, of float32 `[n]`."""
+    return (1 - share_kept(values.numel(), ratio)) * energy(values)
+
+
 def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
     """Sum of (travelling value - value)^2 over float32 `[n]`."""
     return energy(travelling(values, values_as).double() - values)
 
 
-def pack_sparse(values: Tensor, indices: Tensor, numel: int, coder: Coder) -> Tensor:
+def sent_of(
+    memory: Tensor | None, indices: Tensor, values: Tensor, values_as: ValueFormat
+) -> Tensor:
+    """The selected values as they travel; what that rounds off goes back to `memory`, if given."""
+    sent = travelling(values, values_as)
+    if memory is not None and sent.dtype != values.dtype:
+        memory.index_copy_(0, indices, values - sent.float())
+    return sent
+
+
+def pack_sparse(values: Tensor, indices: Tensor, numel: int, coding: Coder | IndexCoding) -> Tensor:
     """One frame: `values` `[k]` float32 or float16 at ascending `indices` int64 `[k]`."""
+    coder = choose_coder(coding, numel, indices.numel()) if isinstance(coding, str) else coding
     return pack_coded(values, encode_indices(indices, numel, coder), numel, coder)
 
 
@@ -74,23 +96,17 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
-def add_message(message: Tensor, layout: BucketLayout, update: Tensor, scale: float) -> None:
-    """update += scale * message, in place; one frame for each tensor of the layout, in order.
-
-    `update` is the float32 vector that the layout's offsets refer to. Raises `InputError` when
-    the message is damaged or holds other tensors than the layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.SPARSE):
-        part = update[piece.offset : piece.offset + piece.numel]
-        values, coded = _values(frame)
-        if frame.flags & 0xF == Coder.RAW:
-            positions = from_bytes(coded, torch.int32, frame.nonzero)
-        elif frame.flags & 0xF == Coder.BITMAP:  # dense: positions would be the largest of all
-            _add_where(part, coded, values, scale)
-            continue
-        else:
-            positions = decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF)
-        _add_at(part, positions, values, scale)
+@decoder(Codec.SPARSE)
+def add_message(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add a frame of `pack_sparse`, or of `pack_coded`."""
+    values, coded = _values(frame)
+    coder = frame.flags & 0xF
+    if coder == Coder.BITMAP:  # dense: positions would be the largest of all
+        _add_where(part, coded, values, weight)
+    elif coder == Coder.RAW:
+        _add_at(part, from_bytes(coded, torch.int32, frame.nonzero), values, weight)
+    else:
+        _add_at(part, decode_indices(coded, frame.numel, frame.nonzero, coder), values, weight)
 
 
 def _values(frame: Frame) -> tuple[Tensor, Tensor]:
@@ -195,32 +211,25 @@ def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = 
     return pack_frame(Codec.SIGNED_INDEX, body, numel=numel, nonzero=words.numel(), flags=flags)
 
 
+@decoder(Codec.SIGNED_INDEX)
 def add_signed(
-    message: Tensor,
-    layout: BucketLayout,
-    update: Tensor,
-    scale: float,
-    levels: tuple[float, float] | None = None,
+    frame: Frame, part: Tensor, weight: float, levels: tuple[float, float] | None = None
 ) -> None:
-    """update += scale * message, in place, of a message of `pack_signed` frames.
+    """Add a frame of `pack_signed`; `levels`: (positive, negative), None when the frame has them.
 
-    `levels`, (positive, negative), are those of all tensors; None when the frames hold them.
-    Raises `InputError` when the message is damaged, of the other kind or of another layout.
+    Raises `InputError` when it is of the other kind.
     """
     inside = levels is None
-    for piece, frame in frames_of(message, layout, Codec.SIGNED_INDEX):
-        if frame.flags != (_LEVELS_INSIDE if inside else 0):
-            raise InputError(f"damaged payload: flags {frame.flags} of a frame of signed indices")
-        head, tail = split_body(frame, 8 if inside else 0, 4 * frame.nonzero)
-        positive, negative = levels or from_bytes(head, torch.float32, 2).tolist()
-        part = update[piece.offset : piece.offset + piece.numel]
-        words = from_bytes(tail, torch.int32, frame.nonzero)
-        bad = np.zeros(1, dtype=np.uint8)
-        with written_back(part) as target:
-            _add_signs(
-                target, words, (scale * positive, scale * negative), bad, part[: words.numel()]
-            )
-        _demand_ascending(bad)
+    if frame.flags != (_LEVELS_INSIDE if inside else 0):
+        raise InputError(f"damaged payload: flags {frame.flags} of a frame of signed indices")
+    head, tail = split_body(frame, 8 if inside else 0, 4 * frame.nonzero)
+    positive, negative = levels or from_bytes(head, torch.float32, 2).tolist()
+    words = from_bytes(tail, torch.int32, frame.nonzero)
+    bad = np.zeros(1, dtype=np.uint8)
+    with written_back(part) as target:
+        weighted = weight * positive, weight * negative
+        _add_signs(target, words, weighted, bad, part[: words.numel()])
+    _demand_ascending(bad)
 
 
 @kernel("gather_scatter", updates=("touched",))

@@ -43,8 +43,6 @@ from gcsim.compressors.requests import Exchange
 
 
 class AccordionParameters(CompressorParameters):
-    """Hyper-parameters of `Accordion`."""
-
     compressor: str = Field("powersgd", description="the compressor that is controlled")
     parameters: dict[str, Any] = Field({}, description="its parameters in either setting")
     low: dict[str, Any] = Field(
@@ -79,7 +77,6 @@ class Accordion(PerTensor[AccordionParameters]):
         family="controller",
         collective="those of the inner compressor",
         bits="those of the inner compressor at `low` or `high`",
-        unbiased=False,
         state="the inner compressor's; sum of updates (n) in measured epochs",
         paper="Agarwal et al., Accordion, MLSys 2021, arXiv:2010.16248",
     )

@@ -56,8 +56,6 @@ from gcsim.errors import InputError, Problem, did_you_mean
 
 
 class LGrecoParameters(CompressorParameters):
-    """Hyper-parameters of `LGreco`."""
-
     compressor: str = Field("powersgd", description="the compressor that is controlled")
     parameters: dict[str, Any] = Field({"rank": 4}, description="its parameters, with the base")
     vary: str = Field("rank", description="name of the parameter to choose for each tensor")
@@ -130,7 +128,6 @@ class LGreco(PerTensor[LGrecoParameters]):
         family="controller",
         collective="those of the inner compressor; all-reduce of 4 bytes a tensor at decisions",
         bits="at most those of the inner compressor with its base parameter",
-        unbiased=False,
         state="the inner compressor's; on worker 0 a sum of gradients (n) before decisions",
         paper="Markov et al., L-GreCo, MLSys 2024, arXiv:2210.17357",
     )

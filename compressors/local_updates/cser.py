@@ -54,22 +54,16 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class ErrorAveragingParameters(CompressorParameters):
-    """Hyper-parameters of `Csea`."""
-
     error_blocks: int = Field(96, ge=1, description="R1, blocks of errors, one of them averaged")
     momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
 
 
 class PartialLocalParameters(ErrorAveragingParameters):
-    """Hyper-parameters of `CserPl`."""
-
     error_blocks: int = Field(8, ge=1, description="R1, blocks of errors, one of them averaged")
     interval: int = Field(12, ge=1, description="H, steps from one reset of errors to the next")
 
 
 class CserParameters(PartialLocalParameters):
-    """Hyper-parameters of `Cser`."""
-
     gradient_blocks: int = Field(192, ge=1, description="R2, blocks of gradients, one averaged")
     interval: int = Field(24, ge=1, description="H, steps from one reset of errors to the next")
 
@@ -83,7 +77,6 @@ class Csea(Compressor[ErrorAveragingParameters]):
         family="local updates",
         collective="all-reduce of a slice",
         bits="32 / error_blocks",
-        unbiased=False,
         state="momentum (n), error (n)",
         paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )
@@ -130,12 +123,8 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
         error = bucket_state(self._error, bucket)
         before = [error[part].clone() for part in gradients]
-        update = local_step(
-            bucket.gradient,
-            bucket_state(self._momentum, bucket),
-            error,
-            self.parameters.momentum,
-        )
+        momentum = bucket_state(self._momentum, bucket)
+        update = local_step(bucket.gradient, momentum, error, self.parameters.momentum)
         for part, values in zip(gradients, before, strict=True):
             error[part] = values  # r = 0 where the gradients are averaged
         if not (gradients or errors):
@@ -176,7 +165,6 @@ class CserPl(Csea):
         family="local updates",
         collective="all-reduce of a slice every interval steps, nothing between",
         bits="32 / (error_blocks interval)",
-        unbiased=False,
         state="momentum (n), error (n)",
         paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )
@@ -191,7 +179,6 @@ class Cser(Csea):
         family="local updates",
         collective="all-reduce of slices",
         bits="32 / gradient_blocks + 32 / (error_blocks interval)",
-        unbiased=False,
         state="momentum (n), error (n)",
         paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )

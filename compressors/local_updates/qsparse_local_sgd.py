@@ -40,10 +40,10 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.index_coding import IndexCoding, choose_coder, expected_bits
-from gcsim.compressors.coding.levels import Norm
+from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
 from gcsim.compressors.coding.messages import bucket_state
-from gcsim.compressors.coding.selection import count_kept, take_largest
+from gcsim.compressors.coding.rounding.levels import Norm
+from gcsim.compressors.coding.selecting.selection import count_kept, take_largest
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -65,8 +65,6 @@ _LARGE = 1 << 26
 
 
 class QsparseLocalSgdParameters(CompressorParameters):
-    """Hyper-parameters of `QsparseLocalSgd`."""
-
     ratio: Ratio = Field(0.08, description="kept fraction of each tensor at a synchronisation")
     interval: Annotated[int, Field(ge=1)] | Literal["payload", "values"] = Field(
         "payload",
@@ -106,7 +104,6 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         family="local updates",
         collective="all-gather of unequal messages every interval steps, nothing between",
         bits="ratio (8 + 32 / 512 + index bits) / interval",
-        unbiased=False,
         state="momentum (n), error (n), directions of the round (n)",
         paper="Basu et al., NeurIPS 2019, arXiv:1906.02367",
     )
@@ -165,8 +162,6 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
             rounding = Rounding(norm=chosen.norm, bucket=chosen.bucket, scaled=chosen.scaled)
             frames.append(pack_levels_kept(values, indices, piece.numel, coder, rounding, key))
         return torch.cat(frames)
-
-    # --- what it promises ---------------------------------------------------------------------
 
     @classmethod
     def laws(cls, parameters: QsparseLocalSgdParameters) -> Laws:

@@ -14,19 +14,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.coding.levels import (
+from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.integers.packing import (
+    damaged,
+    pack_signs,
+    packed_bytes,
+    unpack_signs,
+)
+from gcsim.compressors.coding.messages import decoder
+from gcsim.compressors.coding.rounding.levels import (
     Norm,
     add_levels,
     bucket_count,
     bucket_norms,
     encode_levels,
 )
-from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.packing import damaged, pack_signs, packed_bytes, unpack_signs
-from gcsim.compressors.coding.selection import scatter_add
+from gcsim.compressors.coding.selecting.selection import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import kernel
@@ -64,11 +68,8 @@ def pack_signed_kept(values: Tensor, indices: Tensor, numel: int, coder: Coder) 
     """One frame of the signs of `values` `[k]` at `indices` `[k]`, and their mean magnitude."""
     k = values.numel()
     magnitude = values.double().abs().mean().float() if k else values.new_zeros(())
-    body = (
-        as_bytes(magnitude.reshape(1)),
-        pack_signs(values),
-        encode_indices(indices, numel, coder),
-    )
+    coded = encode_indices(indices, numel, coder)
+    body = as_bytes(magnitude.reshape(1)), pack_signs(values), coded
     flags = int(coder) | _SIGNS
     return pack_frame(Codec.QSPARSE, torch.cat(body), numel=numel, nonzero=k, flags=flags)
 
@@ -84,13 +85,9 @@ def pack_levels_kept(
     if rounding.scaled:
         norms = norms / (1.0 + beta(min(size, k)))
     body = (as_bytes(norms), to_sign_magnitude(codes), encode_indices(indices, numel, coder))
+    params = rounding.bucket or 0
     return pack_frame(
-        Codec.QSPARSE,
-        torch.cat(body),
-        numel=numel,
-        nonzero=k,
-        flags=int(coder),
-        params=rounding.bucket or 0,
+        Codec.QSPARSE, torch.cat(body), numel=numel, nonzero=k, flags=int(coder), params=params
     )
 
 
@@ -109,14 +106,10 @@ def from_sign_magnitude(stored: Tensor) -> Tensor:
 # --- receiver ---------------------------------------------------------------------------------
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    for piece, frame in frames_of(message, layout, Codec.QSPARSE):
-        indices, values = _read(frame, weight)
-        scatter_add(out[piece.offset : piece.offset + piece.numel], indices, values)
+@decoder(Codec.QSPARSE)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the kept values of a frame."""
+    scatter_add(part, *_read(frame, weight))
 
 
 def _read(frame: Frame, weight: float) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.columns import matrix_shape
+from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.laws import Laws
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -51,8 +51,6 @@ from gcsim.errors import InternalError
 
 
 class PowerSgdParameters(CompressorParameters):
-    """Hyper-parameters of `PowerSgd`."""
-
     rank: int = Field(4, ge=1, description="r, columns of P and Q")
     min_compression_rate: float = Field(
         2.0, ge=1, description="compress a matrix only when it shrinks by more than this"
@@ -94,7 +92,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         family="low rank",
         collective="all-reduce twice (P with everything uncompressed, then Q)",
         bits="32 rank (a + b) / (a b) for an a x b matrix; alternate: half",
-        unbiased=False,
         state="error (n), Q (rank b for each matrix)",
         paper="Vogels et al., NeurIPS 2019, arXiv:1905.13727",
     )
@@ -147,7 +144,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         length = max((m.offset + m.rows * m.columns for m in matrices), default=0)
         corrected = self._corrected(bucket, matrices, length)
         update = gradient.new_empty(max(length, gradient.numel()))
-        plain = torch.cat([part(gradient, piece) for piece in others] or [gradient[:0]])
+        plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
         phase = self.phase(self.parameters, step)
         given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
         if phase != "step":
@@ -157,7 +154,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         first.div_(count)
         at = 0
         for piece in others:
-            part(update, piece).copy_(first[at : at + piece.numel])
+            piece.of(update).copy_(first[at : at + piece.numel])
             at += piece.numel
         if not matrices:
             return update
@@ -223,13 +220,9 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         return known
 
     def _products(
-        self,
-        corrected: Tensor,
-        matrices: Sequence[Matrix],
-        factors: Sequence[Tensor],
-        *,
+        self, corrected: Tensor, matrices: Sequence[Matrix], factors: Sequence[Tensor], *,
         transposed: bool,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """M Q of each matrix, or M^T P, one behind the other: flat float32."""
         heights = [m.columns if transposed else m.rows for m in matrices]
         ranks = [factor.shape[1] for factor in factors]
@@ -253,11 +246,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
 def gaussian(generator: np.random.Generator, shape: tuple[int, int], like: Tensor) -> Tensor:
     """Standard normal float32 of the given shape on the device of `like`."""
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).to(like.device)
-
-
-def part(flat: Tensor, piece: TensorSlice) -> Tensor:
-    """One parameter's elements of a flat bucket, as a view."""
-    return flat[piece.offset : piece.offset + piece.numel]
 
 
 def thin(flat: Tensor, heights: Sequence[int], ranks: Sequence[int]) -> Iterator[Tensor]:

@@ -41,13 +41,12 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Rati
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import (
     Codec,
-    Frame,
     as_bytes,
     from_bytes,
     pack_frame,
-    read_frames,
 )
-from gcsim.compressors.coding.selection import count_kept, largest
+from gcsim.compressors.coding.messages import only_frame
+from gcsim.compressors.coding.selecting.selection import count_kept, largest
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import written_back
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
@@ -56,8 +55,6 @@ from gcsim.errors import InputError
 
 
 class CountSketchParameters(CompressorParameters):
-    """Hyper-parameters of `CountSketch`."""
-
     rows: int = Field(5, ge=1, le=15, description="r, independent hashes of each element")
     column_ratio: Ratio = Field(0.075, description="c, columns of the table, as a fraction of n")
     columns: int | None = Field(
@@ -84,7 +81,6 @@ class CountSketch(Compressor[CountSketchParameters]):
         collective="all-reduce of the table (or push-pull: table up, sparse update down)",
         without_server="all_gather",
         bits="32 rows columns / n; push-pull: 64 ratio down",
-        unbiased=False,
         state="momentum and error tables (2 rows columns); push-pull: the server's",
         paper="Rothchild et al., FetchSGD, ICML 2020, arXiv:2007.07682",
     )
@@ -113,7 +109,7 @@ class CountSketch(Compressor[CountSketchParameters]):
             def serve(payloads: Iterable[Tensor]) -> Tensor:
                 total = torch.zeros_like(table)
                 for payload in payloads:
-                    frame = only_frame(payload, n)
+                    frame = only_frame(payload, Codec.SKETCH, n)
                     total.view(-1).add_(from_bytes(frame.body, torch.float32, total.numel()))
                 found = self._decode(bucket, total.div_(self.worker.count), hashes)
                 return _pack(torch.cat([as_bytes(part) for part in found]), n, found[0].numel())
@@ -157,18 +153,9 @@ def _pack(body: Tensor, n: int, travelling: int) -> Tensor:
     return pack_frame(Codec.SKETCH, body, numel=n, nonzero=travelling)
 
 
-def only_frame(message: Tensor, n: int) -> Frame:
-    """The one frame of a bucket of n elements; `InputError` when it is something else."""
-    frames = list(read_frames(message, expected=Codec.SKETCH))
-    if len(frames) != 1 or frames[0].numel != n:
-        found = [frame.numel for frame in frames]
-        raise InputError(f"damaged payload: sketches of {found} elements, expected [{n}]")
-    return frames[0]
-
-
 def unpack_answer(message: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """(indices int32, values float32) of the server's answer; `InputError` when damaged."""
-    frame = only_frame(message, n)
+    frame = only_frame(message, Codec.SKETCH, n)
     k = frame.nonzero
     indices = from_bytes(frame.body[: 4 * k], torch.int32, k)
     values = from_bytes(frame.body[4 * k :], torch.float32, k)

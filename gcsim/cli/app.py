@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from gcsim.analysis.validation.registry import SUITES
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
 from gcsim.cli.list import Kind
+from gcsim.cli.options import (
+    JsonOption,
+    QuietOption,
+    ResultsOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+    parsed,
+)
 from gcsim.cli.outcome import (
     INTERRUPTED,
     WRONG_INPUT,
@@ -30,6 +38,8 @@ from gcsim.cli.outcome import (
     reported,
     say,
 )
+from gcsim.cli.sweep import sweep
+from gcsim.cli.validate import validate
 
 if TYPE_CHECKING:
     from gcsim.simulator.network.links import Link
@@ -47,21 +57,6 @@ calibrate = typer.Typer(
 calibrate.command(name="device")(calibrate_device_command)
 calibrate.command(name="link")(calibrate_link_command)
 app.add_typer(calibrate)
-
-ScenarioArgument = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A YAML file, or a shipped scenario's name.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable.",
-    ),
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="In the place of the file's.")]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 class Dtype(StrEnum):
@@ -107,7 +102,7 @@ def run(
     ] = None,
     sets: SetOption = None,
     seed: SeedOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="results.json on stdout.")] = False,
+    as_json: ResultsOption = False,
     quiet: QuietOption = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
@@ -149,50 +144,7 @@ def run(
         note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
 
 
-@app.command()
-@reported
-def sweep(
-    scenario: ScenarioArgument,
-    *,
-    grid: Annotated[
-        list[str],
-        typer.Option(
-            "--grid",
-            metavar="KEY=V1,V2,...",
-            help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
-        ),
-    ],
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
-    ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep."),
-    ] = None,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="results.json on stdout.")] = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Run a scenario at every combination of values. The same command goes on after a stop."""
-    from gcsim.cli.sweep import run_sweep
-
-    run_sweep(
-        scenario,
-        grid,
-        sets=sets or (),
-        seed=seed,
-        jobs=jobs,
-        dask=dask,
-        output=output,
-        as_json=as_json,
-        quiet=quiet,
-    )
+app.command()(sweep)
 
 
 def _another_network(link: Link) -> tuple[str, str]:
@@ -257,8 +209,8 @@ def check(
 @app.command(name="list")
 @reported
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    name: Annotated[str | None, typer.Argument(help="One entry, in full.")] = None,
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: JsonOption = False,
     layers: Annotated[
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
@@ -280,6 +232,16 @@ def list_(
         emit_exactly(scenario_text(name))
     else:
         show_details(kind, details(kind, name))
+
+
+@app.command()
+@reported
+def schema() -> None:
+    """Print the JSON schema of a scenario file: an editor completes and checks by it."""
+    from gcsim.cli.terminal import emit_exactly
+    from gcsim.scenarios.sections.file import schema_json
+
+    emit_exactly(_json(schema_json()))
 
 
 def _json(value: Any) -> str:
@@ -322,8 +284,9 @@ def record(
     from gcsim.cli.terminal import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.running.gradients import record as store
+    from gcsim.units import parse_bytes
 
-    max_bytes = None if max_size is None else _bytes(max_size)
+    max_bytes = None if max_size is None else parsed("--max-size", parse_bytes, max_size)
     loaded = load_scenario(scenario, sets or (), seed)
     check_writable(output)
     with watching(quiet) as progress:
@@ -370,53 +333,7 @@ def fit(
         note(*fitted_lines(fits, output))
 
 
-@app.command()
-@reported
-def validate(
-    suites: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SUITE...",
-            help=f"{', '.join(SUITES)}, or your own, my_module:SUITE. Default: all.",
-        ),
-    ] = None,
-    *,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            help="Default: runs/validation, or with the suites' names.",
-        ),
-    ] = None,
-    live: Annotated[
-        bool,
-        typer.Option("--live", help="Measure here and now, in network namespaces (needs root)."),
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="With --live: a minute, not five.")
-    ] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Predict what was measured on real clusters: errors, right choices, bounds (exit code 1)."""
-    from gcsim.cli.validate import run_suites
-
-    run_suites(suites or [], live=live, quick=quick, output=output, as_json=as_json, quiet=quiet)
-
-
-def _bytes(size: str) -> int:
-    from gcsim.errors import InputError, Problem
-    from gcsim.units import parse_bytes
-
-    try:
-        return parse_bytes(size)
-    except InputError as error:
-        first = error.problems[0]
-        raise InputError(
-            Problem(place="--max-size", message=first.message, hint=first.hint)
-        ) from error
+app.command()(validate)
 
 
 def _quoted(path: Path) -> str:

@@ -21,7 +21,7 @@ from gcsim.analysis.report.numbers import bits, duration, plural, significant, s
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.registry import compressor_class
 from gcsim.scenarios.links.csv_table import shown
-from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gcsim.analysis.report.numbers import duration, rate
 from gcsim.cli.list import Entry
 
 Rows = list[tuple[str, ...]]
@@ -39,7 +40,7 @@ def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...]
     rows = [row for entry in calibrated for row in _rows(entry)]
     yield "Calibrated: what a transport reaches", headings, rows
     bounds: Rows = [
-        (e["name"], _bits(e["bandwidth_bytes_per_s"]), _time(e["latency_s"])) for e in ideal
+        (e["name"], rate(e["bandwidth_bytes_per_s"]), duration(e["latency_s"])) for e in ideal
     ]
     yield "Ideal: the line rate itself, a bound", ("name", "line rate", "latency"), bounds
 
@@ -80,19 +81,19 @@ def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         trace = section["trace"]
         yield (
             "rate",
-            f"{_bits(entry['goodput_bytes_per_s'])} in the long run{towards}: "
+            f"{rate(entry['goodput_bytes_per_s'])} in the long run{towards}: "
             f"{len(trace['points'])} rates in {trace['duration']}, then {_AFTER[trace['after']]}",
         )
     else:
         known = entry["calibration"] == "ideal" or entry["goodput_bytes_per_s"] != line
         # of many links only what they carry is known
-        yield "line rate" if known else "goodput", _bits(line) + towards
+        yield "line rate" if known else "goodput", rate(line) + towards
         share = entry["goodput_bytes_per_s"] / line
         if share != 1:
-            yield "goodput", f"{_bits(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
+            yield "goodput", f"{rate(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
         if entry["efficiency_range"]:
-            yield "goodput range", " to ".join(_bits(end) for end in _goodputs(entry))
-    yield "latency", _time(entry["latency_s"]) + towards
+            yield "goodput range", " to ".join(rate(end) for end in _goodputs(entry))
+    yield "latency", duration(entry["latency_s"]) + towards
     if entry["latency_range_s"]:
         yield "latency range", _between(entry["latency_range_s"])
     for transport, own in entry["transports"].items():
@@ -102,9 +103,9 @@ def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "grants", f"a message may start every {section['grant']}"
     if up:
         grants = up["grant_s"]
-        starts = f"; a message may start every {_time(grants)}" if grants else ""
-        rate = _bits(up["bandwidth_bytes_per_s"])
-        yield "up", f"{rate} and {_time(up['latency_s'])} away from the node{starts}"
+        starts = f"; a message may start every {duration(grants)}" if grants else ""
+        bandwidth = rate(up["bandwidth_bytes_per_s"])
+        yield "up", f"{bandwidth} and {duration(up['latency_s'])} away from the node{starts}"
 
 
 def _goodputs(entry: Entry) -> list[float]:
@@ -115,11 +116,11 @@ def _goodputs(entry: Entry) -> list[float]:
 def _goodput(entry: Entry) -> str:
     """With its range, in one unit: `15 (11-24) Gbit/s`."""
     bounds = _goodputs(entry) if entry["efficiency_range"] else None
-    return _ranged(entry["goodput_bytes_per_s"], bounds, _bits)
+    return _ranged(entry["goodput_bytes_per_s"], bounds, rate)
 
 
 def _latency(entry: Entry) -> str:
-    return _ranged(entry["latency_s"], entry["latency_range_s"], _time)
+    return _ranged(entry["latency_s"], entry["latency_range_s"], duration)
 
 
 def _ranged(value: float, bounds: Sequence[float] | None, write: Callable[[float], str]) -> str:
@@ -136,7 +137,7 @@ def _short(number: float, digits: int = 2) -> str:
 
 
 def _between(bounds: Sequence[float]) -> str:
-    return " to ".join(_time(end) for end in bounds)
+    return " to ".join(duration(end) for end in bounds)
 
 
 def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
@@ -153,31 +154,16 @@ def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
         yield f"  {transport}", _goodput(own), _latency(own), ""
     up = entry["up"]
     if up:
-        rate = _bits(up["bandwidth_bytes_per_s"])
-        grants = f"starts every {_time(up['grant_s'])}" if up["grant_s"] else ""
-        yield "  up", rate, _time(up["latency_s"]), grants
+        grants = f"starts every {duration(up['grant_s'])}" if up["grant_s"] else ""
+        yield "  up", rate(up["bandwidth_bytes_per_s"]), duration(up["latency_s"]), grants
 
 
 def _factor(factor: Mapping[str, str]) -> str:
-    rate, latency = factor.get("bandwidth", "1"), factor.get("latency", "1")
-    return f"from {factor['from']}: rate x {rate}, latency x {latency}"
+    bandwidth, latency = factor.get("bandwidth", "1"), factor.get("latency", "1")
+    return f"from {factor['from']}: rate x {bandwidth}, latency x {latency}"
 
 
 def _jitter(jitter: Mapping[str, str]) -> str:
     shape = f", shape {jitter['shape']}" if "shape" in jitter else ""
     some = f", {jitter['probability']} of the messages" if "probability" in jitter else ""
     return f"{jitter['distribution']}, mean {jitter['mean']}{shape}{some}"
-
-
-def _bits(bytes_per_s: float) -> str:
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if bytes_per_s * 8 >= size:
-            return f"{bytes_per_s * 8 / size:.4g} {unit}bit/s"
-    return f"{bytes_per_s * 8:.4g} bit/s"
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"

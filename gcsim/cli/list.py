@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,21 +38,26 @@ class Kind(StrEnum):
 
 def entries(kind: Kind) -> list[Entry]:
     """All of a kind, in short, in their own order."""
-    names, _ = _KINDS[kind]
-    return [details(kind, name, full=False) for name in names()]
+    return [details(kind, name, full=False) for name in _names(kind)]
 
 
 def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
     """One entry. Raises `InputError` with a suggestion when there is none of that name."""
-    names, describe = _KINDS[kind]
+    describe = _KINDS[kind][1]
     if kind in {Kind.devices, Kind.links} and _names_a_file(name):
         return {**describe(name, full), "file": name}
-    known = list(names())
+    known = _names(kind)
     if name not in known and not (kind is Kind.compressors and ":" in name):
         singular = kind.value.removesuffix("s")
         message = f"unknown {singular} {name!r}"
         raise InputError(Problem(message=message, hint=did_you_mean(name, known)))
     return describe(name, full)
+
+
+def _names(kind: Kind) -> list[str]:
+    module, _, attribute = _KINDS[kind][0].partition(":")
+    found = getattr(import_module(module), attribute)
+    return list(found() if callable(found) else found)
 
 
 def _names_a_file(name: str) -> bool:
@@ -61,12 +67,6 @@ def _names_a_file(name: str) -> bool:
 
 
 # --- compressors ---------------------------------------------------------------------------------
-
-
-def _compressor_names() -> Iterable[str]:
-    from gcsim.compressors.registry import REGISTRY
-
-    return REGISTRY
 
 
 def _compressor(name: str, full: bool) -> Entry:
@@ -125,12 +125,6 @@ def _number(value: float | None) -> str:
 # --- scenarios and models ------------------------------------------------------------------------
 
 
-def _scenario_names() -> Iterable[str]:
-    from gcsim.scenarios.load import shipped_scenarios
-
-    return shipped_scenarios()
-
-
 def _scenario(name: str, full: bool) -> Entry:
     from gcsim.scenarios.load import load_scenario, shipped_scenarios
 
@@ -149,12 +143,6 @@ def scenario_text(name: str) -> str:
     return Path(details(Kind.scenarios, name)["path"]).read_text(encoding="utf-8")
 
 
-def _model_names() -> Iterable[str]:
-    from gcsim.traces.models.registry import MODELS
-
-    return MODELS
-
-
 def _model(name: str, full: bool) -> Entry:
     from gcsim.traces.models.registry import MODELS
 
@@ -162,12 +150,6 @@ def _model(name: str, full: bool) -> Entry:
     if not full:
         del entry["layers"]  # hundreds of rows, where there is such a table
     return {**entry, "input_shape": list(entry["input_shape"])}
-
-
-def _task_names() -> Iterable[str]:
-    from gcsim.traces.tasks.registry import TASKS
-
-    return TASKS
 
 
 def _task(name: str, full: bool) -> Entry:
@@ -181,12 +163,6 @@ def _task(name: str, full: bool) -> Entry:
         "input": found.input,
         "default_of": [model.name for model in MODELS.values() if model.task == name],
     }
-
-
-def _trace_names() -> Iterable[str]:
-    from gcsim.traces.storage.shipped import shipped_traces
-
-    return shipped_traces()
 
 
 def _trace(name: str, full: bool) -> Entry:
@@ -214,12 +190,6 @@ def _trace(name: str, full: bool) -> Entry:
 
 
 # --- devices and links ---------------------------------------------------------------------------
-
-
-def _device_names() -> Iterable[str]:
-    from gcsim.scenarios.catalog import devices
-
-    return devices()
 
 
 def _device(name: str, full: bool) -> Entry:
@@ -311,12 +281,6 @@ def _measured_models(device: Device) -> list[str]:
     ]
 
 
-def _link_names() -> Iterable[str]:
-    from gcsim.scenarios.catalog import links
-
-    return links()
-
-
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link, own_figures
     from gcsim.scenarios.sections.link_text import calibration, plain_link
@@ -365,12 +329,13 @@ def _floats(bounds: Range | None) -> list[float] | None:
     return None if bounds is None else [float(end) for end in bounds]
 
 
-_KINDS: dict[Kind, tuple[Callable[[], Iterable[str]], Callable[[str, bool], Entry]]] = {
-    Kind.compressors: (_compressor_names, _compressor),
-    Kind.scenarios: (_scenario_names, _scenario),
-    Kind.models: (_model_names, _model),
-    Kind.tasks: (_task_names, _task),
-    Kind.traces: (_trace_names, _trace),
-    Kind.devices: (_device_names, _device),
-    Kind.links: (_link_names, _link),
+_KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
+    Kind.compressors: ("gcsim.compressors.registry:REGISTRY", _compressor),
+    Kind.scenarios: ("gcsim.scenarios.load:shipped_scenarios", _scenario),
+    Kind.models: ("gcsim.traces.models.registry:MODELS", _model),
+    Kind.tasks: ("gcsim.traces.tasks.registry:TASKS", _task),
+    Kind.traces: ("gcsim.traces.storage.shipped:shipped_traces", _trace),
+    Kind.devices: ("gcsim.scenarios.catalog:devices", _device),
+    Kind.links: ("gcsim.scenarios.catalog:links", _link),
 }
+"""Of each kind: what has the names, imported when it is asked for, and what describes one."""

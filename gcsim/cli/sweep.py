@@ -1,39 +1,68 @@
-"""`gcsim sweep`: bars while the points run, the table when they are done, then what failed."""
+"""`gcsim sweep`: bars while the points run, the table when they are done, then what failed.
+
+Everything heavy is imported when the command runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.report.sweep import parts
-from gcsim.cli.folder import check_writable
-from gcsim.cli.outcome import INTERRUPTED, say
-from gcsim.cli.progress import watching
-from gcsim.cli.terminal import emit, emit_exactly, note, width
+from gcsim.cli.options import (
+    QuietOption,
+    ResultsOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+)
+from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
-from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.sweeps.store import POINTS
-from gcsim.scenarios.sweeps.sweep import carry_out, prepare
+
+if TYPE_CHECKING:
+    from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 
 
-def run_sweep(
-    scenario: str,
-    grids: Sequence[str],
+@reported
+def sweep(
+    scenario: ScenarioArgument,
     *,
-    sets: Sequence[str],
-    seed: int | None,
-    jobs: int | None,
-    dask: str | None,
-    output: Path | None,
-    as_json: bool,
-    quiet: bool,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid",
+            metavar="KEY=V1,V2,...",
+            help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep."),
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: ResultsOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Run the sweep, show it, and raise what failed once everything else is done."""
+    """Run a scenario at every combination of values. The same command goes on after a stop."""
+    from gcsim.analysis.report.sweep import parts
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.scenarios.sweeps.store import POINTS
+    from gcsim.scenarios.sweeps.sweep import carry_out, prepare
+
     with watching(quiet) as progress:
-        plan = prepare(scenario, grids, overrides=sets, seed=seed, progress=progress)
+        plan = prepare(scenario, grid, overrides=sets or (), seed=seed, progress=progress)
     folder = output or Path("runs") / f"{plan.name}_sweep"
     check_writable(folder)
     try:
@@ -62,6 +91,8 @@ def run_sweep(
 
 def _raise_failures(result: SweepResult) -> None:
     """Raise what failed: each problem once, with the first of the points that have it."""
+    from gcsim.analysis.report.numbers import plural
+
     told: dict[Problem, list[SweepPoint]] = {}
     bugs: dict[str, SweepPoint] = {}
     for point in result.failed:

@@ -1,50 +1,83 @@
-"""`gcsim validate`: run the suites, show their errors, write figures, fail on a broken bound."""
+"""`gcsim validate`: run the suites, show their errors, write figures, fail on a broken bound.
+
+Everything heavy is imported when the command runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gcsim.analysis.validation import coverage
-from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.registry import chosen
-from gcsim.analysis.validation.report.as_json import to_json
-from gcsim.analysis.validation.report.table import suite_lines, summary_lines
-from gcsim.analysis.validation.report.write import write
-from gcsim.analysis.validation.suite import Suite
-from gcsim.cli.folder import check_writable
-from gcsim.cli.progress import watching
-from gcsim.cli.terminal import emit, emit_exactly, note, width
+import typer
+
+from gcsim.analysis.validation.registry import SUITES, chosen
+from gcsim.cli.options import JsonOption, QuietOption
+from gcsim.cli.outcome import reported
 from gcsim.errors import ExpectationError, InputError, InternalError, Problem
-from gcsim.scenarios.progress import Progress
+
+if TYPE_CHECKING:
+    from gcsim.analysis.validation.judge import Report
+    from gcsim.analysis.validation.suite import Suite
+    from gcsim.scenarios.progress import Progress
 
 
-def run_suites(
-    names: Sequence[str],
+@reported
+def validate(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SUITE...",
+            help=f"{', '.join(SUITES)}, or your own, my_module:SUITE. Default: all.",
+        ),
+    ] = None,
     *,
-    live: bool,
-    quick: bool,
-    output: Path | None,
-    as_json: bool,
-    quiet: bool,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Default: runs/validation, or with the suites' names.",
+        ),
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Measure here and now, in network namespaces (needs root)."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --live: a minute, not five.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Run the named suites (or all, or the live one alone). Raises `ExpectationError` when a bound
-    is broken, once everything is shown and written; `InputError` where live is all that is asked
-    for and cannot be had."""
+    """Predict what was measured on real clusters, and show the errors.
+
+    Exit code 1: a bound on an error, or on the share of right choices, is broken.
+    """
+    from gcsim.analysis.validation import coverage
+    from gcsim.analysis.validation.report.as_json import to_json
+    from gcsim.analysis.validation.report.table import suite_lines, summary_lines
+    from gcsim.analysis.validation.report.write import write
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit, emit_exactly, note, width
+
+    names = suites or []
     if quick and not live:
         message = "--quick makes the live suite shorter, and --live is not given"
         raise InputError(Problem(place="--quick", message=message, hint="add --live"))
-    suites = chosen(names) if names or not live else []
+    asked = chosen(names) if names or not live else []
     folder = output or _folder(names, live=live)
     check_writable(folder)
     reports: list[Report] = []
     with watching(quiet) as progress:
         if live:
-            reports += _live(folder, quick=quick, alone=not suites, progress=progress)
-        if suites:
-            with progress.task("validate", len(suites)) as task:
-                for suite in suites:
+            reports += _live(folder, quick=quick, alone=not asked, progress=progress)
+        if asked:
+            with progress.task("validate", len(asked)) as task:
+                for suite in asked:
                     task.advance(0, note=suite.name)
                     reports.append(_run(suite))
                     task.advance()
@@ -76,6 +109,8 @@ def _folder(names: Sequence[str], *, live: bool) -> Path:
 
 def _run(suite: Suite) -> Report:
     """As `run_suite`; what is wrong with a user's own suite is the user's to mend."""
+    from gcsim.analysis.validation.judge import run_suite
+
     try:
         return run_suite(suite)
     except InputError:
@@ -99,6 +134,7 @@ def _live(folder: Path, *, quick: bool, alone: bool, progress: Progress) -> list
     """The live suite; beside others it is skipped where this machine cannot run it. Predictions and
     measurements are left in a new folder in `folder`, named by the time (UTC)."""
     from gcsim.analysis.live.live import run_live
+    from gcsim.cli.terminal import note
 
     begun = datetime.now(UTC).strftime("live-%Y%m%dT%H%M%SZ")
     try:

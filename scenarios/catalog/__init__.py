@@ -203,7 +203,7 @@ def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
     if name not in known:
         variants = [entry for entry in known if name and entry.startswith(name)]
         hint = f"there are {', '.join(variants)}" if variants else did_you_mean(name, known)
-        raise InputError(Problem(message=f"unknown {kind} {name!r}", hint=hint))
+        raise InputError(f"unknown {kind} {name!r}", hint=hint)
     return known[name]
 
 

@@ -1,20 +1,18 @@
 """What may an entry of a device say, and which simulator's value does it make?
 
-The schema of `devices*.yaml`. A device is put together from its entry (kernels, and what it states
-of training itself) and from the tables of `catalog/rates.py`, in which it stands under its `board`.
+The keys of `devices*.yaml` are the fields of `Device`. A device is put together from its entry
+(kernels, and what it states of training itself) and from the tables of `catalog/rates.py`, in which
+it stands under its `board`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from fractions import Fraction
-from itertools import pairwise
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
-
-from gcsim.compressors.kernels import KernelClass
+from gcsim.errors import InputError
+from gcsim.fields import Key, Rule, Text
 from gcsim.scenarios.catalog.rates import (
     Board,
     boards,
@@ -22,142 +20,63 @@ from gcsim.scenarios.catalog.rates import (
     layer_times,
     measured_times,
 )
-from gcsim.scenarios.reading.checking import Section, check_range, refuse
-from gcsim.scenarios.reading.types import (
-    TWO,
-    Bandwidth,
-    ComputeRate,
-    Duration,
-    Factor,
-    PositiveDuration,
-    Size,
-)
-from gcsim.simulator.devices.device import Device, KernelRate, TrainingRate
-from gcsim.simulator.devices.ranges import Range
+from gcsim.scenarios.reading.checking import Section
+from gcsim.scenarios.reading.types import in_catalogue
+from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.simulator.devices.device import Device, TrainingRate
+from gcsim.simulator.devices.ranges import TimeRange, Times
 from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision
 
-_Text = Annotated[str, Field(min_length=1)]
+
+def _check_board(name: str) -> None:
+    if name not in boards():
+        hint = f"there are {', '.join(boards())}"
+        raise InputError(f"no board {name!r} stands in hardware.csv", hint=hint)
 
 
-class KernelEntry(Section):
-    """One class of kernels."""
-
-    launch: Duration
-    launch_range: Annotated[list[Duration], TWO] | None = None
-    bandwidth: Bandwidth | None = None
-    bandwidth_range: Annotated[list[Bandwidth], TWO] | None = None
-    flop_rate: ComputeRate | None = None
-    flop_rate_range: Annotated[list[ComputeRate], TWO] | None = None
-    estimate: bool
-    source: _Text
-
-    @model_validator(mode="after")
-    def _within(self) -> KernelEntry:
-        for name in ("launch", "bandwidth", "flop_rate"):
-            check_range(name, getattr(self, name), getattr(self, f"{name}_range"))
-        return self
-
-
-class TrainingEntry(Section):
-    """Whole steps of one model, in the entry's own words."""
-
-    fixed: Duration
-    per_sample: PositiveDuration
-    time_range: Annotated[list[Factor], TWO] | None = None
-    estimate: bool
-    source: _Text
-
-    @model_validator(mode="after")
-    def _within(self) -> TrainingEntry:
-        check_range("time", Fraction(1), self.time_range)
-        return self
-
-
-class ScaledEntry(Section):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
     """Another board's measured steps, so many times as long."""
 
-    board: _Text
-    time: Factor
-    time_range: Annotated[list[Factor], TWO] | None = None
-    source: _Text
-
-    @model_validator(mode="after")
-    def _known(self) -> ScaledEntry:
-        _check_board(self.board)
-        check_range("time", Fraction(1), self.time_range)
-        return self
-
-
-_Point = Annotated[tuple[Size, PositiveDuration], Field(strict=False)]
-"""Bytes of one launch, and its time."""
-
-
-def _ascending(points: list[tuple[int, Fraction]]) -> list[tuple[int, Fraction]]:
-    for (small, short), (large, long) in pairwise(points):
-        if not (small < large and short <= long):
-            raise refuse(
-                "a kernel's points must ascend in bytes, and not descend in time",
-                "sort them, and join those that do not",
-            )
-    return points
-
-
-_Points = Annotated[list[_Point], Field(min_length=1), AfterValidator(_ascending)]
-
-
-class DeviceEntry(Section):
-    """One device."""
-
-    board: _Text | None = None
-    processor: Literal["gpu", "cpu"] | None = None
-    title: _Text
-    source: _Text
-    effective_flop_rate: ComputeRate
-    effective_flop_rate_range: Annotated[list[ComputeRate], TWO] | None = None
-    backward_over_forward: float = Field(default=2.033, gt=0)
-    scaled_from: ScaledEntry | None = None
-    kernels: dict[KernelClass, KernelEntry]
-    primitives: dict[str, _Points] = {}  # noqa: RUF012
-    training: dict[str, TrainingEntry] | None = None
-
-    @model_validator(mode="after")
-    def _within(self) -> DeviceEntry:
-        if self.board is not None:
-            _check_board(self.board)
-        check_range("effective_flop_rate", self.effective_flop_rate, self.effective_flop_rate_range)
-        return self
+    board: Annotated[Text, Rule(_check_board)]
+    factor: Annotated[Times, Key("time")]
+    time_range: TimeRange | None = None
+    source: Text
 
 
 class DeviceTable(Section):
     """A file of devices."""
 
-    devices: dict[str, DeviceEntry]
+    devices: dict[
+        str,
+        Annotated[
+            Spelled,
+            As(
+                Device,
+                board=(Annotated[str, in_catalogue(_check_board)] | None, None),
+                scaled_from=(Annotated[Spelled, As(Scaled)] | None, None),
+                training=(dict[str, Annotated[Spelled, As(TrainingRate)]] | None, None),
+            ),
+        ],
+    ]
 
 
-def build_device(name: str, entry: DeviceEntry) -> Device:
+def build_device(name: str, entry: Spelled) -> Device:
     """The simulator's value of a checked entry."""
-    kernels: dict[KernelClass, KernelRate] = {
-        kind: _kernel(rate) for kind, rate in entry.kernels.items()
-    }
-    rate = float(entry.effective_flop_rate)
+    scaled = None if entry.scaled_from is None else entry.scaled_from.value(Scaled)
     board = _board(entry)
-    return Device(
+    processor = entry.processor if board is None else board.processor
+    factors_of = [each for each in (entry.board, scaled and scaled.board) if each is not None]
+    usual = effective_range(processor or "gpu", entry.effective_flop_rate)
+    training = (entry.training or {}).items()
+    return entry.value(
+        Device,
         name=name,
-        title=entry.title,
-        processor=entry.processor if board is None else board.processor,
-        kernels=kernels,
-        primitives={
-            kernel: tuple((nbytes, float(time)) for nbytes, time in points)
-            for kernel, points in entry.primitives.items()
-        },
-        training={model: _rate(model, each) for model, each in (entry.training or {}).items()},
-        measured=_measured(entry),
-        layer_times={} if board is None else layer_times(board, *_factors_of(entry)),
-        effective_flop_rate=rate,
-        effective_flop_rate_range=_range(entry.effective_flop_rate_range)
-        or effective_range("gpu" if board is None else board.processor, rate),
-        backward_over_forward=entry.backward_over_forward,
-        source=entry.source,
+        processor=processor,
+        training={model: rate.value(TrainingRate, model=model) for model, rate in training},
+        measured=_measured(entry.board, scaled),
+        layer_times={} if board is None else layer_times(board, *factors_of),
+        effective_flop_rate_range=entry.effective_flop_rate_range or usual,
     )
 
 
@@ -175,61 +94,37 @@ def merged_device(
     return merged
 
 
-def _kernel(rate: KernelEntry) -> KernelRate:
-    return KernelRate(
-        launch=float(rate.launch),
-        launch_range=_range(rate.launch_range),
-        bandwidth=None if rate.bandwidth is None else float(rate.bandwidth),
-        bandwidth_range=_range(rate.bandwidth_range),
-        flop_rate=None if rate.flop_rate is None else float(rate.flop_rate),
-        flop_rate_range=_range(rate.flop_rate_range),
-        source=rate.source,
-        estimate=rate.estimate,
-    )
-
-
-def _rate(model: str, rate: TrainingEntry) -> TrainingRate:
-    return TrainingRate(
-        model=model,
-        fixed=float(rate.fixed),
-        per_sample=float(rate.per_sample),
-        time_range=_range(rate.time_range),
-        source=rate.source,
-        estimate=rate.estimate,
-    )
-
-
-def _measured(entry: DeviceEntry) -> dict[tuple[str, Precision, int], MeasuredTimes]:
+def _measured(
+    board: str | None, scaled: Scaled | None
+) -> dict[tuple[str, Precision, int], MeasuredTimes]:
     """The board's own curves over those that are scaled from another's."""
-    found: dict[tuple[str, Precision, int], MeasuredTimes] = {}
-    scaled = entry.scaled_from
-    if scaled is not None:
-        factor = float(scaled.time)
-        for key, times in measured_times(scaled.board).items():
-            found[key] = replace(
-                times,
-                steps=tuple(
-                    replace(
-                        step,
-                        seconds=step.seconds * factor,
-                        sources=(scaled.source, *step.sources),
-                    )
-                    for step in times.steps
-                ),
-                source=f"{scaled.source} They are: {times.source}",
-                estimate=True,
-                time_range=_range(scaled.time_range),
-            )
-    if entry.board is not None:
-        found |= measured_times(entry.board)
-    return found
+    own = {} if board is None else measured_times(board)
+    if scaled is None:
+        return own
+    return {
+        key: replace(
+            times,
+            steps=tuple(
+                replace(
+                    step,
+                    seconds=step.seconds * scaled.factor,
+                    sources=(scaled.source, *step.sources),
+                )
+                for step in times.steps
+            ),
+            source=f"{scaled.source} They are: {times.source}",
+            estimate=True,
+            time_range=scaled.time_range,
+        )
+        for key, times in measured_times(scaled.board).items()
+    } | own
 
 
-def _board(entry: DeviceEntry) -> Board | None:
+def _board(entry: Spelled) -> Board | None:
     """What the layer model knows of the device: the table's, or the entry's own kernel rates
     where it says that it is a GPU (of processors the model tells nothing without a factor)."""
     if entry.board is not None:
-        return boards().get(entry.board)
+        return boards()[entry.board]
     if entry.processor != "gpu":
         return None
     product, copy = entry.kernels.get("matmul"), entry.kernels.get("streaming")
@@ -237,29 +132,8 @@ def _board(entry: DeviceEntry) -> Board | None:
         return None
     return Board(
         processor="gpu",
-        bandwidth=float(copy.bandwidth),
-        flop_rates={"fp32": float(product.flop_rate)},
+        bandwidth=copy.bandwidth,
+        flop_rates={"fp32": product.flop_rate},
         estimate=product.estimate or copy.estimate,
         source="rates of matmul and streaming kernels of this device",
     )
-
-
-def _factors_of(entry: DeviceEntry) -> list[str]:
-    """Boards whose factor of the layer model is this one's: its own, else that of the board from
-    which its times are scaled."""
-    return [
-        name
-        for name in (entry.board, entry.scaled_from.board if entry.scaled_from else None)
-        if name is not None
-    ]
-
-
-def _check_board(name: str) -> None:
-    if name not in boards():
-        raise refuse(
-            f"no board {name!r} stands in hardware.csv", f"there are {', '.join(boards())}"
-        )
-
-
-def _range(bounds: list[Fraction] | None) -> Range | None:
-    return None if bounds is None else (float(bounds[0]), float(bounds[1]))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.catalog import FOLDER
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_file
@@ -88,6 +88,5 @@ def framework(name: str) -> tuple[Framework, Framework]:
         return Framework(), Framework()
     entry = _loops().frameworks.get(name)
     if entry is None:
-        hint = did_you_mean(name, frameworks())
-        raise InputError(Problem(message=f"unknown framework {name!r}", hint=hint))
+        raise InputError(f"unknown framework {name!r}", hint=did_you_mean(name, frameworks()))
     return entry.codes

@@ -22,7 +22,7 @@ from pydantic import Field
 from gcsim.errors import InternalError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_file
-from gcsim.scenarios.reading.types import Duration
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import (
     PRECISIONS,
@@ -77,18 +77,14 @@ class Board:
     source: str
 
 
-_Range = Annotated[list[float], Field(min_length=2, max_length=2)]
-
-
-class _Costs(Section):
-    launch: Duration
-    conv3x3: Annotated[float, Field(ge=0)]
-    other: Annotated[float, Field(ge=0)]
-    outputs: Annotated[float, Field(ge=0)]
-    known: _Range
-    single: _Range
-    unknown: _Range
-    flops: _Range
+_Range = Annotated[Range, Field(strict=False)]
+_COSTS = As(
+    LayerCosts,
+    known=(_Range, ...),
+    single=(_Range, ...),
+    unknown=(_Range, ...),
+    flops=(_Range, ...),
+)
 
 
 class _Factor(Section):
@@ -97,7 +93,7 @@ class _Factor(Section):
 
 
 class _LayerTimesFile(Section):
-    costs: dict[Processor, dict[Precision, _Costs]]
+    costs: dict[Processor, dict[Precision, Annotated[Spelled, _COSTS]]]
     factors: dict[str, dict[Precision, _Factor]]
     between: _Range
     beyond: _Range
@@ -179,9 +175,9 @@ def measured_times(board: str) -> dict[tuple[str, Precision, int], MeasuredTimes
             precision=key[1],
             steps=curve([(row.batch, row.seconds, sources()[row.source]) for row in rows])[0],
             source=_cited(rows),
-            between=_pair(fit.between),
-            beyond=_pair(fit.beyond),
-            elsewhere=_pair(fit.elsewhere),
+            between=fit.between,
+            beyond=fit.beyond,
+            elsewhere=fit.elsewhere,
         )
         for key, rows in groups.items()
     }
@@ -201,38 +197,31 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
         factors = (fit.factors.get(name, {}).get(precision) for name in names)
         known = next((factor for factor in factors if factor is not None), None)
         found[precision] = LayerTimes(
-            costs=LayerCosts(
-                launch=float(costs.launch),
-                conv3x3=costs.conv3x3,
-                other=costs.other,
-                outputs=costs.outputs,
-            ),
+            costs=costs.value(LayerCosts),
             flop_rate=rate,
             bandwidth=board.bandwidth,
             factor=1.0 if known is None else known.factor,
             models=0 if known is None else known.models,
-            time_range=_pair(_error_of(costs, 0 if known is None else known.models)),
+            time_range=_error_of(costs, 0 if known is None else known.models),
             source=f"coefficients fitted to published training rates, docs/devices.md; "
             f"{board.source}",
         )
     return found
 
 
-def _error_of(costs: _Costs, models: int) -> list[float]:
+def _error_of(costs: Spelled, models: int) -> Range:
     """By how many models a board's factor comes from."""
     if models == 0:
-        return costs.unknown
-    return costs.single if models < _SEVERAL else costs.known
+        found: Range = costs.unknown
+    else:
+        found = costs.single if models < _SEVERAL else costs.known
+    return found
 
 
 def effective_range(processor: Processor, rate: float) -> Range:
     """What an effective rate may be for a model of which FLOPs alone are known."""
-    fastest, slowest = _pair(_fit().costs[processor]["fp32"].flops)
+    fastest, slowest = _fit().costs[processor]["fp32"].flops
     return rate / slowest, rate / fastest
-
-
-def _pair(bounds: list[float]) -> Range:
-    return bounds[0], bounds[1]
 
 
 def _cited(rows: list[Measurement]) -> str:

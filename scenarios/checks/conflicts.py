@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import get_args
 
 from gcsim.errors import Problem
-from gcsim.scenarios.reading.checking import dotted
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.sections.topology import links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
@@ -45,36 +44,33 @@ def contradictions(
 def _too_many(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     way: Keys = ("cluster", "devices_per_node")
     if cluster.workers > LARGEST_CLUSTER:
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = {cluster.devices_per_node}: {cluster.workers:,} workers in "
-            "all",
-            hint=f"at most {LARGEST_CLUSTER:,}",
+        yield document.problem(
+            way,
+            f" = {cluster.devices_per_node}: {cluster.workers:,} workers in all",
+            f"at most {LARGEST_CLUSTER:,}",
         )
     way = ("cluster", "collectives", "servers")
     if cluster.servers > LARGEST_CLUSTER:
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = {cluster.servers}: too many",
-            hint=f"at most {LARGEST_CLUSTER:,}",
+        yield document.problem(
+            way, f" = {cluster.servers}: too many", f"at most {LARGEST_CLUSTER:,}"
         )
     way = ("training", "concurrent_collectives")
     if training.concurrent_collectives == 2 and cluster.workers > MOST_OVERLAPPING:
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = 2 with {cluster.workers:,} workers: collectives that overlap "
+        yield document.problem(
+            way,
+            f" = 2 with {cluster.workers:,} workers: collectives that overlap "
             "are simulated message by message, which would take hours",
-            hint=f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
+            f"at most {MOST_OVERLAPPING} workers, or one collective at a time",
         )
     way = ("training", "on_host")
     random = random_settings(cluster, training)
     if random and cluster.workers > MOST_SHARING and training.machines(cluster):
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} with {cluster.workers:,} workers whose times are random "
+        yield document.problem(
+            way,
+            f" with {cluster.workers:,} workers whose times are random "
             f"({', '.join(map(dotted, random))}): cores that are shared are simulated event by "
             "event, which would take hours",
-            hint=f"at most {MOST_SHARING:,} workers, or nothing random",
+            f"at most {MOST_SHARING:,} workers, or nothing random",
         )
 
 
@@ -113,10 +109,10 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if getattr(chosen, key) == "auto":
             way: Keys = ("cluster", "collectives", key)
             names = [name for name in get_args(known) if name != "auto"]
-            yield Problem(
-                place=document.place(way),
-                message=f"{dotted(way)} = 'auto': the transport 'custom' chooses no algorithm",
-                hint=f"name one: {', '.join(names[:_SOME])}, ...",
+            yield document.problem(
+                way,
+                " = 'auto': the transport 'custom' chooses no algorithm",
+                f"name one: {', '.join(names[:_SOME])}, ...",
             )
 
 
@@ -126,37 +122,32 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if way == ("cluster", "network"):
             continue
         if link.shared:
-            message = f"{link.name} is one medium for all nodes"
-            yield _at(document, way, message, "it can only be cluster.network")
+            message = f": {link.name} is one medium for all nodes"
+            yield document.problem(way, message, "it can only be cluster.network", of_key=True)
         elif link.up is not None and way[-1] in {"intra_node", "uplink"}:
-            message = f"{link.name} is an access link with two different directions"
-            yield _at(document, way, message, "it connects a node, as cluster.network or a card")
+            message = f": {link.name} is an access link with two different directions"
+            hint = "it connects a node, as cluster.network or a card"
+            yield document.problem(way, message, hint, of_key=True)
     if not medium:
         return
-    name = cluster.network.name
-    if cluster.racks is not None:
-        message = f"all nodes share the medium of cluster.network ({name}), so there are no racks"
-        yield _at(document, ("cluster", "racks"), message, "leave one of the two out")
-    if cluster.cards:
-        message = f"all nodes share the medium of cluster.network ({name}), so no card differs"
-        yield _at(document, ("cluster", "cards"), message, "leave one of the two out")
+    name, hint = cluster.network.name, "leave one of the two out"
+    for key, so in (("racks", "there are no racks"), ("cards", "no card differs")):
+        if getattr(cluster, key):
+            message = f": all nodes share the medium of cluster.network ({name}), so {so}"
+            yield document.problem(("cluster", key), message, hint, of_key=True)
 
 
 def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """Links that change over time where only those that do not are known."""
     link, racks = cluster.intra_node, cluster.racks
     if link.timed and cluster.collectives.stages:
-        message = f"{link.name} changes over time, which copies between device and host do not"
+        message = f": {link.name} changes over time, which copies between device and host do not"
         hint = "leave trace and grant out, or set cluster.collectives.host_staging to false"
-        yield _at(document, ("cluster", "intra_node"), message, hint)
+        yield document.problem(("cluster", "intra_node"), message, hint, of_key=True)
     if racks is not None and racks.uplink.grant:
-        message = f"{racks.uplink.name} waits for grants, which no switch does"
-        yield _at(document, ("cluster", "racks", "uplink"), message, "leave grant out")
-
-
-def _at(document: Document, way: Keys, message: str, hint: str) -> Problem:
-    place = document.place_of_key(way)
-    return Problem(place=place, message=f"{dotted(way)}: {message}", hint=hint)
+        message = f": {racks.uplink.name} waits for grants, which no switch does"
+        way = ("cluster", "racks", "uplink")
+        yield document.problem(way, message, "leave grant out", of_key=True)
 
 
 # --- faults --------------------------------------------------------------------------------------
@@ -176,10 +167,10 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
         if any(_down(other, death.at) for other in _of(faults.deaths[:number], death.node)) or any(
             _down(death, other.at) for other in _of(faults.deaths[:number], death.node)
         ):
-            yield Problem(
-                place=document.place(way),
-                message=f"{dotted(way)}: node {death.node} dies while it is down",
-                hint="let the deaths of a node follow each other",
+            yield document.problem(
+                way,
+                f": node {death.node} dies while it is down",
+                "let the deaths of a node follow each other",
             )
     for nodes in sizes:
         last = next((death for death in faults.deaths if _alone(faults, death, nodes)), None)
@@ -187,10 +178,10 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
             number = faults.deaths.index(last)
             way = ("training", "faults", "deaths", number)
             count = f"{nodes} node" + ("s" if nodes > 1 else "")
-            yield Problem(
-                place=document.place(way),
-                message=f"{dotted(way)}: with {count} nobody is left when node {last.node} dies",
-                hint="let fewer nodes be down at a time, or leave this cluster size out",
+            yield document.problem(
+                way,
+                f": with {count} nobody is left when node {last.node} dies",
+                "let fewer nodes be down at a time, or leave this cluster size out",
             )
             return
 
@@ -214,9 +205,9 @@ def _precision(document: Document, cluster: Cluster, training: Training) -> Iter
     known = cluster.device.precisions
     if training.precision not in known and document.data.get("compute") is None:
         way: Keys = ("training", "precision")
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = {training.precision!r}: device {cluster.device.name!r} has "
+        yield document.problem(
+            way,
+            f" = {training.precision!r}: device {cluster.device.name!r} has "
             "no times of training at it",
-            hint=f"it has {', '.join(known)}; or state the measured times under `compute`",
+            f"it has {', '.join(known)}; or state the measured times under `compute`",
         )

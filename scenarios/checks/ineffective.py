@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from gcsim.errors import Problem
 from gcsim.scenarios.checks.ineffective_processors import idle_processors, said
-from gcsim.scenarios.reading.checking import dotted
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
@@ -101,11 +100,10 @@ def _streams(document: Document, cluster: Cluster, training: Training) -> Iterat
         yield said(document, ("training", "side_slowdown"), why, "write encode_on: side")
     if training.concurrent_collectives == 2 and cluster.collectives.transport == "nccl":
         way = ("training", "concurrent_collectives")
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = 2 is not what NCCL does: it carries out one collective "
-            "after the other",
-            hint="two are simulated; write 1 for NCCL",
+        yield document.problem(
+            way,
+            " = 2 is not what NCCL does: it carries out one collective after the other",
+            "two are simulated; write 1 for NCCL",
         )
 
 
@@ -135,11 +133,11 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
     random, iterations = random_settings(cluster, training), training.iterations
     if random and iterations < FEWEST:
         way: Keys = ("training", "iterations")
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = {iterations}: means of so few are mostly luck where "
+        yield document.problem(
+            way,
+            f" = {iterations}: means of so few are mostly luck where "
             f"iterations are random ({', '.join(map(dotted, random))})",
-            hint=f"write at least {FEWEST}; the more, the smaller the standard error",
+            f"write at least {FEWEST}; the more, the smaller the standard error",
         )
     noise = training.noise
     if noise is None or not slows(noise):
@@ -149,12 +147,12 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
     if expected < FEWEST:
         way = ("training", "noise", "slow_probability")
         enough = math.ceil(FEWEST / (noise.slow_probability * cluster.workers))
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} = {float(noise.slow_probability):g}: only "
+        yield document.problem(
+            way,
+            f" = {float(noise.slow_probability):g}: only "
             f"{float(expected):.2g} slow workers are expected in all ({cluster.workers} workers, "
             f"{iterations} iterations), too few for their mean",
-            hint=f"write training.iterations: {enough} or more",
+            f"write training.iterations: {enough} or more",
         )
 
 
@@ -165,11 +163,11 @@ def _optimizer(
     known = isinstance(model, str) and cluster.device.knows(model)
     if training.optimizer and file.compute is None and known:
         way = ("training", "optimizer")
-        yield Problem(
-            place=document.place(way),
-            message=f"{dotted(way)} counts twice: the measured rate of {model} on "
+        yield document.problem(
+            way,
+            f" counts twice: the measured rate of {model} on "
             f"{cluster.device.name} is of whole steps, the optimiser's included",
-            hint="give `compute:` without it, or leave training.optimizer out",
+            "give `compute:` without it, or leave training.optimizer out",
         )
 
 

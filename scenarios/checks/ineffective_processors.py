@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gcsim.errors import Problem
-from gcsim.scenarios.reading.checking import dotted
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.sections.transports import NONE, transports
 from gcsim.simulator.cluster import Cluster, Collectives
@@ -28,9 +27,7 @@ def idle_processors(document: Document, cluster: Cluster, training: Training) ->
 def said(document: Document, way: Keys, why: str, hint: str, *, value: object = None) -> Problem:
     """The warning that a setting has no effect."""
     shown = "" if value is None else f" = {value!r}"
-    return Problem(
-        place=document.place(way), message=f"{dotted(way)}{shown} has no effect{why}", hint=hint
-    )
+    return document.problem(way, f"{shown} has no effect{why}", hint)
 
 
 def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

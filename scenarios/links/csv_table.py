@@ -58,13 +58,13 @@ def read_points(path: Path) -> tuple[list[Point], list[int]]:
         if row.strip() and not row.lstrip().startswith("#")
     ]
     if not rows:
-        raise InputError(Problem(place=name, message="is empty", hint=_header_hint()))
+        raise InputError("is empty", place=name, hint=_header_hint())
     unit = _unit(name, *rows[0])
     if len(rows) == 1:
-        raise InputError(Problem(place=name, message="has a header and no rates"))
+        raise InputError("has a header and no rates", place=name)
     if len(rows) - 1 > MOST_POINTS:
         message = f"has {len(rows) - 1:,} rates; {MOST_POINTS:,} are the most"
-        raise InputError(Problem(place=name, message=message, hint="average over longer intervals"))
+        raise InputError(message, place=name, hint="average over longer intervals")
     points: list[Point] = []
     problems: list[Problem] = []
     for number, row in rows[1:]:
@@ -94,7 +94,7 @@ def _unit(name: str, number: int, header: str) -> Fraction:
     if time == "seconds" and comma:
         hint = did_you_mean(rate, RATE_UNITS)
     message = f"{header!r:.60} is not the header seconds,UNIT"
-    raise InputError(Problem(place=f"{name}:{number}", message=message, hint=hint))
+    raise InputError(message, place=f"{name}:{number}", hint=hint)
 
 
 def _header_hint() -> str:

@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, PlainValidator, PrivateAttr, WithJsonSche
 from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.links.csv_table import MOST_POINTS, Point, read_points, shown
-from gcsim.scenarios.reading.checking import Section, dotted, refuse
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.checking import Section, refuse
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import Duration, PositiveDuration, asking
 from gcsim.simulator.network.rate_trace import RateTrace
 
@@ -101,22 +101,18 @@ class TraceSection(Section):
         if times[0] != 0:
             name, place = called(0)
             raise InputError(
-                Problem(
-                    place=place,
-                    message=f"{name} is at {_text(times[0])}; the first is at 0 s",
-                    hint="say what the rate is from 0 s on",
-                )
+                f"{name} is at {_text(times[0])}; the first is at 0 s",
+                place=place,
+                hint="say what the rate is from 0 s on",
             )
         for number in range(1, len(times)):
             if times[number] <= times[number - 1]:
                 name, place = called(number)
                 raise InputError(
-                    Problem(
-                        place=place,
-                        message=f"{name} is at {_text(times[number])} and stands after "
-                        f"{_text(times[number - 1])}",
-                        hint="instants ascend",
-                    )
+                    f"{name} is at {_text(times[number])} and stands after "
+                    f"{_text(times[number - 1])}",
+                    place=place,
+                    hint="instants ascend",
                 )
         if self.after is None:
             raise InternalError("a trace without `after` passed its check")
@@ -135,10 +131,8 @@ class TraceSection(Section):
         if len(steps) != 1 and self.after == "repeat":
             seen = "there is one rate only" if not steps else "the intervals are not all equal"
             raise InputError(
-                Problem(
-                    message=f"where the last rate ends is not said, and {seen}",
-                    hint="write `duration:`, the length of the whole trace",
-                )
+                f"where the last rate ends is not said, and {seen}",
+                hint="write `duration:`, the length of the whole trace",
             )
         # held for ever, the last rate has no end that anything would depend on
         return times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1)

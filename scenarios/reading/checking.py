@@ -8,7 +8,6 @@ from a number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import Problem, did_you_mean
 from gcsim.scenarios.reading.broken_rules import context, known_keys, rule, way_out
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 
 class Section(BaseModel):
@@ -48,27 +47,12 @@ def not_a_list(value: Any) -> None:
         raise PydanticCustomError("one_value", "")
 
 
-def check_range(name: str, value: Fraction | None, bounds: list[Fraction] | None) -> None:
-    """Raise pydantic's error unless a figure lies in its range, where it has one."""
-    if bounds is None:
-        return
-    if value is None:
-        raise refuse(f"{name}_range stands without {name}", f"state {name} or leave the range out")
-    if not bounds[0] <= value <= bounds[1]:
-        raise refuse(f"{name} lies outside of {name}_range", "write [smallest, largest]")
-
-
 def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:
     """The document as `model`, or None and everything that is wrong with it."""
     try:
         return model.model_validate(document.data), []
     except ValidationError as error:
         return None, [_problem(model, document, fault) for fault in error.errors()]
-
-
-def dotted(way: Keys) -> str:
-    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
-    return ".".join(str(key) for key in way)
 
 
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:

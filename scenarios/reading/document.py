@@ -32,6 +32,11 @@ _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|IN
                     re.ASCII)  # fmt: skip
 
 
+def dotted(way: Keys) -> str:
+    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
+    return ".".join(str(key) for key in way)
+
+
 @dataclass(slots=True)
 class Document:
     """Nested dicts, lists and scalars, and where each of them stands."""
@@ -58,6 +63,11 @@ class Document:
     def place_of_key(self, way: Keys) -> str:
         """Of the key under which the value stands; of the value in a list."""
         return self.keys.get(way) or self.place(way)
+
+    def problem(self, way: Keys, message: str, hint: str = "", *, of_key: bool = False) -> Problem:
+        """What is wrong with a value, or with its key; the message goes on from its name."""
+        place = self.place_of_key(way) if of_key else self.place(way)
+        return Problem(place=place, message=f"{dotted(way)}{message}", hint=hint)
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
         """In the order of the text; what came from elsewhere (options) first."""
@@ -110,15 +120,15 @@ def read_text(path: Path, name: str) -> str:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise InputError(Problem(place=name, message=error.strerror or str(error))) from error
+        raise InputError(error.strerror or str(error), place=name) from error
     if len(content) > LARGEST:
-        raise InputError(Problem(place=name, message=f"is larger than {LARGEST >> 20} MiB"))
+        raise InputError(f"is larger than {LARGEST >> 20} MiB", place=name)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"is not UTF-8 text (byte {content[error.start]:#04x})"
-        raise InputError(Problem(place=f"{name}:{line}:1", message=message)) from error
+        raise InputError(message, place=f"{name}:{line}:1") from error
     return text
 
 
@@ -134,16 +144,16 @@ def read(text: str, name: str, *, position: bool = True) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = _at(document, mark, position) if mark else name
-        raise InputError(Problem(place=where, message=_syntax(error))) from error
+        raise InputError(_syntax(error), place=where) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         where = f"{name}:{line}:1" if position else name
         message = f"character {chr(error.character)!r} is not allowed in YAML"
-        raise InputError(Problem(place=where, message=message)) from error
+        raise InputError(message, place=where) from error
     except RecursionError as error:
-        raise InputError(Problem(place=name, message="is nested too deeply")) from error
+        raise InputError("is nested too deeply", place=name) from error
     if node is None:
-        raise InputError(Problem(place=name, message="is empty"))
+        raise InputError("is empty", place=name)
     problems: list[Problem] = []
     document.data = _plain(node, (), document, position, problems)
     if problems:

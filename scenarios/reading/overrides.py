@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.reading.checking import dotted
-from gcsim.scenarios.reading.document import Document, Keys, read
+from gcsim.scenarios.reading.document import Document, Keys, dotted, read
 
 _LINKS: tuple[Keys, ...] = (
     ("cluster", "network"),

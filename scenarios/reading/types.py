@@ -134,12 +134,4 @@ Duration = Annotated[Fraction, *quantity("time")]
 PositiveDuration = Annotated[Fraction, *quantity("time", positive=True)]
 Bandwidth = Annotated[Fraction, *quantity("bandwidth", positive=True)]
 """Bytes per second."""
-ComputeRate = Annotated[Fraction, *quantity("compute rate", positive=True)]
-"""FLOP per second."""
-Size = Annotated[int, *quantity("size", positive=True)]
-"""Whole bytes, at least one."""
 Share = Annotated[Fraction, *number(Limits(above=0, most=1))]
-Factor = Annotated[Fraction, *number(Limits(above=0, most=1_000_000))]
-"""How many times as long, or as much, something takes."""
-TWO = Field(min_length=2, max_length=2)
-"""Of a range: its smallest and its largest value."""

@@ -31,7 +31,18 @@ from pydantic import AfterValidator, BeforeValidator, create_model, model_valida
 from pydantic_core import CoreSchema
 
 from gcsim import units
-from gcsim.fields import INTERNAL, POSITIVE, SHOWN, Index, Key, Limits, Rule, Unit, broken_ranges
+from gcsim.fields import (
+    INTERNAL,
+    POSITIVE,
+    SHOWN,
+    STATED,
+    Index,
+    Key,
+    Limits,
+    Rule,
+    Unit,
+    broken_ranges,
+)
 from gcsim.scenarios.reading.checking import Section, refuse
 from gcsim.scenarios.reading.types import asking, exact_number, index, number, quantity
 
@@ -67,10 +78,13 @@ class Spelled(Section):
             raise refuse(problem.message, problem.hint)
         return self
 
-    def value(self, kind: type[Kind], over: Kind | None = None) -> Kind:
-        """The dataclass; what is not stated is as in `over`, a stated figure without its range."""
+    def value(self, kind: type[Kind], over: Kind | None = None, **own: Any) -> Kind:
+        """The dataclass, with `own` fields that are not read here.
+
+        What is not stated is as in `over`, a stated figure without its range.
+        """
         stated = {name: _plain(getattr(self, name)) for name in self.model_fields_set & self.read}
-        stated = {name: value for name, value in stated.items() if value is not None}
+        stated = {name: value for name, value in stated.items() if value is not None} | own
         if over is None:
             return kind(**stated)
         ranges = {f"{name}_range": None for name in stated if hasattr(over, f"{name}_range")}
@@ -81,8 +95,10 @@ def _plain(value: Any) -> Any:
     """Sections inside as dataclasses."""
     if isinstance(value, Spelled):
         return value.value(value.spells)
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
     return value
 
 
@@ -139,7 +155,7 @@ def _entry(field: Field[Any], hint: Any) -> tuple[Any, Any]:
     read = _readable(hint)
     if field.default is MISSING and field.default_factory is MISSING:
         return read, pydantic.Field(alias=alias)
-    default = field.default
+    default = ... if STATED in get_args(hint) else field.default
     if not isinstance(default, str | int | Fraction):  # built by `value`, of what is stated
         read, default = Union[read, None], None  # noqa: UP007 (of values)
     return read, pydantic.Field(default=default, alias=alias)
@@ -158,12 +174,15 @@ def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
         return Annotated[_many(parts[0]), AfterValidator(tuple)]
     if origin is tuple:
         return Annotated[
-            types.GenericAlias(tuple, tuple(map(_readable, parts))), BeforeValidator(_two)
+            types.GenericAlias(tuple, tuple(map(_readable, parts))),
+            BeforeValidator(_range if parts[0] == parts[1] else _pair),
         ]
     if origin is frozenset:
         return Annotated[_many(parts[0]), AfterValidator(_once)]
     if origin is Mapping:
         by_key = types.GenericAlias(dict, tuple(map(_readable, parts)))
+        if get_origin(parts[0]) is not Annotated:
+            return by_key
         return Annotated[
             by_key, AfterValidator(lambda table: {int(key): table[key] for key in table})
         ]
@@ -174,24 +193,28 @@ def _noted(base: Any, notes: tuple[Any, ...]) -> Any:  # noqa: PLR0911 (a case e
     limits = next((note for note in notes if isinstance(note, Limits)), None)
     for note in notes:
         if isinstance(note, Rule):
-            return Annotated[_readable(base), AfterValidator(_keeping(note))]
+            others = tuple(other for other in notes if other is not note)
+            return Annotated[_noted(base, others), AfterValidator(_keeping(note))]
         if isinstance(note, Unit):
-            return Annotated[base, *quantity(note.dimension, positive=limits == POSITIVE)]
+            read = quantity(note.dimension, positive=limits == POSITIVE)
+            return Annotated[base, *read, AfterValidator(base)]
         if isinstance(note, Index):
             return Annotated[str, *index(note.of)]
     if limits is None:
         return _readable(base)
-    if base is Fraction:
-        return Annotated[base, *number(limits)]
+    if base in (float, Fraction):
+        return Annotated[base, *number(limits), AfterValidator(base)]
     if base is int:
         return Annotated[int, pydantic.Field(ge=limits.least, le=limits.most)]
     length = pydantic.Field(min_length=limits.least, max_length=limits.most)
+    if base is str:
+        return Annotated[str, length]
     return Annotated[_many(get_args(base)[0]), length, AfterValidator(tuple)]
 
 
 def _keeping(rule: Rule) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        asking(lambda: rule.check(tuple(map(_plain, value))))
+        asking(lambda: rule.check(_plain(value)))
         return value
 
     return check
@@ -201,9 +224,15 @@ def _many(hint: Any) -> Any:
     return types.GenericAlias(list, (_readable(hint),))
 
 
-def _two(value: object) -> object:
+def _range(value: object) -> object:
     if not isinstance(value, list) or len(value) != len(("lowest", "highest")):
         raise refuse(f"{value!s:.40} is no range", "write [lowest, highest]")
+    return tuple(value)
+
+
+def _pair(value: object) -> object:
+    if not isinstance(value, list) or len(value) != len(("one", "other")):
+        raise refuse(f"{value!s:.40} is no pair", "write two values in brackets")
     return tuple(value)
 
 
@@ -219,6 +248,8 @@ def _once(entries: list[Any]) -> frozenset[Any]:
 
 def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     """A dataclass as the section that reads back to it: all that is not None and not empty.
+
+    What has a unit and is no exact number was measured: it is written to four digits.
 
     `brief` leaves out what is as by default, and writes numbers without a unit as text. `other`
     gives the text of fields that a file states in another way; None leaves one out.
@@ -251,14 +282,18 @@ def _text(  # noqa: PLR0911 (a case each)
     if origin is Annotated:
         dimensions = [note.dimension for note in parts[1:] if isinstance(note, Unit)]
         if dimensions:
-            return units.exact(value, dimensions[0])
+            known = Fraction(f"{value:.4g}") if isinstance(value, float) else value
+            return units.exact(known, dimensions[0])
         return _text(value, parts[0], brief)
     if isinstance(value, Mapping):
-        return {str(key): _text(value[key], parts[1], brief) for key in sorted(value)}
+        numbered = all(isinstance(key, int) for key in value)
+        keys = sorted(value) if numbered else value
+        return {str(key): _text(value[key], parts[1], brief) for key in keys}
     if isinstance(value, frozenset):
         return [each for each in get_args(parts[0]) if each in value]
     if isinstance(value, tuple):
-        return [_text(each, parts[0], brief) for each in value]
+        hints = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return [_text(each, hint, brief) for each, hint in zip(value, hints, strict=True)]
     if isinstance(value, Fraction):
         return number_text(value) if brief else plain_number(value)
     return str(value) if isinstance(value, Path) else value

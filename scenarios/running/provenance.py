@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import gcsim
-from gcsim.scenarios.reading.checking import dotted
+from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import link_facts
 from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings

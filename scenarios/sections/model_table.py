@@ -133,13 +133,12 @@ def _read(path: Path, name: str) -> list[Named]:
         if line.strip() and not line.lstrip().startswith("#")
     ]
     if not lines:
-        raise InputError(Problem(place=name, message="is empty", hint=_HEADER_HINT))
+        raise InputError("is empty", place=name, hint=_HEADER_HINT)
     _check_header(name, *lines[0])
     if len(lines) == 1:
-        raise InputError(Problem(place=name, message="has a header and no layers", hint=_ROW_HINT))
+        raise InputError("has a header and no layers", place=name, hint=_ROW_HINT)
     if len(lines) - 1 > MOST_ROWS:
-        message = f"has {len(lines) - 1:,} rows; {MOST_ROWS:,} are the most"
-        raise InputError(Problem(place=name, message=message))
+        raise InputError(f"has {len(lines) - 1:,} rows; {MOST_ROWS:,} are the most", place=name)
     rows: list[Named] = []
     problems: list[Problem] = []
     for number, line in lines[1:]:
@@ -161,7 +160,7 @@ def _check_header(name: str, number: int, header: str) -> None:
     wrong = [word for word in found if word not in COLUMNS]
     near = did_you_mean(wrong[0], COLUMNS) if len(found) == len(COLUMNS) and wrong else ""
     hint = near if near.startswith("did") else _HEADER_HINT
-    raise InputError(Problem(place=f"{name}:{number}", message=message, hint=hint))
+    raise InputError(message, place=f"{name}:{number}", hint=hint)
 
 
 def _row(line: str) -> TableLayer:

@@ -27,8 +27,8 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.reading.checking import Section, check, dotted
-from gcsim.scenarios.reading.document import Document, Keys, read_file
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.sections.link import LinkSection, changed_link
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.simulator.cluster import TransportName
@@ -175,18 +175,17 @@ def _read(
     if not path.is_file():
         message = f"there is no file {shown(path)}"
         hint = "a path counts from the scenario file's folder, with --set from where you are"
-        raise InputError(Problem(message=message, hint=hint))
+        raise InputError(message, hint=hint)
     entries = read(path)
     name = match["name"]
     if name is None:
         if len(entries) != 1:
             message = f"{shown(path)} has {len(entries)} {kind}s: {', '.join(entries)}"
             hint = f"name one: {match['path']}:{next(iter(entries), 'NAME')}"
-            raise InputError(Problem(message=message, hint=hint))
+            raise InputError(message, hint=hint)
         name = next(iter(entries))
     if name not in entries:
-        message = f"{shown(path)} has no {kind} {name!r}"
-        raise InputError(Problem(message=message, hint=did_you_mean(name, entries)))
+        raise InputError(f"{shown(path)} has no {kind} {name!r}", hint=did_you_mean(name, entries))
     return entries[name], path
 
 

@@ -11,8 +11,7 @@ import logging
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.reading.checking import dotted
-from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.sections.file import RECORDED, ScenarioFile
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import MODELS

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.links.csv_table import shown
-from gcsim.scenarios.reading.checking import dotted
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.scenario import (
     LiveGradients,
@@ -153,11 +152,7 @@ def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Pr
         hint = f"{hint} (or record one with: gcsim record)"
         wanted.append((("gradients", "trace"), _trace(document, gradients.trace, path), hint))
     return [
-        Problem(
-            place=document.place(way),
-            message=f"{dotted(way)}: there is no {shown(found)}",
-            hint=hint,
-        )
+        document.problem(way, f": there is no {shown(found)}", hint)
         for way, found, hint in wanted
         if not found.exists()
     ]

@@ -60,7 +60,7 @@ class ClusterWorkers:
         except Exception as error:  # whatever an import or a missing trace raised there
             message = f"a worker of the cluster cannot begin: {error}"
             hint = "gcsim, your own modules and traces must be there too"
-            raise InputError(Problem(place="--dask", message=message, hint=hint)) from error
+            raise InputError(message, place="--dask", hint=hint) from error
         problems = []
         for worker, code in there.items():
             other = [f"{name} is another" for name in here if code.get(name) != here[name]]
@@ -73,7 +73,7 @@ class ClusterWorkers:
         if len(set(keys.values())) > 1:
             message = "the workers' numbers of cores, GPUs or copies of your own modules differ"
             hint = "gradients would, too: use machines that are alike, or a recorded trace"
-            raise InputError(Problem(place="--dask", message=message, hint=hint))
+            raise InputError(message, place="--dask", hint=hint)
 
     @property
     def capacity(self) -> int:
@@ -112,7 +112,7 @@ class ClusterWorkers:
             return Failure(problems=(Problem(message=message, hint=hint),))
         message = "the cluster has dropped its tasks or cannot be reached any more"
         hint = "points that are done are kept: give the same command again to go on"
-        raise InputError(Problem(place="--dask", message=message, hint=hint))
+        raise InputError(message, place="--dask", hint=hint)
 
     def close(self) -> None:
         """Take back what is under way, and leave the cluster as it is."""
@@ -127,9 +127,7 @@ def _connected(address: str, stack: ExitStack) -> Any:
         distributed = importlib.import_module("distributed")
     except ModuleNotFoundError as error:
         hint = "pip install 'gcsim[cluster]'"
-        raise InputError(
-            Problem(place="--dask", message="needs dask.distributed", hint=hint)
-        ) from error
+        raise InputError("needs dask.distributed", place="--dask", hint=hint) from error
     # what it logs about a lost connection is told in one line by what is raised here
     for handler in logging.getLogger("distributed").handlers:
         stack.callback(handler.setLevel, handler.level)
@@ -144,12 +142,11 @@ def _connected(address: str, stack: ExitStack) -> Any:
         )
     except ValueError as error:
         hint = "write host:port, or the path of a scheduler file"
-        raise InputError(Problem(place=place, message=str(error), hint=hint)) from error
+        raise InputError(str(error), place=place, hint=hint) from error
     except OSError as error:  # a TimeoutError is one
-        message = f"no dask scheduler answers there: {error}"
-        raise InputError(Problem(place=place, message=message)) from error
+        raise InputError(f"no dask scheduler answers there: {error}", place=place) from error
     try:
         client.wait_for_workers(1, timeout=FIRST_WORKER)
     except TimeoutError as error:
-        raise InputError(Problem(place=place, message="the cluster has no workers")) from error
+        raise InputError("the cluster has no workers", place=place) from error
     return client

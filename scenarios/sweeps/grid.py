@@ -79,7 +79,7 @@ def read_grid(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grid:
     size = math.prod(map(len, grid.values()))
     if size > LARGEST:
         message = f"{size:,} points are too many; at most {LARGEST:,} are taken on"
-        raise InputError(Problem(place="--grid", message=message))
+        raise InputError(message, place="--grid")
     return grid
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import gcsim
 from gcsim.compressors.registry import REGISTRY
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.files import replacing
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.keys import input_files, own_model_code
@@ -49,7 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
         file = (folder / ".lock").open("a+")
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
-        raise InputError(Problem(place=str(folder), message=message, hint=ELSEWHERE)) from error
+        raise InputError(message, place=str(folder), hint=ELSEWHERE) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,10 +57,10 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             message = f"another sweep (process {file.read().strip()}) is running in this folder"
             hint = f"wait for it, or {ELSEWHERE}"
-            raise InputError(Problem(place=str(folder), message=message, hint=hint)) from None
+            raise InputError(message, place=str(folder), hint=hint) from None
         if (folder / JSON).exists() and not (folder / HEADER).exists():
             message = f"holds a {JSON} that is not of a sweep"
-            raise InputError(Problem(place=str(folder), message=message, hint=ELSEWHERE))
+            raise InputError(message, place=str(folder), hint=ELSEWHERE)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -132,8 +132,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
         message = (
             f"holds points of another grid or scenario, which this sweep has not: {others[0]}{more}"
         )
-        hint = f"add these values, or {ELSEWHERE}"
-        raise InputError(Problem(place=str(folder), message=message, hint=hint))
+        raise InputError(message, place=str(folder), hint=f"add these values, or {ELSEWHERE}")
     return found
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import gcsim
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA, Result
@@ -109,7 +109,7 @@ def carry_out(
     """Run what is not in `folder` yet; see `sweep`. `tell` hears what was found there."""
     if jobs is not None and (jobs < 1 or dask is not None):
         message = "must be at least 1" if jobs < 1 else "has no effect with --dask"
-        raise InputError(Problem(place="--jobs", message=message))
+        raise InputError(message, place="--jobs")
     with ExitStack() as stack:
         at = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gcsim-sweep-")))
         stack.enter_context(store.locked(at))

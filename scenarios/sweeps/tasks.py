@@ -126,7 +126,7 @@ def _stored(key: str) -> str:
     except FileNotFoundError:
         hint = "set GCSIM_CACHE_DIR to a folder with space"
         message = "profiles cannot be kept here, and a sweep needs them"
-        raise InputError(Problem(place=str(cache_folder()), message=message, hint=hint)) from None
+        raise InputError(message, place=str(cache_folder()), hint=hint) from None
 
 
 def _path(key: str) -> Path:

@@ -30,7 +30,7 @@ from gcsim.simulator.collectives.rounds import (
     tree_merge,
 )
 from gcsim.simulator.collectives.servers import parameter_server
-from gcsim.simulator.collectives.trees.double import allreduce as double_tree_allreduce
+from gcsim.simulator.collectives.trees import double_tree_allreduce
 from gcsim.simulator.host import Traffic
 
 

@@ -11,7 +11,7 @@ between nodes counts 1.4 times. W is that of the network card, for one node that
 
 What was chosen is then carried out in the tuner's terms: every rank begins `base` later; a hop
 costs the path's latency and the table's, and carries `share` of what the path carries; the ring is
-that of `rings/allreduce.py`, the tree that of `double/allreduce.py` in NCCL's pieces. So on
+that of `rings/allreduce.py`, the tree that of `double_tree_allreduce.py` in NCCL's pieces. So on
 equal links with no latency, one device a node, a ring takes what the tuner predicts for it (without
 the 1.4); what slices and channels overlap is in the table's latencies.
 
@@ -37,7 +37,7 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
-from gcsim.simulator.collectives.trees.double.allreduce import (
+from gcsim.simulator.collectives.trees.double_tree_allreduce import (
     double_tree_allreduce,
     tree_traffic,
 )

@@ -7,17 +7,38 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal, overload
+from itertools import pairwise
+from typing import Annotated, Literal, overload
 
 from gcsim.compressors.kernels import KernelClass
-from gcsim.simulator.devices.ranges import End, Range, time_at
+from gcsim.errors import InputError, Problem
+from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
+from gcsim.simulator.devices.ranges import (
+    Bandwidth,
+    End,
+    FlopRate,
+    PositiveTime,
+    Range,
+    Time,
+    TimeRange,
+    time_at,
+)
 from gcsim.simulator.devices.training_rates import PRECISIONS, LayerTimes, MeasuredTimes, Precision
 
 __all__ = ["Curve", "Device", "End", "KernelRate", "Range", "TrainingRate"]
 
 _SHAPE = re.compile(r"(.*\.\D*)([\d.]+)(_flop_per_byte|_columns)")
 
-Curve = tuple[tuple[int, float], ...]
+
+def _ascends(points: tuple[tuple[int, float], ...]) -> None:
+    for (small, short), (large, long) in pairwise(points):
+        if not (small < large and short <= long):
+            message = "a kernel's points must ascend in bytes, and not descend in time"
+            hint = "sort them, and join those that do not"
+            raise InputError(Problem(message=message, hint=hint))
+
+
+Curve = Annotated[tuple[tuple[Bytes, PositiveTime], ...], Limits(least=1), Rule(_ascends)]
 """Bytes of one launch and its seconds, ascending in both: a measured kernel."""
 
 
@@ -28,18 +49,18 @@ class KernelRate:
     A coefficient that does not apply is None. A range of None: as good as exact.
     """
 
-    launch: float
+    launch: Time
     """Seconds a launch."""
-    bandwidth: float | None = None
+    bandwidth: Bandwidth | None = None
     """Bytes per second, read plus written."""
-    flop_rate: float | None = None
+    flop_rate: FlopRate | None = None
     """FLOP per second."""
-    source: str
-    estimate: bool = False
+    source: Text
+    estimate: Annotated[bool, STATED] = False
     """True when the figure was not measured on this device."""
-    launch_range: Range | None = None
-    bandwidth_range: Range | None = None
-    flop_rate_range: Range | None = None
+    launch_range: RangeOf[Time] = None
+    bandwidth_range: RangeOf[Bandwidth] = None
+    flop_rate_range: RangeOf[FlopRate] = None
 
     def faster(self, times: float) -> KernelRate:
         """The same, so many times as fast; ranges are left out."""
@@ -67,15 +88,14 @@ class TrainingRate:
     """Forward, backward and optimiser of one model in float32, as a catalogue's entry states it:
     T(batch) = fixed + per_sample * batch."""
 
-    model: str
-    fixed: float
+    model: Annotated[str, INTERNAL]
+    fixed: Time
     """Seconds."""
-    per_sample: float
+    per_sample: PositiveTime
     """Seconds a sample."""
-    source: str
-    estimate: bool = False
-    time_range: Range | None = None
-    """How many times as long it may really take."""
+    source: Text
+    estimate: Annotated[bool, STATED] = False
+    time_range: TimeRange | None = None
 
     def at(self, end: End) -> TrainingRate:
         """The same model at one end of the range."""
@@ -87,8 +107,8 @@ class TrainingRate:
 class Device:
     """A device profile of the catalogue."""
 
-    name: str
-    title: str
+    name: Annotated[str, INTERNAL]
+    title: Text
     kernels: Mapping[KernelClass, KernelRate]
     processor: Literal["gpu", "cpu"] | None = None
     """What kind of device it is, where that is known."""
@@ -96,17 +116,19 @@ class Device:
     """By the name of a metered kernel: its own measurement, which wins over its class."""
     training: Mapping[str, TrainingRate] = field(default_factory=dict)
     """By model name: the entry's own word, which comes before `measured`."""
-    measured: Mapping[tuple[str, Precision, int], MeasuredTimes] = field(default_factory=dict)
+    measured: Annotated[Mapping[tuple[str, Precision, int], MeasuredTimes], INTERNAL] = field(
+        default_factory=dict
+    )
     """By model name, precision and length of a sample (0 where it is no sequence of tokens)."""
-    layer_times: Mapping[Precision, LayerTimes] = field(default_factory=dict)
+    layer_times: Annotated[Mapping[Precision, LayerTimes], INTERNAL] = field(default_factory=dict)
     """For models and batches that were not measured, where the kinds of layers are known."""
-    effective_flop_rate: float
+    effective_flop_rate: FlopRate
     """FLOP per second of whole training steps, for models of which FLOPs alone are known."""
-    effective_flop_rate_range: Range | None = None
-    backward_over_forward: float = 2.033
+    effective_flop_rate_range: RangeOf[FlopRate] = None
+    backward_over_forward: Annotated[float, POSITIVE] = 2.033
     """Ratio of the two passes' times (median of 37 measurements, jcjohnson/cnn-benchmarks)."""
-    source: str
-    training_end: End | None = None
+    source: Text
+    training_end: Annotated[End | None, INTERNAL] = None
     """Which end of their ranges measured times are taken at; None: as measured."""
 
     @property

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from gcsim.errors import InputError, Problem
+from gcsim.fields import POSITIVE, Limits, Rule, Unit
+
+Time = Annotated[float, Unit("time")]
+PositiveTime = Annotated[float, Unit("time"), POSITIVE]
+Bandwidth = Annotated[float, Unit("bandwidth"), POSITIVE]
+FlopRate = Annotated[float, Unit("compute rate"), POSITIVE]
+Times = Annotated[float, Limits(above=0, most=1_000_000)]
+"""How many times as long."""
 
 Range = tuple[float, float]
 """The smallest and the largest value that a coefficient may have, in its own unit."""
 End = Literal["fastest", "slowest"]
 """Of what a device may be, given the ranges of its coefficients."""
+
+
+def _around_one(factors: Range) -> None:
+    if not factors[0] <= 1 <= factors[1]:
+        message = "time lies outside of time_range"
+        raise InputError(Problem(message=message, hint="write [smallest, largest]"))
+
+
+TimeRange = Annotated[tuple[Times, Times], Rule(_around_one)]
+"""How many times as long it may really take."""
 
 
 def time_at(range_: Range | None, end: End) -> float:

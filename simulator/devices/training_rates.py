@@ -22,9 +22,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from gcsim.simulator.devices.ranges import End, Range, time_at
+from gcsim.fields import Limits
+from gcsim.simulator.devices.ranges import End, Range, Time, time_at
 from gcsim.traces.profile import ModelFacts
 
 Precision = Literal["fp32", "tf32", "fp16"]
@@ -36,18 +37,19 @@ PRODUCTS = 3
 _WIDTH = 4
 """Bytes of an output, whatever the precision: the coefficient holds the rest."""
 _WINOGRAD = "conv3x3"
+_Coefficient = Annotated[float, Limits(least=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCosts:
     """Coefficients of the layer model, shared by the devices of a family."""
 
-    launch: float
+    launch: Time
     """Seconds for each parameter tensor: the host's part, all kernels and the optimiser's too."""
-    conv3x3: float
+    conv3x3: _Coefficient
     """Times the time of their products at the rate of large matrix products."""
-    other: float
-    outputs: float
+    other: _Coefficient
+    outputs: _Coefficient
     """Times the time in which the outputs, as float32, are copied."""
 
 

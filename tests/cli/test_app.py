@@ -118,7 +118,6 @@ def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
 
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.usefixtures("simulated")
 def test_a_results_summary_is_what_the_command_prints(
     monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
@@ -127,6 +126,7 @@ def test_a_results_summary_is_what_the_command_prints(
     assert gcsim("run", SCENARIO, "-q").stdout == shown.summary(width)
 
 
+@pytest.mark.usefixtures("simulated")
 def test_quiet_leaves_stderr_empty_and_stdout_as_it_is() -> None:
     loud, quiet = gcsim("run", SCENARIO), gcsim("run", SCENARIO, "-q")
     assert quiet.stderr == ""
@@ -481,6 +481,13 @@ def test_a_bad_size_is_refused(size: str, said: str) -> None:
 
 
 # --- list ----------------------------------------------------------------------------------------
+
+
+def test_the_schema_of_a_scenario_names_every_section() -> None:
+    schema = json.loads(gcsim("schema").stdout)
+    assert set(schema["required"]) == {"model", "batch_size", "cluster", "compressors"}
+    assert "ClusterSection" in schema["$defs"]
+    assert schema["$defs"]["TrainingSection"]["properties"]["overlap"]
 
 
 @pytest.mark.parametrize(

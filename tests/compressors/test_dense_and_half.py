@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.narrow_floats import BFLOAT16, FLOAT16, Narrow, narrow
+from gcsim.compressors.coding.floats.narrow_floats import BFLOAT16, FLOAT16, Narrow, narrow
 from gcsim.errors import InputError
 
 FORMATS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}

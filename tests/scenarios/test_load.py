@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.reading.document import write
-from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario
-from gcsim.scenarios.sections.file import schema_json
+from gcsim.scenarios.scenario import LiveGradients, RecordedGradients
 from gcsim.traces.models.registry import own_model, shipped_model
 from gcsim.traces.passes import PassTimes
+from tests.scenarios.files import load, problems, replaced, reread
 
 GOOD = """\
 name: small
@@ -42,23 +43,7 @@ compressors:
   - topk
 seed: 3
 """
-
-
-def load(tmp_path: Path, text: str, *overrides: str) -> Scenario:
-    path = tmp_path / "a.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_scenario(path, overrides)
-
-
-def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        load(tmp_path, text, *overrides)
-    return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
-
-
-def changed(old: str, new: str) -> str:
-    assert GOOD.count(old) == 1
-    return GOOD.replace(old, new)
+changed = partial(replaced, GOOD)
 
 
 def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
@@ -418,9 +403,7 @@ VARIANTS = [
 @pytest.mark.parametrize("text", VARIANTS)
 def test_the_resolved_file_loads_to_the_same_scenario(tmp_path: Path, text: str) -> None:
     scenario = load(tmp_path, text)
-    elsewhere = tmp_path / "b.yaml"
-    elsewhere.write_text(write(scenario.resolved), encoding="utf-8")
-    again = load_scenario(elsewhere)
+    again = reread(tmp_path, scenario)
     assert again == scenario
     assert again.resolved == scenario.resolved
 
@@ -462,9 +445,7 @@ def test_a_device_that_has_changed_since_is_refused(tmp_path: Path) -> None:
 def test_every_shipped_scenario_loads_and_resolves(name: str, tmp_path: Path) -> None:
     scenario = load_scenario(name)
     assert scenario.name == name
-    again = tmp_path / "again.yaml"
-    again.write_text(write(scenario.resolved), encoding="utf-8")
-    assert load_scenario(again) == scenario
+    assert reread(tmp_path, scenario) == scenario
 
 
 def test_the_papers_scenario_is_the_papers_cluster() -> None:
@@ -498,13 +479,6 @@ def test_loading_imports_neither_torch_nor_matplotlib_nor_simpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_the_json_schema_names_every_section() -> None:
-    schema = schema_json()
-    json.dumps(schema)
-    assert set(schema["required"]) == {"model", "batch_size", "cluster", "compressors"}
-    assert "ClusterSection" in schema["$defs"]
 
 
 _WORDS = st.sampled_from(
@@ -551,8 +525,7 @@ def test_any_option_is_taken_or_refused_as_input(
         scenario = load(tmp_path, GOOD, f"{'.'.join(way)}={value}")
     except InputError:
         return  # and nothing but InputError
-    (tmp_path / "b.yaml").write_text(write(scenario.resolved), encoding="utf-8")
-    assert load_scenario(tmp_path / "b.yaml") == scenario
+    assert reread(tmp_path, scenario) == scenario
 
 
 def choosing(collectives: str) -> str:

@@ -19,35 +19,23 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
-from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, carry_out, traffic_of
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Traffic, Work
-from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.ring_programs import RingPrograms
-from tests.simulator.world import times
+from tests.simulator import world
+from tests.simulator.world import link, times
 
-NETWORK = Link(name="net", bandwidth=Fraction(125 * 10**6), latency=Fraction(50, 10**6))
-BUS = Link(name="bus", bandwidth=Fraction(12 * 10**9), latency=Fraction(10, 10**6))
-NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 FREE = Host(cores=1, per_message=Fraction(0))
 Message = tuple[int, int, int]
 """Sender, receiver, bytes."""
 
 
-def cluster(nodes: int, devices: int = 1, host: Host | None = None, **chosen: Any) -> Cluster:
-    collectives = Collectives(host_staging=False, servers=1)
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=devices,
-        device=NONE,
-        network=NETWORK,
-        intra_node=BUS,
-        collectives=replace(collectives, **chosen),
-        host=host,
-    )
+def cluster(nodes: int, devices: int = 1, **chosen: Any) -> Cluster:
+    usual = {"network": link(125 * 10**6, Fraction(50, 10**6)), "servers": 1}
+    return world.cluster(nodes, devices, **{**usual, "host_staging": False, **chosen})
 
 
 def reduce(nbytes: int, ranks: int, element: int = 1) -> CollectiveRecord:
@@ -339,9 +327,9 @@ def test_a_host_that_costs_nothing_changes_nothing_and_one_that_does_changes_all
     for nodes, devices in ((4, 1), (2, 2)):
         entry = times([3, 10**9, 0, 5])
         alone = carry_out(record, entry, cluster(nodes, devices, **chosen))
-        free = carry_out(record, entry, cluster(nodes, devices, FREE, **chosen))
+        free = carry_out(record, entry, cluster(nodes, devices, host=FREE, **chosen))
         assert (alone == free).all()
-        slow = carry_out(record, entry, cluster(nodes, devices, busy, **chosen))
+        slow = carry_out(record, entry, cluster(nodes, devices, host=busy, **chosen))
         assert (slow > alone).all()
         assert (
             slow - alone <= busy.work(traffic_of(record, cluster(nodes, devices, **chosen))).beside

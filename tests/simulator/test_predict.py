@@ -49,7 +49,7 @@ from gcsim.traces.profile import (
     TrafficProfile,
 )
 from tests.simulator import world
-from tests.simulator.random_plans import same
+from tests.simulator.steps.random_plans import same
 from tests.simulator.world import BUS, NETWORK
 
 MILLISECOND = 10**9

@@ -6,6 +6,7 @@ iteration is the slowest rank's computation and the ring: expected times are sum
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,37 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import carry_out
 from gcsim.simulator.host import Host
-from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.training import Noise, Training
-from tests.simulator.one_bucket import BACKWARD, COMPUTE, DEVICE, FORWARD, one_bucket
+from tests.simulator.one_bucket import BACKWARD, COMPUTE, FORWARD, one_bucket
+from tests.simulator.world import cluster, link
 
-LINK = Link(name="link", bandwidth=Fraction(10**9), latency=Fraction(0))
 RING = 2 * 5 * 2_000 * 1000
 """2 (p - 1) chunks of 2,000 bytes, a nanosecond each, of six ranks: picoseconds."""
 COMPUTES = FORWARD + BACKWARD
 VECTOR = CollectiveRecord(kind="all_reduce", sent=(12_000,) * 6, element=4)
 
 
-def cluster(host: Host | None = None) -> Cluster:
-    """Three nodes with two workers each."""
-    return Cluster(
-        nodes=3,
-        devices_per_node=2,
-        device=DEVICE,
-        network=LINK,
-        intra_node=LINK,
-        host=host,
-    )
+WHERE = cluster(3, 2, network=link(10**9), intra_node=link(10**9))
 
 
 def iteration(host: Host | None = None, **training: Any) -> int:
     """Picoseconds."""
-    where = cluster(host)
+    where = replace(WHERE, host=host)
     found = predict(one_bucket(VECTOR), where, COMPUTE, training=Training(**training))
     return round(found.iteration * 10**12)
 
@@ -65,7 +55,7 @@ def test_its_nodes_factor_and_its_own_multiply() -> None:
     assert iteration(slow_nodes=node, slow_workers={4: Fraction(4, 3)}) == COMPUTES * 3 // 2 + RING
     # the factors are multiplied before they become floats: 1/3 of 3 is 1
     paces = slow_ranks(
-        cluster(), Training(slow_nodes={1: Fraction(3)}, slow_workers={2: Fraction(1, 3)})
+        WHERE, Training(slow_nodes={1: Fraction(3)}, slow_workers={2: Fraction(1, 3)})
     )
     assert paces is not None
     assert paces.tolist() == [1, 1, 1, 3, 1, 1]
@@ -82,7 +72,7 @@ def test_all_workers_of_a_node_are_the_node() -> None:
     workers=st.dictionaries(st.integers(0, 5), st.fractions(Fraction(1, 9), 9), max_size=6),
 )
 def test_every_rank_has_its_pace(nodes: dict[int, Fraction], workers: dict[int, Fraction]) -> None:
-    paces = slow_ranks(cluster(), Training(slow_nodes=nodes, slow_workers=workers))
+    paces = slow_ranks(WHERE, Training(slow_nodes=nodes, slow_workers=workers))
     expected = [float(nodes.get(rank // 2, 1) * workers.get(rank, 1)) for rank in range(6)]
     if not nodes and not workers:
         assert paces is None
@@ -115,5 +105,5 @@ def test_a_slow_worker_on_shared_cores_keeps_the_others_waiting_for_a_core() -> 
 
 
 def test_the_ring_of_these_tests_costs_what_they_say() -> None:
-    exits = carry_out(VECTOR, np.zeros(6, dtype=np.int64), cluster())
+    exits = carry_out(VECTOR, np.zeros(6, dtype=np.int64), WHERE)
     assert exits.tolist() == [RING] * 6

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device, KernelRate
@@ -20,10 +21,14 @@ def link(bandwidth: float | Fraction, latency: float | Fraction = 0, **more: Any
     return Link(name="test", bandwidth=Fraction(bandwidth), latency=Fraction(latency), **more)
 
 
+PS = Fraction(1, 10**12)
+"""A picosecond, in seconds."""
 NETWORK = link(1_250_000_000, Fraction(50, 10**6))
 """10 Gbit/s: 800 ps a byte."""
 BUS = link(10**10, Fraction(10, 10**6))
 """100 ps a byte."""
+SLOW = link(Fraction(100_000_000, 3), Fraction(1, 1000))
+"""30 ns a byte."""
 TOY = Device(
     name="toy",
     title="Toy",
@@ -51,3 +56,24 @@ def cluster(nodes: int, devices: int = 1, **more: Any) -> Cluster:
 def times(values: Sequence[int]) -> Times:
     """Picoseconds, by rank."""
     return np.array(values, dtype=np.int64)
+
+
+def skews(p: int) -> dict[str, list[int]]:
+    """When p ranks enter."""
+    return {
+        "none": [0] * p,
+        "one late": [5_000_000_000 * (r == p // 2) for r in range(p)],
+        "ascending": [r * 37_000_003 for r in range(p)],
+        "descending": [(p - r) * 7_000_001 for r in range(p)],
+        "ties": [(r % 2) * 200_000_000 for r in range(p)],
+    }
+
+
+def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
+    """The all-reduce of a vector."""
+    return CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=element)
+
+
+def gather(*sent: int) -> CollectiveRecord:
+    """The all-gather of blocks, cycled."""
+    return CollectiveRecord(kind="all_gather", sent=sent)

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.kineto.json_stream import unreadable
 from gcsim.traces.kineto.marks import Arrival, Marks, Span, read_marks
 from gcsim.traces.kineto.times import Batch, timed
@@ -216,12 +216,10 @@ def _another_model(
     missing = [name for name, shape in parameters if shape in expected - seen][:_NAMED]
     strange = [str(list(shape)) for shape in (seen - expected)][:_NAMED]
     return InputError(
-        Problem(
-            message=f"is of another model: it has gradients of shape {', '.join(strange)} and "
-            f"none for {', '.join(missing)}",
-            place=str(path),
-            hint="profile the model of the scenario",
-        )
+        f"is of another model: it has gradients of shape {', '.join(strange)} and "
+        f"none for {', '.join(missing)}",
+        place=str(path),
+        hint="profile the model of the scenario",
     )
 
 

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 Event = dict[str, Any]
 _Bytes = gzip.GzipFile | BufferedReader
@@ -51,7 +51,7 @@ def events(path: Path) -> Iterator[Event]:
 
 def unreadable(path: Path, what: str, hint: str = EXPORT_AGAIN) -> InputError:
     """The error for a file that is no profile that can be used."""
-    return InputError(Problem(message=f"profiler's trace {what}", place=str(path), hint=hint))
+    return InputError(f"profiler's trace {what}", place=str(path), hint=hint)
 
 
 class _Reader:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import heads
 from gcsim.traces.models.torch_generator import keyed_generator
@@ -184,4 +184,4 @@ def _said(error: Exception) -> str:
 
 
 def _refusal(entry: ModelEntry, message: str, hint: str) -> InputError:
-    return InputError(Problem(message=f"model {entry.name!r}: {message}", place="model", hint=hint))
+    return InputError(f"model {entry.name!r}: {message}", place="model", hint=hint)

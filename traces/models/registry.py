@@ -1,19 +1,55 @@
 """Which model is trained? The shipped ones by name, a user's own as `package.module:build`.
 
-The tables are plain data: `gcsim list models` reads them without torch. `models/building.py` makes
-the model that an entry describes.
+`models.csv` has the shipped ones, a row each, and `papers.csv` their citations: plain data, which
+`gcsim list models` reads without torch. `models/building.py` makes the model that an entry
+describes; `build` names a function of `traces/networks/`.
+
+The length of a sample decides a language model's FLOPs, so it is the one at which the model is
+commonly trained and its rates are stated: 35 steps for Zaremba's LSTMs, 128 tokens for BERT,
+GPT-2's whole context of 1024. There a training step of GPT-2 takes some 10 s a sample on one CPU
+core; `gpt2_128` is the same network on 128 tokens, some 1.3 s, for live gradients without a GPU
+(positions from 128 on then have a gradient of zero).
+
+The weight of inner classifiers' losses: in GoogLeNet 0.3 (arXiv:1409.4842, section 5); in Inception
+V3 0.4, which its paper does not tell: from the authors' code (tensorflow/models,
+inception/inception_model.py); tf_cnn_benchmarks (models/model.py) has the same.
 """
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.traces.models.entry import InputKind, ModelEntry
-from gcsim.traces.models.language import LANGUAGE
-from gcsim.traces.models.vision import VISION
 
-MODELS: dict[str, ModelEntry] = {entry.name: entry for entry in (*VISION, *LANGUAGE)}
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _shipped() -> dict[str, ModelEntry]:
+    papers = {row["paper"]: row["citation"] for row in _rows("papers.csv")}
+    return {
+        row["name"]: ModelEntry(
+            name=row["name"],
+            title=row["title"],
+            build=f"gcsim.traces.networks.{row['build']}",
+            input_shape=tuple(map(int, row["input_shape"].split("x"))),
+            classes=int(row["classes"]),
+            parameters=int(row["parameters"]),
+            paper=papers[row["paper"]],
+            input="tokens" if row["input"] == "tokens" else "samples",
+            task=row["task"],
+            auxiliary_weight=float(row["auxiliary_weight"] or 0),
+        )
+        for row in _rows("models.csv")
+    }
+
+
+MODELS = _shipped()
 
 _TASKS: dict[InputKind, str] = {"samples": "textures", "tokens": "characters"}
 
@@ -23,11 +59,9 @@ def shipped_model(name: str) -> ModelEntry:
     entry = MODELS.get(name)
     if entry is None:
         raise InputError(
-            Problem(
-                message=f"unknown model {name!r}",
-                place="model",
-                hint=f"{did_you_mean(name, MODELS)} Or package.module:build for your own",
-            )
+            f"unknown model {name!r}",
+            place="model",
+            hint=f"{did_you_mean(name, MODELS)} Or package.module:build for your own",
         )
     return entry
 

@@ -35,7 +35,7 @@ from typing import Any, Protocol
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
 from gcsim.traces.moments.layers import adds_up, has_closed_form, moment
 from gcsim.traces.moments.sequence_layers import places_are_inside
@@ -143,13 +143,11 @@ class SecondMoments:
         self._slow = self._without_closed_form(len(losses))
         if self._slow and self._meet:
             raise InputError(
-                Problem(
-                    message=f"samples meet in {self._meet}, batch normalisation, and parameter "
-                    f"{self._parameters[self._slow[0]][0]} belongs to no layer whose samples can "
-                    "be told apart, so second moments over samples do not exist",
-                    place="model",
-                    hint="use group normalisation, or leave out the compressors that need them",
-                )
+                f"samples meet in {self._meet}, batch normalisation, and parameter "
+                f"{self._parameters[self._slow[0]][0]} belongs to no layer whose samples can "
+                "be told apart, so second moments over samples do not exist",
+                place="model",
+                hint="use group normalisation, or leave out the compressors that need them",
             )
         losses.sum().backward(retain_graph=bool(self._slow))  # type: ignore[no-untyped-call]
 
@@ -177,13 +175,10 @@ class SecondMoments:
         slow = self._without_closed_form(batch)
         if slow:
             raise InputError(
-                Problem(
-                    message="belongs to no layer whose samples can be told apart in one backward "
-                    "pass: the layer has no closed form, or was not called exactly once",
-                    place=f"parameter {self._parameters[slow[0]][0]}",
-                    hint="record without second moments, and leave out the compressors that need "
-                    "them",
-                )
+                "belongs to no layer whose samples can be told apart in one backward "
+                "pass: the layer has no closed form, or was not called exactly once",
+                place=f"parameter {self._parameters[slow[0]][0]}",
+                hint="record without second moments, and leave out the compressors that need them",
             )
         whole = [gradient * scale for gradient in gradients] if check else None
         values, costs = self._closed_forms(segment, whole)
@@ -254,12 +249,10 @@ class SecondMoments:
             layer, role, call.given, call.output_gradient, gradient.to(call.given.device)
         ):
             raise InputError(
-                Problem(
-                    message="its samples' gradients do not add up to its gradient: it is also "
-                    "used outside its own layer's call, so second moments cannot be told",
-                    place=f"parameter {self._parameters[number][0]}",
-                    hint="leave out the compressors that need second moments",
-                )
+                "its samples' gradients do not add up to its gradient: it is also "
+                "used outside its own layer's call, so second moments cannot be told",
+                place=f"parameter {self._parameters[number][0]}",
+                hint="leave out the compressors that need second moments",
             )
 
     def _sample_by_sample(self) -> list[Tensor]:

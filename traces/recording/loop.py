@@ -105,39 +105,36 @@ class Recording:
 
     def _refuse(self) -> None:
         """What can be known to be wrong before the first iteration."""
-        wanted = self._wanted
-        problems = []
-        for what in ("iterations", "workers"):
-            if getattr(wanted, what) < 1:
-                problems.append(Problem(message="must be at least 1", place=what))
-        if wanted.timed < 0:
-            problems.append(Problem(message="must not be negative", place="timed"))
-        if not self._parameters:
-            problems.append(Problem(message="no parameter requires a gradient", place="model"))
-        if self._ranks.count > 1 and wanted.workers > 1:
-            problems.append(
-                Problem(
-                    message="every rank is a worker of the trace",
-                    place="workers",
-                    hint="leave workers out, or record one process with distributed=False",
-                )
-            )
-        if self._ranks.count > 1 and wanted.keep_partial:
-            problems.append(
-                Problem(
-                    message="ranks that fail cannot agree on what to keep",
-                    place="keep_partial",
-                    hint="leave it out under torch.distributed",
-                )
-            )
-        if wanted.second_moments and wanted.workers > 1:
-            problems.append(
-                Problem(
-                    message="second moments are recorded of one backward pass an iteration",
-                    place="second_moments",
-                    hint="record with workers=1",
-                )
-            )
+        wanted, many = self._wanted, self._ranks.count > 1
+        checks = (
+            (wanted.iterations < 1, "iterations", "must be at least 1", ""),
+            (wanted.workers < 1, "workers", "must be at least 1", ""),
+            (wanted.timed < 0, "timed", "must not be negative", ""),
+            (not self._parameters, "model", "no parameter requires a gradient", ""),
+            (
+                many and wanted.workers > 1,
+                "workers",
+                "every rank is a worker of the trace",
+                "leave workers out, or record one process with distributed=False",
+            ),
+            (
+                many and wanted.keep_partial,
+                "keep_partial",
+                "ranks that fail cannot agree on what to keep",
+                "leave it out under torch.distributed",
+            ),
+            (
+                wanted.second_moments and wanted.workers > 1,
+                "second_moments",
+                "second moments are recorded of one backward pass an iteration",
+                "record with workers=1",
+            ),
+        )
+        problems = [
+            Problem(message=message, place=place, hint=hint)
+            for wrong, place, message, hint in checks
+            if wrong
+        ]
         if problems:
             raise InputError(problems)
 
@@ -322,11 +319,9 @@ class Recording:
         """The loop ended by itself."""
         if self.iterations == 0:
             raise InputError(
-                Problem(
-                    message="the loop ended before an iteration was recorded",
-                    place="recording.step",
-                    hint="call recording.step(loss) at the end of each iteration",
-                )
+                "the loop ended before an iteration was recorded",
+                place="recording.step",
+                hint="call recording.step(loss) at the end of each iteration",
             )
         self._finish()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.facts import counted_facts
 from gcsim.traces.models.layer_kinds import kind_of
@@ -31,11 +31,9 @@ def seen_model(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(
-            Problem(
-                message=f"record() takes a torch.nn.Module, not {type(model).__name__}",
-                place="model",
-                hint="gcsim.record_scenario(scenario, folder) records a scenario",
-            )
+            f"record() takes a torch.nn.Module, not {type(model).__name__}",
+            place="model",
+            hint="gcsim.record_scenario(scenario, folder) records a scenario",
         )
     while True:
         inner = getattr(model, _WRAPPERS.get(type(model).__name__, "_orig_mod"), None)
@@ -47,12 +45,9 @@ def seen_model(model: nn.Module) -> nn.Module:
     sharded = sorted(kinds & {*_SHARDED, "DTensor"})
     if sharded:
         raise InputError(
-            Problem(
-                message=f"its parameters are sharded over ranks ({sharded[0]}); no rank has a "
-                "whole gradient",
-                place="model",
-                hint="record with DistributedDataParallel, or a smaller model in one process",
-            )
+            f"its parameters are sharded over ranks ({sharded[0]}); no rank has a whole gradient",
+            place="model",
+            hint="record with DistributedDataParallel, or a smaller model in one process",
         )
     return model
 
@@ -87,11 +82,9 @@ class FirstBatch:
         """
         if self._given is None:
             raise InputError(
-                Problem(
-                    message="backward() was called, but the model's forward was not",
-                    place="model",
-                    hint="pass the module that the loop calls",
-                )
+                "backward() was called, but the model's forward was not",
+                place="model",
+                hint="pass the module that the loop calls",
             )
         args, kwargs = self._given
         self.release()
@@ -101,12 +94,10 @@ class FirstBatch:
         if samples < 1 or (sizes and not any(samples in size for size in sizes)):
             shapes = ", ".join(str(list(size)) for size in sizes[:3]) or "no tensor"
             raise InputError(
-                Problem(
-                    message=f"the first forward pass took {shapes}"
-                    + (f", and batch_size is {batch_size}" if batch_size else ""),
-                    place="batch_size",
-                    hint="state the number of samples of one forward pass",
-                )
+                f"the first forward pass took {shapes}"
+                + (f", and batch_size is {batch_size}" if batch_size else ""),
+                place="batch_size",
+                hint="state the number of samples of one forward pass",
             )
         called = name or type(module).__name__
         tokens = next(

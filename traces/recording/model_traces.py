@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import nn, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer, pick_device
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.entry import ModelEntry
@@ -140,12 +140,9 @@ def _timed(trainer: LiveTrainer, network: nn.Module) -> PassTimes | None:
 def _finite(loss: float, iteration: int, worker: int, learning_rate: float) -> float:
     if not math.isfinite(loss):
         raise InputError(
-            Problem(
-                message=f"training diverged: the loss of iteration {iteration}, worker {worker} "
-                f"is {loss}",
-                place="learning_rate",
-                hint=f"choose a lower one than {learning_rate:g}",
-            )
+            f"training diverged: the loss of iteration {iteration}, worker {worker} is {loss}",
+            place="learning_rate",
+            hint=f"choose a lower one than {learning_rate:g}",
         )
     return loss
 

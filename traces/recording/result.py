@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import ModelFacts
 from gcsim.traces.recording.clock import OnePass
@@ -103,11 +103,9 @@ def checked_loss(loss: Tensor | float) -> float:
     value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
     if not math.isfinite(value):
         raise InputError(
-            Problem(
-                message=f"the loss is {value}",
-                place="recording.step",
-                hint="training diverges: choose a lower learning rate",
-            )
+            f"the loss is {value}",
+            place="recording.step",
+            hint="training diverges: choose a lower learning rate",
         )
     return value
 

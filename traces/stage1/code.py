@@ -34,7 +34,7 @@ Known = tuple[str, Sequence[str]]
 @cache
 def code_hash(compressor: str | None) -> str:
     """Of what is reached by a module of the compressors with its class, as in the registry
-    (`sparsification.topk:TopK`); None: of everything."""
+    (`sparsification.by_size.topk:TopK`); None: of everything."""
     files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
     known = _read(files.values())
     reached = set(files)

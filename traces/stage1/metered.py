@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from gcsim.compressors.kernels import KernelCost, joined, total
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.recorder import Recorder
 from gcsim.traces.profile import Compute, Costs, Exchange
+
+_WORK, _LAUNCHES = ("elements", "nbytes", "flops", "work"), ("launches", "merged")
+"""Fields of a `KernelCost` that count."""
 
 
 def metered_exchange(meter: Meter, moments: Compute | None) -> Exchange:
@@ -55,17 +59,12 @@ def _divided(
     launches of one kernel lie on both sides of a power of two made two groups of what is one
     launch in the mean: such groups are joined.
     """
+    of_launches = launches or (lambda number: round(number / count))
 
     def mean(sums: KernelCost) -> KernelCost:
-        return replace(
-            sums,
-            launches=launches(sums.launches) if launches else round(sums.launches / count),
-            elements=round(sums.elements / count),
-            nbytes=round(sums.nbytes / count),
-            flops=round(sums.flops / count),
-            work=round(sums.work / count),
-            merged=launches(sums.merged) if launches else round(sums.merged / count),
-        )
+        counts: dict[str, Any] = {name: round(getattr(sums, name) / count) for name in _WORK}
+        counts |= {name: of_launches(getattr(sums, name)) for name in _LAUNCHES}
+        return replace(sums, **counts)
 
     found: list[KernelCost] = []
     for _, same_class in groupby(total(costs), key=lambda cost: cost.kind):
@@ -80,15 +79,10 @@ def _divided(
 
 
 def _without(sums: KernelCost, other: KernelCost) -> KernelCost:
-    return replace(
-        sums,
-        launches=sums.launches - other.launches,
-        elements=sums.elements - other.elements,
-        nbytes=sums.nbytes - other.nbytes,
-        flops=sums.flops - other.flops,
-        work=sums.work - other.work,
-        merged=sums.merged - other.merged,
-    )
+    counts: dict[str, Any] = {
+        name: getattr(sums, name) - getattr(other, name) for name in (*_WORK, *_LAUNCHES)
+    }
+    return replace(sums, **counts)
 
 
 def _joined(costs: Iterable[KernelCost], count: int) -> Iterator[KernelCost]:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from gcsim.errors import Problem, TraceError
+from gcsim.errors import TraceError
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
 
@@ -115,7 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def damaged(path: Path, what: str, hint: str = RECORD_AGAIN) -> TraceError:
     """The error for a file that is not what was recorded."""
-    return TraceError(Problem(message=what, place=str(path), hint=hint))
+    return TraceError(what, place=str(path), hint=hint)
 
 
 def _checksum(body: Mapping[str, object]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs
 from gcsim.traces.storage.manifest import (
@@ -136,12 +136,10 @@ class Trace:
         names = [p.name for p, part in layout.views(flat) if not bool(part.isfinite().all())]
         kind, iteration, worker = path.stem.rsplit("-", 2)
         raise InputError(
-            Problem(
-                message=f"NaN or infinity in the {kind} of tensor {names[0]!r}, iteration "
-                f"{int(iteration)}, worker {int(worker)}",
-                place=str(path),
-                hint="record where training is stable: a lower learning rate",
-            )
+            f"NaN or infinity in the {kind} of tensor {names[0]!r}, iteration "
+            f"{int(iteration)}, worker {int(worker)}",
+            place=str(path),
+            hint="record where training is stable: a lower learning rate",
         )
 
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
 from gcsim.traces.storage.manifest import (
@@ -59,9 +59,7 @@ class TraceWriter:
 
     def __init__(self, folder: Path, *, dtype: str = "float32", inside: Path | None = None) -> None:
         if dtype not in ("float32", "float16"):
-            raise InputError(
-                Problem(message=f"cannot store {dtype!r}", place="dtype", hint="float32 or float16")
-            )
+            raise InputError(f"cannot store {dtype!r}", place="dtype", hint="float32 or float16")
         self._folder = folder
         self._inside = inside
         self._dtype: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
@@ -78,11 +76,9 @@ class TraceWriter:
         try:
             if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
                 raise InputError(
-                    Problem(
-                        message="exists already; a trace replaces nothing",
-                        place=str(self._folder),
-                        hint="choose another folder or remove it",
-                    )
+                    "exists already; a trace replaces nothing",
+                    place=str(self._folder),
+                    hint="choose another folder or remove it",
                 )
             self._folder.parent.mkdir(parents=True, exist_ok=True)
             made = tempfile.mkdtemp(prefix=f".{self._folder.name}.", dir=self._folder.parent)
@@ -127,23 +123,19 @@ class TraceWriter:
         fit = iterations if max_bytes is None else min(iterations, max_bytes // of_iteration)
         if fit < 1:
             raise InputError(
-                Problem(
-                    message=f"one iteration of {workers} workers takes {of_iteration} bytes, "
-                    f"more than the {max_bytes} allowed",
-                    place=str(self._folder),
-                    hint="allow more, store float16, or record fewer workers",
-                )
+                f"one iteration of {workers} workers takes {of_iteration} bytes, "
+                f"more than the {max_bytes} allowed",
+                place=str(self._folder),
+                hint="allow more, store float16, or record fewer workers",
             )
         needed = fit * of_iteration + _MANIFEST_RESERVE
         free = shutil.disk_usage(self._folder.parent).free
         if needed > free:
             raise InputError(
-                Problem(
-                    message=f"the trace takes {needed} bytes, {free} are free",
-                    place=str(self._folder),
-                    hint="free some space, choose another folder, store float16, or record fewer "
-                    "iterations or workers",
-                )
+                f"the trace takes {needed} bytes, {free} are free",
+                place=str(self._folder),
+                hint="free some space, choose another folder, store float16, or record fewer "
+                "iterations or workers",
             )
         return fit
 
@@ -231,11 +223,9 @@ class TraceWriter:
 
     def _cannot_write(self, error: OSError) -> InputError:
         return InputError(
-            Problem(
-                message=f"cannot write: {error.strerror or error}",
-                place=str(self._folder),
-                hint="free some space or choose another folder; nothing was left behind",
-            )
+            f"cannot write: {error.strerror or error}",
+            place=str(self._folder),
+            hint="free some space or choose another folder; nothing was left behind",
         )
 
 
@@ -253,9 +243,7 @@ def _not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool
     else:
         what, hint = "NaN or infinity", "training diverges: choose a lower learning rate"
     return InputError(
-        Problem(
-            message=f"{what} in the {kind} of iteration {taken.iteration}, worker {taken.worker}",
-            place=f"tensor {name}",
-            hint=hint,
-        )
+        f"{what} in the {kind} of iteration {taken.iteration}, worker {taken.worker}",
+        place=f"tensor {name}",
+        hint=hint,
     )

@@ -171,20 +171,20 @@ def read_fits(path: Path, name: str | None = None) -> tuple[ModelFit, ...]:
             content = file.read(LARGEST + 1)
     except OSError as error:
         raise InputError(
-            Problem(place=place, message=f"cannot be read: {error.strerror}", hint=FIT_AGAIN)
+            f"cannot be read: {error.strerror}", place=place, hint=FIT_AGAIN
         ) from error
     if len(content) > LARGEST:
-        raise InputError(Problem(place=place, message=f"is larger than {LARGEST >> 20} MiB"))
+        raise InputError(f"is larger than {LARGEST >> 20} MiB", place=place)
     try:
         body = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         message = f"is truncated or no JSON: {error}"
-        raise InputError(Problem(place=place, message=message, hint=FIT_AGAIN)) from error
+        raise InputError(message, place=place, hint=FIT_AGAIN) from error
     if not isinstance(body, dict) or "schema" not in body:
-        raise InputError(Problem(place=place, message="is no fit of gradients", hint=FIT_AGAIN))
+        raise InputError("is no fit of gradients", place=place, hint=FIT_AGAIN)
     if body["schema"] != SCHEMA:
         message = f"has schema {body['schema']!r:.40}; this gcsim reads {SCHEMA}"
-        raise InputError(Problem(place=place, message=message, hint=FIT_AGAIN))
+        raise InputError(message, place=place, hint=FIT_AGAIN)
     try:
         return tuple(Fits.model_validate(body).fits)
     except ValidationError as error:

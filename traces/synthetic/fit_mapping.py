@@ -131,12 +131,10 @@ def check_shapes(fits: Sequence[ModelFit], model: str, parameters: Parameters) -
     shapes = {tensor.name: tuple(tensor.shape) for tensor in fit.tensors}
     if not any(name in shapes for name, _ in parameters):
         raise InputError(
-            Problem(
-                place=f"model {model}",
-                message=f"has no tensor of the fit of {fit.model!r}: it has {parameters[0][0]!r}, "
-                f"the fit {fit.tensors[0].name!r}",
-                hint="give the model another name, or fit a recording of it",
-            )
+            f"has no tensor of the fit of {fit.model!r}: it has {parameters[0][0]!r}, "
+            f"the fit {fit.tensors[0].name!r}",
+            place=f"model {model}",
+            hint="give the model another name, or fit a recording of it",
         )
     problems = [
         Problem(

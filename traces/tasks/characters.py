@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.tasks.python_text import TokenSequences, python_text
 
@@ -26,12 +26,9 @@ def characters(entry: ModelEntry, seed: int) -> TokenSequences:
     """
     if entry.classes < CHARACTERS:
         raise InputError(
-            Problem(
-                message=f"the task 'characters' needs {CHARACTERS} classes, {entry.name} has "
-                f"{entry.classes}",
-                place="gradients.task",
-                hint="choose the task 'words', which fits any number, or a model with more classes",
-            )
+            f"the task 'characters' needs {CHARACTERS} classes, {entry.name} has {entry.classes}",
+            place="gradients.task",
+            hint="choose the task 'words', which fits any number, or a model with more classes",
         )
     found = python_text()
     codes = np.frombuffer(found.text.encode("utf-32-le"), dtype="<u4").astype(np.int32)

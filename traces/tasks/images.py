@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.entry import ModelEntry
 
 CLASSES = 10
@@ -57,11 +57,9 @@ class Textures:
     def __init__(self, shape: tuple[int, ...], classes: int, seed: int) -> None:
         if not 1 <= len(shape) <= 3:
             raise InputError(
-                Problem(
-                    message=f"cannot make samples of shape {list(shape)}",
-                    place="input_shape",
-                    hint="write [channels, height, width], [height, width] or [length]",
-                )
+                f"cannot make samples of shape {list(shape)}",
+                place="input_shape",
+                hint="write [channels, height, width], [height, width] or [length]",
             )
         self.shape = shape
         self.classes = min(classes, CLASSES)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 _LEAST = 1_000_000
 """Characters; fewer means that the sources were not installed."""
@@ -48,12 +48,10 @@ def python_text() -> PythonText:
     text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
     if len(text) < _LEAST:
         raise InputError(
-            Problem(
-                message="language models learn the standard library's source files here, and "
-                f"{folder} has {len(text):,} characters of them",
-                place="gradients.task",
-                hint="use a Python that is installed with its sources",
-            )
+            "language models learn the standard library's source files here, and "
+            f"{folder} has {len(text):,} characters of them",
+            place="gradients.task",
+            hint="use a Python that is installed with its sources",
         )
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     version = platform.python_version()
@@ -71,12 +69,10 @@ class TokenSequences:
         """`tokens` is the whole text. Raises `InputError` when a sample would not fit into it."""
         if length >= len(tokens):
             raise InputError(
-                Problem(
-                    message=f"the text has {len(tokens):,} tokens, fewer than a sample of "
-                    f"{length:,} and the one behind it",
-                    place="input_shape",
-                    hint="choose a shorter length",
-                )
+                f"the text has {len(tokens):,} tokens, fewer than a sample of "
+                f"{length:,} and the one behind it",
+                place="input_shape",
+                hint="choose a shorter length",
             )
         self.source = source
         self._tokens = tokens

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 from gcsim.traces.models.entry import InputKind, ModelEntry
 
 
@@ -72,21 +72,16 @@ def make_task(entry: ModelEntry, seed: int) -> Task:
     chosen = TASKS.get(entry.task)
     if chosen is None:
         raise InputError(
-            Problem(
-                message=f"unknown task {entry.task!r}",
-                place="gradients.task",
-                hint=did_you_mean(entry.task, TASKS),
-            )
+            f"unknown task {entry.task!r}",
+            place="gradients.task",
+            hint=did_you_mean(entry.task, TASKS),
         )
     if chosen.input != entry.input:
         fitting = ", ".join(name for name, task in TASKS.items() if task.input == entry.input)
         raise InputError(
-            Problem(
-                message=f"{entry.name} takes {entry.input}, the task {entry.task!r} has "
-                f"{chosen.input}",
-                place="gradients.task",
-                hint=f"choose one of: {fitting}",
-            )
+            f"{entry.name} takes {entry.input}, the task {entry.task!r} has {chosen.input}",
+            place="gradients.task",
+            hint=f"choose one of: {fitting}",
         )
     module, _, attribute = chosen.make.partition(":")
     task: Task = getattr(importlib.import_module(module), attribute)(entry, seed)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.traces.models.building import build_model
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
@@ -71,11 +71,9 @@ def time_steps(
             seconds[size] = clock.time(step, repeats).lowest
         except torch.OutOfMemoryError as error:
             raise InputError(
-                Problem(
-                    message=f"a batch of {size} of {entry.name} does not fit into memory",
-                    place="--batch",
-                    hint="choose a smaller batch",
-                )
+                f"a batch of {size} of {entry.name} does not fit into memory",
+                place="--batch",
+                hint="choose a smaller batch",
             ) from error
         advance(f"{entry.name}, batch {size}")
     flops = model_facts(entry, model, batch).forward_flops

@@ -174,7 +174,7 @@ def facts_of(model: str, tokens: int = 0) -> ModelFacts:
 def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str, object]) -> str:
     """`layer_times.yaml`: coefficients to five digits, and the ranges of `errors`."""
     lines = [
-        "# Written by `python tests/benchmarks/device_table.py --fit`; tests/analysis/",
+        "# Written by `python tests/benchmarks/device_table.py --fit`; tests/analysis/calibration/",
         "# test_training_fit.py fits again and compares. What the numbers mean:",
         "# simulator/devices/training_rates.py; how good they are: docs/devices.md.",
         "costs:",

@@ -165,16 +165,6 @@ def fit(
     )
 
 
-def errors(link: Link, measurements: Sequence[Measurement], inside: Link) -> list[float]:
-    """Relative errors of the simulator's times over a link, one for each measured size.
-
-    Repeats count as their median, as in a fit.
-    """
-    points = [point for point, _ in _medians(measurements)]
-    times = Model(points, inside).seconds(link)
-    return [float(time) / point.seconds - 1 for time, point in zip(times, points, strict=True)]
-
-
 def _medians(measurements: Sequence[Measurement]) -> list[tuple[Measurement, int]]:
     groups: dict[Measurement, list[float]] = {}
     places: dict[Measurement, str] = {}

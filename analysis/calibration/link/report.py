@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from gcsim.analysis.calibration.link.fit import FAR_OFF, Estimate, LinkFit, Point
 from gcsim.analysis.calibration.link.solver import LARGE
 from gcsim.analysis.calibration.measurements.collectives import Reading
-from gcsim.analysis.report.numbers import duration, plural, significant, size
+from gcsim.analysis.report.numbers import duration, plural, rate, significant, size
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link_text import plain_link
@@ -20,7 +20,6 @@ from gcsim.scenarios.sections.link_text import plain_link
 _WIDTH = 80
 _SHOWN = 40
 """Sizes in the report's table; of more, those that are met worst."""
-_UNITS = (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
 
 
 def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
@@ -99,15 +98,6 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
 
 def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
-
-
-def rate(bytes_per_second: float, digits: int = 4) -> str:
-    """Bits per second, as links are sold; `units.parse` reads it."""
-    bits = bytes_per_second * 8
-    for unit, factor in _UNITS:
-        if bits >= factor:
-            return f"{bits / factor:.{digits}g} {unit}"
-    return f"{bits:.{digits}g} bit/s"
 
 
 def _exact_time(text: str, seconds: float) -> str:

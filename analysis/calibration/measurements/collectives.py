@@ -15,7 +15,7 @@ prints, and a CSV. All of them become `Measurement`s in one convention of sizes:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -184,15 +184,7 @@ def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
             if not stated.ranks or point.ranks in stated.ranks
         )
         if chosen:
-            kept.append(
-                Reading(
-                    file=reading.file,
-                    tool=reading.tool,
-                    measurements=chosen,
-                    line_rate=reading.line_rate,
-                    notes=reading.notes,
-                )
-            )
+            kept.append(replace(reading, measurements=chosen))
     sizes = {point.nbytes for reading in kept for point in reading.measurements}
     if len(sizes) < LEAST_SIZES:
         files = ", ".join(reading.file for reading in readings) or "the files"

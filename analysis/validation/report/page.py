@@ -15,7 +15,7 @@ from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.validation.coverage import LEAST, MOST, coverages
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.registry import chosen
-from gcsim.analysis.validation.report.series import WAYS, by_value, lines, span
+from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.report.table import (
     COVERAGE,
     COVERAGE_LEGEND,
@@ -43,12 +43,12 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
     yield (
         f"Written by `gcsim validate` (`{COMMAND}`). Every measurement is of a real run, with its "
         "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
-        "a stated subset, at most a third of a series, which is never judged; the column *no fit* "
-        "is the prediction with the catalogue's values alone. An error is (predicted - measured) / "
-        "measured; medians and 90th percentiles are of its absolute value; the bias is its median, "
-        "above 0 where too large a value is predicted. *in 80 %* is the share of measurements "
-        "inside the 80 % interval of the prediction without fit, which the ranges of the "
-        "catalogue's figures give; empty where nothing was drawn from ranges."
+        "a stated subset, at most a third of a series, which is never judged; the columns "
+        "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
+        "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
+        "its median, above 0 where too large a value is predicted. *in range* is the share of "
+        "measurements inside the 80 % interval of the catalogue's prediction, which the ranges of "
+        "its figures give; empty where nothing was drawn from ranges."
     )
     yield ""
     yield from _overview(reports)
@@ -151,10 +151,10 @@ def _spread(points: Sequence[Point]) -> Iterator[str]:
     rows = []
     for name, own in lines(by_series(points)).items():
         cells = []
-        for way in WAYS:
-            groups = by_value(own, way)
+        for axis in AXES:
+            groups = by_value(own, axis)
             biases = (
-                f"{span(way, group)}: {signed(statistics.median(p.error for p in group))}"
+                f"{span(axis, group)}: {signed(statistics.median(p.error for p in group))}"
                 f" ({len(group)})"
                 for group in groups.values()
             )
@@ -206,8 +206,8 @@ def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
 
 def _heading(first: str) -> tuple[str, ...]:
     return (
-        first, "points", "median [%]", "90th [%]", "bias [%]", "no fit: median [%]",
-        "no fit: 90th [%]", "in 80 % [%]",
+        first, "points", "median [%]", "90th percentile [%]", "bias [%]",
+        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "in range [%]",
     )  # fmt: skip
 
 

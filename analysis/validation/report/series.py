@@ -26,7 +26,7 @@ _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 class Cut:
     """Where a series is two."""
 
-    way: str
+    axis: str
     """By "ranks" or by "size"."""
     at: float
     """The largest value below."""
@@ -36,7 +36,7 @@ class Cut:
     """Difference of the two biases."""
 
 
-WAYS: Mapping[str, Callable[[Point], float]] = {
+AXES: Mapping[str, Callable[[Point], float]] = {
     "ranks": lambda point: point.workers,
     "size": lambda point: point.nbytes,
 }
@@ -46,15 +46,15 @@ def lines(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """Each series under its name, or its parts under theirs, in order: "all-reduce, 2-4 ranks"."""
     found: dict[str, list[Point]] = {}
     for name, points in series.items():
-        for ways, part in _parts(judged(points), frozenset()):
-            ranges = [span(way, part) for way in WAYS if way in ways]
+        for axes, part in _parts(judged(points), frozenset()):
+            ranges = [span(axis, part) for axis in AXES if axis in axes]
             found[", ".join([name, *ranges])] = part
     return found
 
 
 def cuts(points: Sequence[Point]) -> Iterator[Cut]:
     """All places at which judged points are a mixture of opposite biases."""
-    for way, value in WAYS.items():
+    for axis, value in AXES.items():
         ordered = sorted(points, key=value)
         for place in range(SIDE, len(ordered) - SIDE + 1):
             below, above = ordered[:place], ordered[place:]
@@ -63,7 +63,7 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
             low, high = _bias(below), _bias(above)
             if min(abs(low), abs(high)) > CLEAR and low * high < 0:
                 yield Cut(
-                    way=way,
+                    axis=axis,
                     at=value(below[-1]),
                     below=tuple(below),
                     above=tuple(above),
@@ -71,21 +71,21 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
                 )
 
 
-def by_value(points: Sequence[Point], way: str) -> dict[float, list[Point]]:
+def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:
     """The points of each number of ranks, or of each decade of sizes, ascending."""
-    value = WAYS[way]
+    value = AXES[axis]
     found: dict[float, list[Point]] = {}
     for point in sorted(points, key=value):
         own = value(point)
-        found.setdefault(_decade(own) if way == "size" else own, []).append(point)
+        found.setdefault(_decade(own) if axis == "size" else own, []).append(point)
     return found
 
 
-def span(way: str, part: Sequence[Point]) -> str:
+def span(axis: str, part: Sequence[Point]) -> str:
     """From which number of ranks, or size, to which: "2-4 ranks"."""
-    values = [WAYS[way](point) for point in part]
+    values = [AXES[axis](point) for point in part]
     low, high = min(values), max(values)
-    if way == "ranks":
+    if axis == "ranks":
         return f"{low:g} ranks" if low == high else f"{low:g}-{high:g} ranks"
     return size(low) if low == high else f"{size(low)} to {size(high)}"
 
@@ -97,16 +97,16 @@ def size(nbytes: float) -> str:
 
 
 def _parts(
-    points: Sequence[Point], ways: frozenset[str]
+    points: Sequence[Point], axes: frozenset[str]
 ) -> Iterator[tuple[frozenset[str], list[Point]]]:
     """The parts between cuts, and by what they are cut."""
     first = max(cuts(points), key=lambda cut: cut.apart, default=None)
     if first is None:
         if points:
-            yield ways, list(points)
+            yield axes, list(points)
         return
     for half in (first.below, first.above):
-        yield from _parts(half, ways | {first.way})
+        yield from _parts(half, axes | {first.axis})
 
 
 def _bias(points: Sequence[Point]) -> float:

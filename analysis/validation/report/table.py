@@ -22,12 +22,14 @@ from gcsim.analysis.validation.statistics import Errors
 from gcsim.analysis.validation.suite import Findings, Ordering, Point, Statement
 
 LEGEND = (
-    "error: (predicted - measured) / measured, of the points that served no fit. median, 90th: of "
-    "its absolute value. bias: median with its sign, + predicts too large a value. no fit: median "
-    "with the catalogue's values alone. in 80%: measurements inside the interval that the ranges "
-    "of the catalogue's figures give, which should hold 80 % of them."
+    "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
+    "50th and 90th percentile of its absolute value. bias: median with its sign, + predicts too "
+    "large a value. catalogue alone: median without any fit. in range: measurements inside the "
+    "80 % interval of that prediction, which should hold 80 % of them."
 )
-_HEADINGS = ("points", "median\n[%]", "90th\n[%]", "bias\n[%]", "no fit\n[%]", "in 80%\n[%]")
+_HEADINGS = (
+    "points", "median\n[%]", "p90\n[%]", "bias\n[%]", "catalogue\nalone [%]", "in range\n[%]",
+)  # fmt: skip
 
 
 def percent(share: float) -> str:
@@ -123,7 +125,8 @@ def bound_text(kept: Kept) -> str:
             f"{word} {kept.bound.name}: {percent(kept.reached)} % of {plural(kept.points, what)} "
             f"{says}, at least {kept.bound.limit:.0%} asked"
         )
-    bare = "" if kept.unfitted is None else f" ({percent(kept.unfitted)} % without fit)"
+    alone = kept.unfitted
+    bare = "" if alone is None else f" ({percent(alone)} % by the catalogue alone)"
     missed = kept.bound.target is not None and kept.reached > kept.bound.target
     target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
     return (
@@ -162,7 +165,7 @@ def decisions_text(found: Decisions) -> str:
         if found.ties:
             text += f", {plural(found.ties, 'tie')} left out"
         if found.unfitted_decided:
-            text += f"; without fit {found.unfitted_right} of {found.unfitted_decided}"
+            text += f"; by the catalogue alone {found.unfitted_right} of {found.unfitted_decided}"
         always = "yes" if 2 * found.faster > found.decided else "no"
         text += f"; always saying {always}: {found.commoner}"
         if found.wrong:
@@ -183,15 +186,27 @@ def _errors(
     rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]],
     more: tuple[str, ...],
 ) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column(f"\n{heading}", overflow="fold")
-    for title in (*_HEADINGS, *more):
-        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    table = _numbers(f"\n{heading}", *_HEADINGS, *more)
     for name, errors, rest in rows:
         cells = ("-",) * len(_HEADINGS) if errors is None else _cells(errors)
         table.add_row(Text(name), *cells, *rest)
+    return table
+
+
+def _framed(first: str) -> Table:
+    """A table without columns but the first."""
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    table.add_column(first, overflow="fold")
+    return table
+
+
+def _numbers(first: str, *headings: str) -> Table:
+    """Names, and columns of numbers; the headings end on one line."""
+    table = _framed(first)
+    for title in headings:
+        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
     return table
 
 
@@ -209,9 +224,9 @@ def _cells(errors: Errors) -> tuple[str, ...]:
 
 COVERAGE = ("points", "held\n[%]", "faster", "slower", "width\n[x]")
 COVERAGE_LEGEND = (
-    "80 % intervals without fit, by suite, then by the kind of input that makes most of their "
-    "width: measurements inside; outside because faster or slower; width: the high end over the "
-    "low one, median."
+    "80 % intervals of the catalogue alone, by suite, then by the kind of input that makes most of "
+    "their width: measurements inside; outside because faster or slower; width: the high end over "
+    "the low one, median."
 )
 
 
@@ -222,22 +237,14 @@ def coverage_cells(one: Coverage) -> tuple[str, ...]:
 
 
 def _coverages(rows: Sequence[Coverage]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column("\n80 % intervals", overflow="fold")
-    for title in COVERAGE:
-        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
+    table = _numbers("\n80 % intervals", *COVERAGE)
     for one in rows:
         table.add_row(Text(one.name), *coverage_cells(one))
     return table
 
 
 def _statements(statements: Sequence[Statement]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column("statement", overflow="fold")
+    table = _framed("statement")
     for title in ("stated", "right", "unit"):
         table.add_column(title, justify="left" if title == "unit" else "right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)

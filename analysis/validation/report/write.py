@@ -11,8 +11,8 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from gcsim.analysis.plots.style import save
 from gcsim.analysis.validation.judge import Report
@@ -20,6 +20,10 @@ from gcsim.analysis.validation.report.as_json import point_row, to_json
 from gcsim.analysis.validation.report.page import page
 from gcsim.files import replacing
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
 Maker = Callable[[Path], None]
 """Writes a file."""
 
@@ -60,25 +64,19 @@ def figures(reports: Sequence[Report]) -> dict[str, Maker]:
     from gcsim.analysis.validation.plots.errors import errors_figure
     from gcsim.analysis.validation.plots.scatter import scatter_figure
 
-    def draw_errors(own: Sequence[Report], path: Path) -> None:
-        save(errors_figure(own), path)
-
-    def draw_scatter(own: Sequence[Report], path: Path) -> None:
-        save(scatter_figure(own), path)
-
-    def draw_curves(own: Report, path: Path) -> None:
-        save(curves_figure(own), path)
+    def drawing(figure: Callable[[T], Figure], own: T) -> Maker:
+        return lambda path: save(figure(own), path)
 
     with_points = [
         report for report in reports if any(point.unit != "x" for point in report.findings.points)
     ]
     makers: dict[str, Maker] = {}
     if with_points:
-        makers["errors.png"] = partial(draw_errors, with_points)
-        makers["scatter.png"] = partial(draw_scatter, with_points)
+        makers["errors.png"] = drawing(errors_figure, with_points)
+        makers["scatter.png"] = drawing(scatter_figure, with_points)
     for report in with_points:
         if has_curves(report):
-            makers[f"{report.suite.name}.png"] = partial(draw_curves, report)
+            makers[f"{report.suite.name}.png"] = drawing(curves_figure, report)
     return makers
 
 

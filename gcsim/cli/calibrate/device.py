@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gcsim.cli.options import QuietOption
 from gcsim.cli.outcome import reported
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def calibrate_device_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Short tensors and few repeats: a first look.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Measure this machine's kernels (about a minute) as a device for cluster.device."""
     from gcsim.cli.folder import check_writable

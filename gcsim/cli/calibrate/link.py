@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gcsim.cli.options import parsed
 from gcsim.cli.outcome import reported, say
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def calibrate_link_command(
         str | None, typer.Option("--name", help="The link's. Default: as the output file.")
     ] = None,
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="Default: by what stands in the file.")
+        FileFormat,
+        typer.Option("--format", help="What wrote the files. Default: told by their text."),
     ] = FileFormat.auto,
     algorithm: Annotated[
         str | None,
@@ -57,13 +59,14 @@ def calibrate_link_command(
         typer.Option("--ranks", min=2, help="Fit only these. Repeatable: one link for all."),
     ] = None,
     devices_per_node: Annotated[
-        int | None, typer.Option("--devices-per-node", min=1, help="Ranks a machine.")
+        int | None, typer.Option("--devices-per-node", min=1, help="Ranks on a machine.")
     ] = None,
     intra_node: Annotated[
-        str, typer.Option("--intra-node", help="Between devices of a machine, with several.")
+        str, typer.Option("--intra-node", help="The link between the devices of a machine.")
     ] = "pcie3_x16",
     collective: Annotated[
-        str | None, typer.Option("--collective", help="Which a log without a name measured.")
+        str | None,
+        typer.Option("--collective", help="Which one was measured, where a log does not say."),
     ] = None,
     line_rate: Annotated[
         str | None, typer.Option("--line-rate", metavar="RATE", help='e.g. "10 Gbit/s"')
@@ -173,13 +176,7 @@ def _rate(text: str) -> float:
     from gcsim import units
     from gcsim.errors import InputError, Problem
 
-    try:
-        value = units.parse(text, "bandwidth")
-    except InputError as error:
-        first = error.problems[0]
-        raise InputError(
-            Problem(place="--line-rate", message=first.message, hint=first.hint)
-        ) from error
+    value = parsed("--line-rate", lambda rate: units.parse(rate, "bandwidth"), text)
     if not value:
         raise InputError(Problem(place="--line-rate", message=f"{text} is zero"))
     return float(value)

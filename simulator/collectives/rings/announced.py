@@ -32,32 +32,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import NO_COST, Times, check_range
-from gcsim.simulator.collectives.rings.announced_loop import (
-    FIRST_ODD,
-    ODD_BLOCKS,
-    POSTED,
-    REDUCES,
-    SENDS_FIRST,
-    SKIPS,
-    STEADY,
-    TWO,
-    post,
-    state_of,
-    wait,
-)
+from gcsim.simulator.collectives.rings.announced_loop import Prices, Rules, post, state_of, wait
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages, common_period
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
 
-def flags_of(program: Program, ranks: int, *, steady: bool) -> NDArray[np.int64]:
-    """What the compiled loop is told of each phase, `[phases, 7]`; `steady`: blocks are equal, and
+def rules_of(program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool) -> Rules:
+    """What the compiled loop is told; `pieces` of the ranks that stand for all, `constant`:
     messages take as long whenever they are sent."""
-    flags = np.zeros((len(program.phases), 7), dtype=np.int64)
-    flags[:, TWO], flags[:, SENDS_FIRST] = ranks == 2, program.sends_first
-    flags[:, SKIPS], flags[:, STEADY] = program.skips_empty, steady
-    flags[:, REDUCES] = [phase.reduces for phase in program.phases]
-    return flags
+    return Rules(
+        two=ranks == 2,
+        sends_first=program.sends_first,
+        skips_empty=program.skips_empty,
+        steady=constant and bool((pieces == pieces[0]).all()),
+    )
 
 
 class AnnouncedRing:
@@ -67,8 +56,7 @@ class AnnouncedRing:
     costs `gamma` seconds a byte, and a rank has a message `reception` seconds a byte after its
     last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
     constant, one rank stands for all that do the same, and where blocks are equal too the rest of a
-    phase is known once all ranks keep one pace. Where links are equal and few blocks, neighbours,
-    are not, only the ranks around these are computed once all others keep one pace.
+    phase is known once all ranks keep one pace.
     """
 
     def __init__(
@@ -84,18 +72,20 @@ class AnnouncedRing:
             program.sizes, links, gamma=gamma, reception=reception
         )
         back = np.array([link.latency_for(0) for link in messages.links], dtype=np.int64)
-        self._back = back[messages.kinds]
+        self._prices = Prices(
+            kinds=messages.kinds,
+            nbytes=messages.nbytes,
+            busy=messages.busy(),
+            latency=messages.latency.reshape(-1),
+            back=back[messages.kinds],
+            reductions=messages.reductions,
+        )
         self._slowest = messages.slowest + int(back.max())
-        self._busy, self._latency = messages.busy(), messages.latency.reshape(-1)
         self._post = messages.run(post)
         self._period = 0
-        self._odd: tuple[int, int] | None = None
-        """The first of the blocks that differ from the rest, and how many follow it."""
         if messages.constant:
             alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
             self._period = common_period(alike, messages.kinds)
-            if len(messages.links) == 1 and self.ranks > 2:
-                self._odd = _odd_run(alike)
 
     def __call__(self, entry: Times, key: int = 0) -> Times:
         """Exit times `[p]` for entry times `[p]`, int64, picoseconds.
@@ -106,38 +96,19 @@ class AnnouncedRing:
         per_phase = (ranks - 1) * program.pieces.shape[1]
         check_range(entry, (2 * len(program.phases) * per_phase + 4) * self._slowest)
         period = common_period(entry, multiple_of=self._period) if self._period else ranks
-        state, queue = state_of(entry[:period], program.in_flight)
-        posted = state[POSTED]
-        once = program.pieces[:period]
-        pieces = np.concatenate((once, once)).T.copy()
+        state = state_of(np.ascontiguousarray(entry[:period]), program.in_flight)
+        once = program.pieces[:period]  # [q, s]
+        pieces = np.concatenate((once, once)).T.copy()  # [s, 2 q]
         sent = np.zeros(ranks, dtype=np.int64)
-        steady = self._messages.constant and bool((once == once[0]).all())
-        for phase, flags in zip(
-            program.phases, flags_of(program, ranks, steady=steady), strict=True
-        ):
-            if period == ranks and self._odd is not None:
-                flags[FIRST_ODD], flags[ODD_BLOCKS] = self._odd
+        rules = rules_of(program, ranks, once, constant=self._messages.constant)
+        for phase in program.phases:
             for first, last, late in self._portions(phase, per_phase, sent, key, period):
-                self._messages.check_delays(int(posted.max()), last - first, late)
-                self._post(
-                    state,
-                    queue,
-                    pieces,
-                    self._messages.kinds,
-                    self._messages.nbytes,
-                    self._busy,
-                    self._latency,
-                    self._back,
-                    self._messages.reductions,
-                    late,
-                    flags,
-                    phase.first % period,
-                    first,
-                    last,
-                )
-            while queue[0]:
-                wait(state, queue)
-        return np.tile(posted, ranks // period)
+                self._messages.check_delays(int(state.posted.max()), last - first, late)
+                shift, reduces = phase.first % period, phase.reduces
+                self._post(state, pieces, self._prices, rules, reduces, late, shift, first, last)
+            while state.queue[0]:
+                wait(state)
+        return np.tile(state.posted, ranks // period)
 
     def _portions(
         self, phase: Phase, posts: int, sent: NDArray[np.int64], key: int, period: int
@@ -168,17 +139,3 @@ class AnnouncedRing:
                 rank=np.tile(rank[::-1] if program.backwards else rank, (last - first, 1)),
             )
             yield first, last, late
-
-
-def _odd_run(alike: NDArray[np.int64]) -> tuple[int, int] | None:
-    """The run (mod p) that has in it all blocks unlike the commonest: first, and how many.
-
-    None where all are alike, or where that is no short run.
-    """
-    odd = np.flatnonzero(alike != np.bincount(alike).argmax())
-    if not len(odd):
-        return None
-    gaps = np.diff(np.append(odd, odd[0] + len(alike)))
-    widest = int(gaps.argmax())
-    count = len(alike) - int(gaps[widest]) + 1
-    return (int(odd[(widest + 1) % len(odd)]), count) if count <= len(alike) // 8 else None

@@ -21,8 +21,8 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, call_of, sizes_received
-from gcsim.simulator.collectives.rings.announced import flags_of
-from gcsim.simulator.collectives.rings.announced_loop import last_exits
+from gcsim.simulator.collectives.rings.announced import rules_of
+from gcsim.simulator.collectives.rings.announced_loop import Prices, last_exits
 from gcsim.simulator.collectives.rings.messages import classes, common_period
 from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link
@@ -131,16 +131,20 @@ class RingWorlds:
         latency = np.stack([self._later(numbers, n) for n in sizes], axis=1) + taken[:, :, None]
         once = program.pieces[:period]
         found = np.empty(len(entry), dtype=np.int64)
+        prices = Prices(
+            kinds=np.ascontiguousarray(kinds[:period]),
+            nbytes=each,
+            busy=busy.reshape(len(entry), -1),
+            latency=latency.reshape(len(entry), -1),
+            back=np.ascontiguousarray(self._later(numbers, 0)[:, kinds[:period]]),
+            reductions=np.rint(gamma[:, None] * each).astype(np.int64),
+        )
         last_exits(
             np.ascontiguousarray(entry[:, :period]),
             np.concatenate((once, once)).T.copy(),
-            np.ascontiguousarray(kinds[:period]),
-            each,
-            busy.reshape(len(entry), -1),
-            latency.reshape(len(entry), -1),
-            np.ascontiguousarray(self._later(numbers, 0)[:, kinds[:period]]),
-            np.rint(gamma[:, None] * each).astype(np.int64),
-            flags_of(program, ranks, steady=bool((once == once[0]).all())),
+            prices,
+            rules_of(program, ranks, once, constant=True),
+            np.array([phase.reduces for phase in program.phases]),
             np.array([phase.first % period for phase in program.phases], dtype=np.int64),
             (ranks - 1) * program.pieces.shape[1],
             program.in_flight,

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import inlined, loop
+from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Picoseconds, Times, check_range
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.fabric.hops import Hops
@@ -24,8 +24,6 @@ from gcsim.simulator.fabric.rounds import Fabric, reduction
 
 _LARGEST_TABLE = 1 << 20
 """Times by size and card."""
-_WIDE = 128
-"""Ranks from which on runs of like messages are worth a loop each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,7 +130,6 @@ class CardExchange:
             _exchange(
                 ready,
                 self.classes,
-                self.equal and ranks >= _WIDE,
                 self.busy,
                 self.latency,
                 self.ends,
@@ -160,7 +157,6 @@ class CardExchange:
 def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     ready: Times,
     classes: NDArray[np.int64],
-    equal: bool,
     busy: NDArray[np.int64],
     latency: Times,
     ends: Times,
@@ -169,70 +165,23 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     begin: int,
     end: int,
 ) -> None:
-    """`ready` becomes what it is after the steps from `begin` to before `end`.
-
-    Where parts are `equal`, the ranks whose messages have one size are a few runs.
-    """
+    """`ready` becomes what it is after the steps from `begin` to before `end`."""
     ranks = ready.size
     longer, long, short, last = classes[0], classes[1], classes[2], classes[3]
     left, arrives, added = np.empty((3, ranks), dtype=np.int64)
     for step in range(begin, end):
-        if equal:
-            cuts = (0, min(longer[0], ranks - 1), ranks - 1, ranks)  # by receiver
-            kinds = (long[0], short[0], last[0])
-            for which in range(3):
-                k = kinds[which]
-                low, high = cuts[which], cuts[which + 1]
-                for wrapped in range(2):  # receivers from number `step` on have senders below them
-                    first, stop = (low, min(high, step)) if wrapped else (max(low, step), high)
-                    by = ranks - step if wrapped else -step
-                    if first < stop:
-                        _send(
-                            ready[first + by : stop + by],
-                            left[first + by : stop + by],
-                            arrives[first:stop],
-                            busy[k, first + by : stop + by],
-                            busy[k, first:stop],
-                            ends[first + by : stop + by],
-                            ends[first:stop],
-                            latency[k],
-                        )
-                added[low:high] = adding[k]
-        else:
-            for r in range(ranks):
-                to = r + step if r + step < ranks else r + step - ranks
-                k = long[r] if to < longer[r] else short[r]
-                if to == ranks - 1:
-                    k = last[r]
-                left[r] = ready[r] + max(busy[k, r], busy[k, to])
-                arrives[to] = left[r] + _half(ends[r] + ends[to]) + latency[k]
-                added[to] = adding[k]
-        if late.shape[0] > 0:
+        for r in range(ranks):
+            to = r + step if r + step < ranks else r + step - ranks
+            k = long[r] if to < longer[r] else short[r]  # the size class of its message
+            if to == ranks - 1:
+                k = last[r]
+            left[r] = ready[r] + max(busy[k, r], busy[k, to])
+            # half of both ends' latencies, halves to the even picosecond
+            twice = ends[r] + ends[to]
+            arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1) + latency[k]
+            added[to] = adding[k]
+        if late.shape[0] > 0:  # by step and sender; arrivals are by receiver
             arrives[step:] += late[step - begin, : ranks - step]
             arrives[:step] += late[step - begin, ranks - step :]
         for r in range(ranks):
             ready[r] = max(left[r], arrives[r]) + added[r]
-
-
-@inlined
-def _half(twice: int) -> int:
-    """Halves to the even number."""
-    half = twice >> 1
-    return half + (twice & half & 1)
-
-
-@loop
-def _send(  # noqa: PLR0917
-    ready: Times,
-    left: Times,
-    arrives: Times,
-    out: Times,
-    into: Times,
-    leaving: Times,
-    reaching: Times,
-    latency: int,
-) -> None:
-    """Messages of neighbours to neighbours, of one size: `arrives` by receiver."""
-    for i in range(ready.size):
-        left[i] = ready[i] + max(out[i], into[i])
-        arrives[i] = left[i] + _half(leaving[i] + reaching[i]) + latency

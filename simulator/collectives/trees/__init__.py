@@ -1,1 +1,1 @@
-"""Collectives along trees, in pieces that follow each other."""
+"""The all-reduce over two binary trees, in pieces that follow each other."""

@@ -1,76 +1,146 @@
-"""When do equal pieces leave a queue, one behind the other, however many there are?
+"""When is half a vector through its tree, piece by piece, whatever the links are like?
 
-The times of pieces 0, 1, 2, ... are the maximum of straight lines, t(c) = max_j (start_j + c
-slope_j). A server that takes pieces in order, each for `busy`, turns such times into such times:
+With added, sent and arrived the times of a rank's piece before, at first those of no piece,
 
-    F(c) = max over i <= c of (t(i) + (c - i + 1) busy)
-         = max_j (start_j + busy + c max(slope_j, busy))
+    added'[r] = max(added[r], entry[r], sent' of r's children + latency + delay) + reduction
+    sent'[r]  = max(sent[r], added'[r]) + serialisation
 
-because the maximum over i is at i = c where slope_j > busy, else at i = 0. So a queue costs as many
-operations as there are distinct service times, not as many as there are pieces. The last piece may
-be shorter and is followed by itself.
+on the way up. Down, with `sent` by the rank that receives, from r's turn on:
 
-Source: max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
+    sent'[r] = max(sent[r], held' of r's parent) + serialisation
+    held'[r] = max(held[r], sent'[r] + latency + delay)
+
+So a piece that would overtake the one before it on the same hop is there with that one.
+
+Source: as `double_tree_allreduce.py`; max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992,
+ch. 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcsim.simulator.clock import Times
+from gcsim.compressors.loops import loop
+from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
+from gcsim.simulator.collectives.trees.hops import Cut, TreeHops
+from gcsim.simulator.collectives.trees.shape import Tree
+from gcsim.simulator.fabric.link_table import Ranks
 
 NEVER = -(2**62)
 """Earlier than any time, with room to add to it."""
+_AT_A_TIME = 1 << 18
+"""Random numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stream:
-    """When each piece is there, at n places."""
+class PieceByPiece:
+    """One half of the vector on its tree."""
 
-    lines: NDArray[np.int64]
-    """`[slopes, n]`: start of the line of each slope, for all pieces but the last."""
-    last: Times
-    """`[n]`: the last piece."""
+    def __init__(self, tree: Tree, cut: Cut, up: TreeHops, down: TreeHops, gamma: Fraction) -> None:
+        self._tree, self._cut, self._up, self._down = tree, cut, up, down
+        self.adding = tree.children * round(gamma * cut.piece * PS_PER_SECOND)
+        self._adding_last = tree.children * round(gamma * cut.last * PS_PER_SECOND)
+        self._upwards = np.concatenate((tree.order[::-1], tree.root))
+        self._summed: Times
 
-    def at(self, places: NDArray[np.int64]) -> Stream:
-        """At some of the places."""
-        return Stream(lines=self.lines[:, places], last=self.last[places])
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return self._up.nbytes + self._down.nbytes + 8 * self._cut.full
 
-    def delayed(self, by: Times) -> Stream:
-        """Every piece later by `by` `[n]`."""
-        return Stream(lines=self.lines + by, last=self.last + by)
+    def reduce(self, entry: Times, key: int) -> Times:
+        """When each rank's last piece has left for its parent."""
+        added, sent, held = entry.copy(), entry.copy(), entry.copy()
+        summed = []
+        for pieces, busy, flight, last in self._parts(self._up, key):
+            sums = np.zeros(pieces, dtype=np.int64)
+            adding = self._adding_last if last else self.adding
+            go_up = cast("Any", _go_up).py_func if self._up.timed else _go_up
+            state = added, sent, held, sums
+            go_up(self._upwards, self._tree.parent, entry, busy, flight, adding, *state)
+            check_range(sent, 0)
+            summed.append(sums)
+        self._summed = np.concatenate(summed)
+        return sent
 
-    def merge(self, places: NDArray[np.int64], other: Stream) -> None:
-        """Have some places, no one twice, wait for the pieces of another stream too."""
-        self.lines[:, places] = np.maximum(self.lines[:, places], other.lines)
-        self.last[places] = np.maximum(self.last[places], other.last)
+    def broadcast(self, turn: Times, key: int) -> Times:
+        """When each rank has the result and has sent it on, which it does from its turn on."""
+        sent, held = np.full_like(turn, NEVER), turn.copy()
+        tree, begin = self._tree, 0
+        for pieces, busy, flight, _ in self._parts(self._down, key):
+            sums = self._summed[begin : begin + pieces]
+            go_down = cast("Any", _go_down).py_func if self._down.timed else _go_down
+            ranks = tree.order, tree.parent, tree.root
+            go_down(*ranks, sums, busy, flight, sent, held)
+            check_range(held, 0)
+            begin += pieces
+        exits = held.copy()
+        np.maximum.at(exits, tree.parent[tree.below], sent[tree.below])
+        return exits
+
+    def _parts(self, hops: TreeHops, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
+        """Pieces in groups: how many, what keeps their senders busy, and what follows."""
+        cut = self._cut
+        rows = max(1, _AT_A_TIME // len(hops.busy))
+        starts = [*range(0, cut.full, rows), cut.full]
+        for begin, end in zip(starts, [*starts[1:], cut.full + 1], strict=True):
+            last = begin == cut.full
+            nbytes = cut.last if last else cut.piece
+            flight = (hops.last_latency if last else hops.latency)[None, :]
+            if hops.random:
+                flight = flight + hops.delays(begin, end, nbytes, key)
+            busy: Any = hops.last if last else hops.busy
+            if hops.timed:
+                busy = dict(zip(hops.below.tolist(), hops.departures(nbytes), strict=True))
+            yield end - begin, busy, flight, last
 
 
-class Queues:
-    """Servers of few distinct service times for `full` equal pieces and a last one."""
+@loop
+def _go_up(  # noqa: PLR0917 - compiled: arrays by position
+    order: Ranks,
+    parent: Ranks,
+    entry: Times,
+    busy: Times,
+    flight: Times,
+    adding: Times,
+    added: Times,
+    sent: Times,
+    held: Times,
+    summed: Times,
+) -> None:
+    """Some pieces up the tree, children first; `flight[piece or 0, r]` follows what r sends."""
+    varies = 1 if flight.shape[0] > 1 else 0
+    for piece in range(summed.size):
+        held[:] = entry
+        for r in order:
+            above = parent[r]
+            added[r] = max(added[r], held[r]) + adding[r]
+            if above == r:
+                summed[piece] = added[r]
+            else:
+                sent[r] = max(sent[r], added[r]) + busy[r]
+                held[above] = max(held[above], sent[r] + flight[piece * varies, r])
 
-    def __init__(self, full: int, *busy: Times) -> None:
-        """`busy` holds every service time of a full piece that will occur."""
-        self.full = full
-        occurring = np.sort(np.concatenate(([0], *busy)))
-        self.slopes = occurring[np.diff(occurring, prepend=-1) > 0]
 
-    def at_once(self, times: Times) -> Stream:
-        """All pieces are there at `times` `[n]`."""
-        lines = np.full((len(self.slopes), len(times)), NEVER, dtype=np.int64)
-        lines[0] = times
-        return Stream(lines=lines, last=times.copy())
-
-    def serve(self, stream: Stream, busy: Times, last: Times) -> Stream:
-        """When each piece has been served, for `busy` `[n]` each and `last` `[n]` the last one."""
-        slopes = self.slopes[:, None]
-        steeper = slopes > busy
-        slowed = np.where(steeper, NEVER, stream.lines).max(axis=0)
-        lines = np.where(slopes == busy, slowed, np.where(steeper, stream.lines, NEVER)) + busy
-        before = stream.last
-        if self.full:
-            before = np.maximum(before, (lines + slopes * (self.full - 1)).max(axis=0))
-        return Stream(lines=lines, last=before + last)
+@loop
+def _go_down(  # noqa: PLR0917 - compiled: arrays by position
+    order: Ranks,
+    parent: Ranks,
+    root: Ranks,
+    summed: Times,
+    busy: Times,
+    flight: Times,
+    sent: Times,
+    held: Times,
+) -> None:
+    """Some pieces down the tree, parents first; times by the rank that receives."""
+    varies = 1 if flight.shape[0] > 1 else 0
+    top = root[0]
+    for piece in range(summed.size):
+        held[top] = max(held[top], summed[piece])
+        for r in order:
+            sent[r] = max(sent[r], held[parent[r]]) + busy[r]
+            held[r] = max(held[r], sent[r] + flight[piece * varies, r])

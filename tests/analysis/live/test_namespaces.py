@@ -19,7 +19,7 @@ import pytest
 import gcsim
 from gcsim.analysis.live import namespaces
 from gcsim.analysis.live.namespaces import CONTROLS, missing, network, remove_stale, run
-from gcsim.analysis.live.shaping import ONE_WAY
+from gcsim.analysis.live.shaping import CHARGED, SEGMENT
 from gcsim.analysis.live.signals import stoppable
 from gcsim.errors import InputError
 
@@ -249,7 +249,7 @@ def test_the_rate_is_what_limits_each_direction_by_itself(both_ways: bool) -> No
                 one.stdout.close()
     # Data alone at the goodput; a bucket at each end is free; acknowledgements and others'
     # programs on this machine may cost up to a quarter more.
-    ideal = nbytes / float(RATE / 8 * ONE_WAY)
+    ideal = nbytes / (RATE / 8 * SEGMENT / CHARGED)
     free = 2 * made.shape.burst * 8 / RATE
     assert ideal - free <= ended - begun <= 1.25 * ideal + 0.1
 

@@ -5,7 +5,10 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.live.shaping import CHARGED, ONE_WAY, SEGMENT, Shape
+from gcsim.analysis.live.shaping import CHARGED, SEGMENT, Shape
+
+ONE_WAY = Fraction(SEGMENT, CHARGED)
+"""Data over what is charged, of a rank that sends and does not receive."""
 
 rates = st.integers(10**6, 10**11)
 
@@ -34,7 +37,7 @@ def test_goodput_is_data_over_what_is_charged() -> None:
     charged, data = 1500 + 14, 1500 - 20 - 20 - 12
     assert Fraction(data, charged) == ONE_WAY
     # Both ways: a frame of eight segments, and an acknowledgement of 66 bytes for one received.
-    assert Shape.of(100 * 10**6).goodput == Fraction(12_500_000 * 8 * 1448, 8 * 1514 + 66)
+    assert Shape.of(100 * 10**6).efficiency == Fraction(8 * 1448, 8 * 1514 + 66)
 
 
 @given(rates)

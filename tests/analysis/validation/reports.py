@@ -16,6 +16,7 @@ from gcsim.analysis.validation.suite import (
     Point,
     Statement,
     Suite,
+    given_step,
 )
 
 SOURCE = "Somebody et al., 2020, table 3"
@@ -85,22 +86,15 @@ def report(*, limit: float = 0.05) -> Report:
             ),
         ),
         factors=(
-            Factor(
-                series="ring",
-                name="goodput",
-                value=0.95,
-                unit="of the rate",
-                points=2,
-                catalogue=0.94,
-            ),
-            Factor(series="ring", name="step", value=0.1, unit="s", points=1, given=True),
+            Factor("ring", "goodput", 0.95, "of the rate", 2, catalogue=0.94),
+            given_step("ring", "step", 0.1),
         ),
-        excluded=(Excluded(what="rows", count=12, rule="they contradict themselves"),),
+        excluded=(Excluded("rows", 12, "they contradict themselves"),),
     )
     bounds = (
-        Bound(name="rings", series=("ring",), limit=limit),
-        Bound(name="right choices", statistic="decisions", limit=0.9),
-        Bound(name="arithmetic", statistic="statements"),
+        Bound("rings", ("ring",), limit=limit),
+        Bound("right choices", statistic="decisions", limit=0.9),
+        Bound("arithmetic", statistic="statements"),
     )
     return judge(suite(*bounds), found)
 

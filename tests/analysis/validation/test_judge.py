@@ -51,7 +51,7 @@ def of(points: Sequence[Point], *bounds: Bound) -> bool:
 
 
 def factor(points: int, *, given: bool = False) -> Factor:
-    return Factor(series="a", name="rate", value=1.0, unit="", points=points, given=given)
+    return Factor("a", "rate", 1.0, "", points, given=given)
 
 
 def test_a_factor_is_fitted_on_two_points_or_read_off_one() -> None:
@@ -105,7 +105,7 @@ def test_a_median_bound_is_kept_when_half_of_the_errors_are_below_it(
     found: list[float], limit: float
 ) -> None:
     points = [point(number, error) for number, error in enumerate(found)]
-    report = judge(suite(Bound(name="all", limit=limit)), Findings(points=tuple(points)))
+    report = judge(suite(Bound("all", limit=limit)), Findings(points=tuple(points)))
     (kept,) = report.bounds
     sizes = sorted(abs(one.error) for one in points)
     half = len(sizes) // 2
@@ -117,7 +117,7 @@ def test_a_median_bound_is_kept_when_half_of_the_errors_are_below_it(
 
 def test_one_broken_bound_breaks_the_suite() -> None:
     points = [point(0, 0.1), point(1, 0.1, series="b"), point(2, 0.3, series="b")]
-    wide, narrow = Bound(name="wide", limit=0.5), Bound(name="b", series=("b",), limit=0.1)
+    wide, narrow = Bound("wide", limit=0.5), Bound("b", ("b",), limit=0.1)
     assert of(points, wide)
     assert not of(points, wide, narrow)
     report = judge(suite(wide, narrow), Findings(points=tuple(points)))
@@ -131,17 +131,17 @@ def test_a_bound_looks_at_judged_points_of_its_own_series_only() -> None:
     fitted = [point(number, 9.0, fitted=True) for number in (4, 5)]
     own = [*fitted, *(point(number, error) for number, error in enumerate(sizes))]
     others = [point(number, 5.0, series="b") for number in range(9)]
-    assert of([*own, *others], Bound(name="a", series=("a",), limit=0.0201))
-    assert not of([*own, *others], Bound(name="all", limit=0.0201))
+    assert of([*own, *others], Bound("a", ("a",), limit=0.0201))
+    assert not of([*own, *others], Bound("all", limit=0.0201))
 
 
 def test_a_bound_over_nothing_is_broken() -> None:
-    assert not of([], Bound(name="all", limit=1.0))
+    assert not of([], Bound("all", limit=1.0))
 
 
 def test_a_bound_over_a_series_that_is_not_there_is_a_bug() -> None:
     with pytest.raises(InternalError, match="typo"):
-        of([point(1)], Bound(name="one", series=("typo",), limit=1.0))
+        of([point(1)], Bound("one", ("typo",), limit=1.0))
 
 
 def test_a_bound_of_decisions_is_over_their_share() -> None:
@@ -151,7 +151,7 @@ def test_a_bound_of_decisions_is_over_their_share() -> None:
         replace(point(number), measured=measured, predicted=predicted, setting="one", method=method)
         for number, (method, (measured, predicted)) in enumerate(times.items())
     ]
-    asked = Bound(name="right", statistic="decisions", limit=0.66)
+    asked = Bound("right", statistic="decisions", limit=0.66)
     report = judge(suite(asked), Findings(points=tuple(points)))
     assert report.bounds[0].reached == pytest.approx(2 / 3)
     assert report.bounds[0].points == 3
@@ -175,7 +175,7 @@ def test_statements_are_exact_and_their_verdicts_right(
     statements: list[Statement], kept: bool
 ) -> None:
     findings = Findings(statements=tuple(statements))
-    report = judge(suite(Bound(name="all", statistic="statements")), findings)
+    report = judge(suite(Bound("all", statistic="statements")), findings)
     assert report.kept is kept
     assert report.bounds[0].points == len(statements)
 
@@ -218,7 +218,7 @@ def test_an_ordering_counts_pairs_of_different_groups() -> None:
     ordering = _ordered(a=3.0, b=1.5, c=2.0, d=1.0)
     assert len(ordering.pairs) == 5
     assert ordering.wrong == (("b", "c"),)
-    bound = Bound(name="order", statistic="ordering", limit=0.8)
+    bound = Bound("order", statistic="ordering", limit=0.8)
     (kept,) = judge(suite(bound), Findings(orderings=(ordering,))).bounds
     assert (kept.reached, kept.points, kept.kept) == (0.8, 5, True)
     assert "80.0 % of 5 pairs right" in bound_text(kept)
@@ -234,7 +234,7 @@ def test_equal_values_are_no_order() -> None:
 def test_coverage_may_be_bounded_and_needs_intervals() -> None:
     inside = replace(point(1, 0.1), low=1.9, high=2.1)
     outside = replace(point(2, 0.1), low=2.1, high=3.0)
-    bound = Bound(name="held", statistic="coverage", limit=0.5)
+    bound = Bound("held", statistic="coverage", limit=0.5)
     (kept,) = judge(suite(bound), Findings(points=(inside, outside))).bounds
     assert (kept.reached, kept.points, kept.kept) == (0.5, 2, True)
     assert "50.0 % of 2 intervals" in bound_text(kept)

@@ -23,7 +23,6 @@ rust/bagua-core (centralized_low_precision_synchronous.rs, communicators/mod.rs,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -31,7 +30,6 @@ from functools import cache, partial
 from statistics import median
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from gcsim.analysis.validation.interval import Interval, ends
 from gcsim.analysis.validation.suite import (
@@ -53,7 +51,13 @@ from gcsim.analysis.validation.suites.cluster_runs.training import (
     scattered,
 )
 from gcsim.analysis.validation.suites.cluster_runs.training import model as model_of
-from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job, cluster_of
+from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    KNOWN,
+    NCCL_RINGS,
+    Job,
+    cluster_of,
+    nearest,
+)
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
@@ -80,12 +84,6 @@ TCP_FROM = 40.0
 """Gbit/s from which on TCP's work on the hosts limits a card, and not its shaper."""
 NO_STEP = 1e-9
 """Seconds."""
-_DENSE = Collectives(
-    transport="custom",
-    all_reduce="nccl_ring_simple",
-    all_gather="nccl_ring_simple",
-    host_staging=False,
-)
 _FITTED_NODES = (1, 2, 16)
 _NODES = Collectives(transport="nccl", host_staging=False, grouped=GROUPED["nccl"][0])
 _TASKS = {"bert_large": "BERT-Large", "vgg16": "VGG-16", "vgg16_scaling": "VGG-16 2021"}
@@ -109,11 +107,6 @@ class Factors:
     tcp: Mapping[str, float] = field(default_factory=dict)
     """By benchmark: bytes a second that rings over all GPUs get from a card; none, and where one
     GPU of a node exchanges: the catalogue's."""
-
-
-def model(run: Run) -> str:
-    """Its model."""
-    return "bert_large" if run.task.startswith("bert") else "vgg16"
 
 
 def benchmark(run: Run) -> str:
@@ -170,7 +163,7 @@ def bare_interval(run: Run, jobs: Sequence[Job]) -> Interval | None:
 
 def asked(run: Run, factors: Factors) -> tuple[Job, Job | None]:
     """Its iteration, and the exchange alone where a shaper limits it."""
-    of = model(run), run.batch, run.gpus, run.nodes, bits(run)
+    of = _MODELS[run.task], run.batch, run.gpus, run.nodes, bits(run)
     of_rings = factors.tcp.get(benchmark(run)) if run.method == "none" else None
     tcp = card(of_rings)
     taken = _iteration(*of, run.library == "bagua_qadam", factors.steps[run.task], tcp)
@@ -184,7 +177,7 @@ def _wire(  # noqa: PLR0917
     """The exchange alone, which keeps the network busy."""
     inside = catalog.link(INSIDE)
     if bits == DENSE_BITS:
-        cluster: Cluster = cluster_of(nodes, gpus, network, inside, _DENSE)
+        cluster: Cluster = cluster_of(nodes, gpus, network, inside, NCCL_RINGS)
         return job(name, batch, bare(reduced()), cluster, NO_STEP)
     cluster = cluster_of(nodes, nodes, network, inside, _NODES)
     of_bucket = bare(scattered(bits, nodes))
@@ -204,7 +197,7 @@ def _iteration(  # noqa: PLR0917
 ) -> Job:
     inside = catalog.link(INSIDE)
     if bits == DENSE_BITS or nodes == 1:
-        cluster: Cluster = cluster_of(nodes, gpus, network, inside, _DENSE)
+        cluster: Cluster = cluster_of(nodes, gpus, network, inside, NCCL_RINGS)
         return job(name, batch, bare(reduced()), cluster, step)
     cluster = cluster_of(nodes, nodes, network, inside, _NODES)
     cluster = replace(cluster, device=catalog.device(DEVICE))
@@ -290,13 +283,11 @@ def fitted(own: Sequence[Run]) -> Factors:
 
 
 def _tcp(served: Sequence[Run], steps: Mapping[str, float]) -> float:
-    def misses(logarithm: float) -> float:
-        factors = Factors(steps=steps, tcp={benchmark(served[0]): math.exp(logarithm)})
-        return sum(math.log(predicted(run, factors) / run.seconds) ** 2 for run in served)
+    def with_rate(rate: float) -> list[float]:
+        factors = Factors(steps=steps, tcp={benchmark(served[0]): rate})
+        return [predicted(run, factors) for run in served]
 
-    ends = math.log(0.5e9), math.log(12.5e9)
-    found = minimize_scalar(misses, bounds=ends, method="bounded", options={"xatol": 1e-3})
-    return math.exp(float(found.x))
+    return nearest(with_rate, [run.seconds for run in served], 0.5e9, 12.5e9)
 
 
 def find() -> Findings:
@@ -408,20 +399,18 @@ def _factors(factors: Factors, bare: Factors) -> list[Factor]:
 
 EXCLUDED = (
     Excluded(
-        what="rows of BytePS, of decentralised methods and of Bagua-Net",
-        count=49,
-        rule="BytePS's servers are not stated; models, not gradients, are averaged with "
+        "rows of BytePS, of decentralised methods and of Bagua-Net",
+        49,
+        "BytePS's servers are not stated; models, not gradients, are averaged with "
         "neighbours; the batch of Bagua-Net's rows is not printed",
     ),
     Excluded(
-        what="rows with added latency",
-        count=17,
-        rule="whether it is one way or there and back is not stated",
+        "rows with added latency", 17, "whether it is one way or there and back is not stated"
     ),
     Excluded(
-        what="rows of asynchronous training",
-        count=9,
-        rule="they wait for nobody: four of them are the steps of a GPU",
+        "rows of asynchronous training",
+        9,
+        "they wait for nobody: four of them are the steps of a GPU",
     ),
 )
 
@@ -457,40 +446,33 @@ SUITE = Suite(
     ),
     bounds=(
         Bound(
-            name="BERT-Large, dense, 1 to 16 Gbit/s",
-            series=("BERT-Large, dense, 1 to 16 Gbit/s",),
-            limit=0.12,
+            "BERT-Large, dense, 1 to 16 Gbit/s", ("BERT-Large, dense, 1 to 16 Gbit/s",), limit=0.12
         ),
         Bound(
-            name="VGG-16 dense, BERT-Large dense at 64 Gbit/s",
-            series=("VGG-16, dense", "BERT-Large, dense, 64 Gbit/s"),
+            "VGG-16 dense, BERT-Large dense at 64 Gbit/s",
+            ("VGG-16, dense", "BERT-Large, dense, 64 Gbit/s"),
             limit=0.12,
         ),
-        Bound(name="VGG-16, dense, 2021 (regression)", series=("VGG-16 2021, dense",), limit=0.2),
+        Bound("VGG-16, dense, 2021 (regression)", ("VGG-16 2021, dense",), limit=0.2),
         Bound(
-            name="BERT-Large, 8 and 1 bit, 1 and 2 Gbit/s",
-            series=(
+            "BERT-Large, 8 and 1 bit, 1 and 2 Gbit/s",
+            (
                 "BERT-Large, 8 bit, 1 and 2 Gbit/s",
                 "BERT-Large, 1 bit, 1 and 2 Gbit/s",
             ),
             limit=0.12,
         ),
         Bound(
-            name="BERT-Large, 8 and 1 bit, 4 to 64 Gbit/s",
-            series=(
+            "BERT-Large, 8 and 1 bit, 4 to 64 Gbit/s",
+            (
                 "BERT-Large, 8 bit, 4 to 64 Gbit/s",
                 "BERT-Large, 1 bit, 4 to 64 Gbit/s",
             ),
             limit=0.12,
         ),
-        Bound(name="VGG-16, 8 bit", series=("VGG-16, 8 bit", "VGG-16 2021, 8 bit"), limit=0.12),
-        Bound(name="VGG-16, 1 bit", series=("VGG-16, 1 bit",), limit=0.12),
-        Bound(
-            name="which method is faster than dense",
-            series=(),
-            statistic="decisions",
-            limit=0.8,
-        ),
+        Bound("VGG-16, 8 bit", ("VGG-16, 8 bit", "VGG-16 2021, 8 bit"), limit=0.12),
+        Bound("VGG-16, 1 bit", ("VGG-16, 1 bit",), limit=0.12),
+        Bound("which method is faster than dense", (), statistic="decisions", limit=0.8),
     ),
     find=find,
     figure_x="Gbit/s, or GPUs",

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from scipy.optimize import minimize_scalar
-
 from gcsim.analysis.validation.step_profiles import one_step
 from gcsim.analysis.validation.suite import (
     DENSE,
@@ -26,6 +24,7 @@ from gcsim.analysis.validation.suite import (
     Findings,
     Point,
     Suite,
+    given_step,
 )
 from gcsim.analysis.validation.suites.cluster_runs.runs import Run, runs
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
@@ -185,16 +184,13 @@ def fitted(own: Sequence[Run]) -> Factors:
         if run.library == "p2p"
     }
     slow = [run for run in dense if run.library == "shm"]
-
-    def misses(logarithm: float) -> float:
-        rate = math.exp(logarithm)
-        return sum(
-            math.log(predicted(run, steps[run.task], rate) / run.seconds) ** 2 for run in slow
-        )
-
-    ends = math.log(0.3e9), math.log(30e9)
-    found = minimize_scalar(misses, bounds=ends, method="bounded", options={"xatol": 1e-3})
-    return Factors(steps=steps, memory=math.exp(float(found.x)))
+    memory = nearest(
+        lambda rate: [predicted(run, steps[run.task], rate) for run in slow],
+        [run.seconds for run in slow],
+        0.3e9,
+        30e9,
+    )
+    return Factors(steps=steps, memory=memory)
 
 
 def find() -> Findings:
@@ -222,14 +218,7 @@ def find() -> Findings:
         points=points,
         factors=(
             *(
-                Factor(
-                    series=_TITLES[task],
-                    name="step of one GPU",
-                    value=step,
-                    unit="s",
-                    points=1,
-                    given=True,
-                )
+                given_step(_TITLES[task], "step of one GPU", step)
                 for task, step in factors.steps.items()
             ),
             Factor(
@@ -242,11 +231,7 @@ def find() -> Findings:
             ),
         ),
         excluded=(
-            Excluded(
-                what="epochs of DeepLight",
-                count=11,
-                rule="how many iterations they have is not printed",
-            ),
+            Excluded("epochs of DeepLight", 11, "how many iterations they have is not printed"),
         ),
     )
 
@@ -270,26 +255,14 @@ SUITE = Suite(
         "which no price of the catalogue stands for."
     ),
     bounds=(
+        Bound("Wide ResNet-101, peer to peer", ("Wide ResNet-101, peer to peer",), limit=0.12),
+        Bound("Transformer-XL, peer to peer", ("Transformer-XL, peer to peer",), limit=0.12),
         Bound(
-            name="Wide ResNet-101, peer to peer",
-            series=("Wide ResNet-101, peer to peer",),
+            "through the host's memory",
+            tuple(f"{title}, host memory" for title in _TITLES.values()),
             limit=0.12,
         ),
-        Bound(
-            name="Transformer-XL, peer to peer",
-            series=("Transformer-XL, peer to peer",),
-            limit=0.12,
-        ),
-        Bound(
-            name="through the host's memory",
-            series=tuple(f"{title}, host memory" for title in _TITLES.values()),
-            limit=0.12,
-        ),
-        Bound(
-            name="which method is faster than dense",
-            statistic="decisions",
-            limit=0.8,
-        ),
+        Bound("which method is faster than dense", statistic="decisions", limit=0.8),
     ),
     find=find,
 )

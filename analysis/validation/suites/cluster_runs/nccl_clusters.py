@@ -12,10 +12,17 @@ from fractions import Fraction
 
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement
+from gcsim.analysis.validation.data_files import data_values
 from gcsim.analysis.validation.interval import ends, intervals
 from gcsim.analysis.validation.suite import Bound, Factor, Findings, Point, Suite
 from gcsim.analysis.validation.suites.cluster_runs.runs import Run, runs
-from gcsim.analysis.validation.suites.other_clusters.allreduce import Fit, fit, link_factors, size
+from gcsim.analysis.validation.suites.other_clusters.allreduce import (
+    Fit,
+    fit,
+    link_factors,
+    measurement,
+    size,
+)
 from gcsim.analysis.validation.suites.other_clusters.prediction import cluster_of, nearest
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives
@@ -40,50 +47,11 @@ class Network:
     fitted_ranks: int
     """The smallest and the largest vector on so many ranks serve the fit, and the middle one of
     those of 1 MB and more."""
-    latency: bool = True
+    latency: bool
     """Is fitted; else it is the catalogue's, and the two largest vectors tell the goodput."""
 
 
-NETWORKS = (
-    Network(
-        title="TCP, 50 Gbit/s",
-        source="eks",
-        library="nccl",
-        algorithm="nccl",
-        inside="pcie3_x16",
-        known="50gbe",
-        fitted_ranks=2,
-    ),
-    Network(
-        title="EFA, 50 Gbit/s",
-        source="eks",
-        library="nccl_efa",
-        algorithm="nccl",
-        inside="pcie3_x16",
-        known="efa_50gb",
-        fitted_ranks=2,
-    ),
-    Network(
-        title="RoCE, 2 x 100 Gbit/s",
-        source="deepops",
-        library="nccl_ring",
-        algorithm="nccl_ring_simple",
-        inside="nvlink2",
-        known="100gbe_roce",
-        cards=2,
-        fitted_ranks=16,
-    ),
-    Network(
-        title="HDR InfiniBand",
-        source="optc",
-        library="nccl",
-        algorithm="nccl",
-        inside="pcie3_x16",
-        known="pcie3_x16",  # of a GPU of these servers, slower than two cards
-        fitted_ranks=4,
-        latency=False,
-    ),
-)
+NETWORKS = tuple(data_values("nccl_networks", Network))
 
 
 def find() -> Findings:
@@ -99,10 +67,10 @@ def _compared(network: Network) -> tuple[list[Point], list[Factor]]:
     own = [run for run in runs(network.source) if run.library == network.library]
     served = chosen(network, own)
     inside = catalog.link(network.inside)
-    measured = [_measurement(run, network) for run in served]
+    measured = [measurement(run, network.algorithm) for run in served]
     known = _known(network)
     found = fit(measured, inside) if network.latency else _goodput(measured, inside, known)
-    model = Model([_measurement(run, network) for run in own], inside)
+    model = Model([measurement(run, network.algorithm) for run in own], inside)
     predicted = model.seconds(found.link)
     bare = model.seconds(known).tolist()
     drawn = intervals(
@@ -164,19 +132,6 @@ def _known(network: Network) -> Link:
     return replace(card, bandwidth=network.cards * card.bandwidth)
 
 
-def _measurement(run: Run, network: Network) -> Measurement:
-    return Measurement(
-        collective="all_reduce",
-        ranks=run.gpus,
-        devices_per_node=run.gpus // run.nodes,
-        nbytes=run.nbytes,
-        seconds=run.seconds,
-        element=4,
-        algorithm=network.algorithm,
-        place=run.id,
-    )
-
-
 def _series(network: Network, run: Run) -> str:
     if network.source == "eks":
         return f"{network.title}, {'>=' if run.nbytes > MEGABYTE else '<'} 1 MB"
@@ -192,7 +147,7 @@ SUITE = Suite(
         "alternates between two times in the source and is not in the data); four servers of two "
         "V100 with two cards of HDR InfiniBand (optcast; read off a chart, the mapping of ranks to "
         "servers is inferred). The catalogue's figures of the first three networks are from the "
-        'same pages, so that "no fit" knows their largest vectors.'
+        "same pages, so that the catalogue alone knows their largest vectors."
     ),
     fitted_on=(
         "latency and goodput of each network: the smallest vector, the largest, and the middle one "
@@ -205,21 +160,17 @@ SUITE = Suite(
     ),
     bounds=(
         Bound(
-            name="1 MB and more, TCP and EFA",
-            series=("TCP, 50 Gbit/s, >= 1 MB", "EFA, 50 Gbit/s, >= 1 MB"),
+            "1 MB and more, TCP and EFA",
+            ("TCP, 50 Gbit/s, >= 1 MB", "EFA, 50 Gbit/s, >= 1 MB"),
             limit=0.06,
         ),
         Bound(
-            name="less than 1 MB, TCP and EFA (regression)",
-            series=("TCP, 50 Gbit/s, < 1 MB", "EFA, 50 Gbit/s, < 1 MB"),
+            "less than 1 MB, TCP and EFA (regression)",
+            ("TCP, 50 Gbit/s, < 1 MB", "EFA, 50 Gbit/s, < 1 MB"),
             limit=0.3,
         ),
-        Bound(name="RoCE", series=("RoCE, 2 x 100 Gbit/s, 16 ranks",), limit=0.06),
-        Bound(
-            name="InfiniBand",
-            series=("HDR InfiniBand, 4 ranks", "HDR InfiniBand, 8 ranks"),
-            limit=0.06,
-        ),
+        Bound("RoCE", ("RoCE, 2 x 100 Gbit/s, 16 ranks",), limit=0.06),
+        Bound("InfiniBand", ("HDR InfiniBand, 4 ranks", "HDR InfiniBand, 8 ranks"), limit=0.06),
     ),
     find=find,
     figure_x="bytes",

@@ -10,10 +10,10 @@ from gcsim.analysis.validation.suite import (
     DENSE,
     Bound,
     Excluded,
-    Factor,
     Findings,
     Point,
     Suite,
+    given_step,
 )
 from gcsim.analysis.validation.suites.cluster_runs.runs import Run, runs
 from gcsim.analysis.validation.suites.cluster_runs.training import (
@@ -90,14 +90,11 @@ def find() -> Findings:
             )
         )
     factors = tuple(
-        Factor(
-            series=name,
-            name="step of a GPU among those of one node",
-            value=step,
-            unit="s",
-            points=1,
-            given=True,
-            catalogue=catalogue_step("resnet50", own[0].batch, DEVICE),
+        given_step(
+            name,
+            "step of a GPU among those of one node",
+            step,
+            catalogue_step("resnet50", own[0].batch, DEVICE),
         )
         for name, step in steps.items()
     )
@@ -111,9 +108,9 @@ def _paired(run: Run) -> bool:
 
 EXCLUDED = (
     Excluded(
-        what="rows of automatic mixed precision",
-        count=12,
-        rule="whether float16 or float32 gradients are reduced is not stated",
+        "rows of automatic mixed precision",
+        12,
+        "whether float16 or float32 gradients are reduced is not stated",
     ),
 )
 _HOROVOD = ("Horovod, 25 Gbit/s", "Horovod, float16 sums, 25 Gbit/s")
@@ -142,24 +139,16 @@ SUITE = Suite(
         "sums on the host would look so; how Horovod was built is not stated."
     ),
     bounds=(
-        Bound(name="DDP", series=("DDP, 25 Gbit/s", "DDP, 100 Gbit/s"), limit=0.12),
+        Bound("DDP", ("DDP, 25 Gbit/s", "DDP, 100 Gbit/s"), limit=0.12),
         Bound(
-            name="Horovod with float16 sums, or over 100 Gbit/s",
-            series=("Horovod, float16 sums, 25 Gbit/s", "Horovod, 100 Gbit/s"),
+            "Horovod with float16 sums, or over 100 Gbit/s",
+            ("Horovod, float16 sums, 25 Gbit/s", "Horovod, 100 Gbit/s"),
             limit=0.12,
         ),
         Bound(
-            name="Horovod over 25 Gbit/s (regression)",
-            series=("Horovod, 25 Gbit/s",),
-            limit=0.45,
-            target=0.12,
+            "Horovod over 25 Gbit/s (regression)", ("Horovod, 25 Gbit/s",), limit=0.45, target=0.12
         ),
-        Bound(
-            name="float16 sums against float32",
-            series=_HOROVOD,
-            statistic="decisions",
-            limit=0.75,
-        ),
+        Bound("float16 sums against float32", _HOROVOD, statistic="decisions", limit=0.75),
     ),
     find=find,
     figure_x="GPUs",

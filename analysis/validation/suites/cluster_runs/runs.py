@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from gcsim.analysis.validation.data_files import data_rows
+from gcsim.analysis.validation.data_files import data_values, sources
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
@@ -19,6 +19,8 @@ class Run:
     """A measurement, as published."""
 
     id: str
+    key: str
+    """Of its source."""
     gpus: int
     nodes: int
     library: str
@@ -53,33 +55,6 @@ class Run:
 @cache
 def runs(source: str) -> tuple[Run, ...]:
     """The measurements of a source, by its key, in the order of the file."""
-    cited = {row["key"]: row for row in data_rows("cluster_runs_sources")}[source]
-    return tuple(
-        Run(
-            id=row["id"],
-            gpus=int(row["gpus"]),
-            nodes=int(row["nodes"]),
-            library=row["library"],
-            task=row["task"],
-            batch=int(row["batch"] or 0),
-            method=row["method"],
-            nbytes=int(row["bytes"] or 0),
-            rate_gbit=float(row["rate_gbit"] or 0),
-            delay_ms=float(row["delay_ms"] or 0),
-            value=float(row["value"]),
-            unit=row["unit"],
-            source=", ".join(
-                part
-                for part in (
-                    cited["citation"],
-                    row["where"],
-                    cited["url"],
-                    cited["date"],
-                    cited["confidence"],
-                )
-                if part
-            ),
-        )
-        for row in data_rows("cluster_runs")
-        if row["source"] == source
-    )
+    cited = sources("cluster_runs_sources")
+    everything = data_values("cluster_runs", Run, key="source", nbytes="bytes", source=cited)
+    return tuple(run for run in everything if run.key == source)

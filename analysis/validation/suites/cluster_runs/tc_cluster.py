@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -197,35 +198,32 @@ def serves(run: Run) -> bool:
 
 def fitted(served: Sequence[Run]) -> Factors:
     """Goodput: median of what near messages reach; the others by least squares of logarithms."""
-    factors = Factors()
     sends = [run for run in served if run.task == "send"]
-    factors = replace(
-        factors,
-        goodput=_rounded(
-            median(run.nbytes * 8 / (run.rate_gbit * 1e9) / run.seconds for run in sends)
-        ),
-    )
-    fast = [run for run in served if run.task == "all_reduce" and run.library == "nccl"]
-    share = _least(fast, 1.0, lambda value: replace(factors, unshaped=_rounded(value)))
-    factors = replace(factors, unshaped=_rounded(share))
-    rings = [run for run in served if run.task == "all_reduce" and run.library == "gloo"]
-    taken = _least(
-        rings, 1.0, lambda value: replace(factors, reception=_rounded(value * MOST_RECEPTION))
-    )
-    factors = replace(factors, reception=_rounded(taken * MOST_RECEPTION))
-    servers = [run for run in served if run.task == "sharded_server"]
-    share = _least(servers, 1.0, lambda value: replace(factors, grouped=_rounded(value)))
-    return replace(factors, grouped=_rounded(share))
+    reached = median(run.nbytes * 8 / (run.rate_gbit * 1e9) / run.seconds for run in sends)
+    factors = Factors(goodput=_rounded(reached))
+    for name, library, task, most in (
+        ("unshaped", "nccl", "all_reduce", 1.0),
+        ("reception", "gloo", "all_reduce", MOST_RECEPTION),
+        ("grouped", "nccl", "sharded_server", 1.0),
+    ):
+        own = [run for run in served if (run.library, run.task) == (library, task)]
+        put = partial(_with, factors, name, most)
+        factors = put(_least(own, put))
+    return factors
 
 
-def _least(served: Sequence[Run], most: float, put: Callable[[float], Factors]) -> float:
+def _with(factors: Factors, name: str, most: float, share: float) -> Factors:
+    return replace(factors, **{name: _rounded(share * most)})
+
+
+def _least(served: Sequence[Run], put: Callable[[float], Factors]) -> float:
     def misses(value: float) -> float:
         factors = put(value)
         return sum(
             math.log(seconds(run, cluster(run, factors)) / run.seconds) ** 2 for run in served
         )
 
-    found = minimize_scalar(misses, bounds=(1e-3, most), method="bounded", options={"xatol": 1e-3})
+    found = minimize_scalar(misses, bounds=(1e-3, 1.0), method="bounded", options={"xatol": 1e-3})
     return float(found.x)
 
 
@@ -289,28 +287,21 @@ def _factors(factors: Factors, served: Sequence[Run]) -> list[Factor]:
         ("NCCL servers", "share of the goodput", factors.grouped or 0, "", GROUPED["nccl"][0]),
     )
     return [
-        Factor(
-            series=where,
-            name=name,
-            value=float(value),
-            unit=unit,
-            points=count,
-            catalogue=float(known),
-        )
+        Factor(where, name, float(value), unit, count, catalogue=float(known))
         for (where, name, value, unit, known), count in zip(rows, counts, strict=True)
     ]
 
 
 EXCLUDED = (
     Excluded(
-        what="reductions to one rank, and broadcasts of NCCL",
-        count=64 + 32,
-        rule="no compressor asks for them, and gcsim does not carry them out",
+        "reductions to one rank, and broadcasts of NCCL",
+        64 + 32,
+        "no compressor asks for them, and gcsim does not carry them out",
     ),
     Excluded(
-        what="synchronisations by one central server",
-        count=30,
-        rule="they are reductions to one rank and broadcasts of NCCL",
+        "synchronisations by one central server",
+        30,
+        "they are reductions to one rank and broadcasts of NCCL",
     ),
 )
 _SETTINGS = ("10 Gbit/s", "5 Gbit/s, 1 ms", "2 Gbit/s, 5 ms", "1 Gbit/s, 10 ms")
@@ -329,7 +320,7 @@ SUITE = Suite(
         "shapes what a node sends. Synchronisations of 256 and 1024 MiB by NCCL: an all-reduce of "
         "each of p parts in turn, or sharded servers, which are two groups of sends. What the "
         "catalogue says of Gloo's hosts comes from the rows of 128 MiB here, and what it says of "
-        'NCCL\'s groups in part from those of 256 MiB: "no fit" knows them.'
+        "NCCL's groups in part from those of 256 MiB, so that it knows them."
     ),
     fitted_on=(
         "Goodput: messages of 64 MiB of NCCL at 1 and 5 Gbit/s without a delay. What several "
@@ -355,25 +346,25 @@ SUITE = Suite(
     ),
     bounds=(
         *(
-            Bound(name=f"{name}'s all-reduces of 128 MiB and more", series=names, limit=0.06)
+            Bound(f"{name}'s all-reduces of 128 MiB and more", names, limit=0.06)
             for name, names in REDUCED.items()
         ),
-        Bound(name="Gloo's broadcasts", series=SPREAD, limit=0.06),
+        Bound("Gloo's broadcasts", SPREAD, limit=0.06),
         Bound(
-            name="messages (regression)",
-            series=("Gloo message, near", "NCCL message, near", "Gloo message, far"),
+            "messages (regression)",
+            ("Gloo message, near", "NCCL message, near", "Gloo message, far"),
             limit=0.12,
         ),
-        Bound(name="messages of NCCL, far (regression)", series=("NCCL message, far",), limit=0.2),
+        Bound("messages of NCCL, far (regression)", ("NCCL message, far",), limit=0.2),
         Bound(
-            name="sharded servers (regression)",
-            series=("NCCL servers, 256 MB", "NCCL servers, 1024 MB"),
+            "sharded servers (regression)",
+            ("NCCL servers, 256 MB", "NCCL servers, 1024 MB"),
             limit=0.08,
             target=0.06,
         ),
         Bound(
-            name="all-reduces in parts (regression)",
-            series=("NCCL all-reduce in parts, 256 MB", "NCCL all-reduce in parts, 1024 MB"),
+            "all-reduces in parts (regression)",
+            ("NCCL all-reduce in parts, 256 MB", "NCCL all-reduce in parts, 1024 MB"),
             limit=0.12,
             target=0.06,
         ),

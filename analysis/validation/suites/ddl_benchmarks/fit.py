@@ -32,6 +32,8 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.rows import Network, Row
 from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 
+NETWORKS: tuple[Network, ...] = ("10GbE", "100GbE")
+"""Whose rate under NCCL is fitted."""
 STEPS = 20
 _CLOSE = 1e-4
 _NUDGE = 1e-3
@@ -59,32 +61,48 @@ def fitted(rows: Sequence[Row]) -> Fit:
     bert = [row for row in rows if row.model == "bert_large"]
     fused = [row for row in bert if row.scheduler == "BSP-A2A"]
 
-    own = [row for row in fused if row.nodes == 1]
-    used["bus"] = _names(own)
-    rate = least_squares(own, float(catalog.link(INSIDE, "nccl").rate), partial(_with_bus, factors))
-    factors = _with_bus(factors, rate)
-    rate_alone = rate
+    def settle(
+        name: str, own: list[Row], start: float, put: Callable[[Factors, float], Factors]
+    ) -> float:
+        """Fit one factor, beside those that are settled."""
+        nonlocal factors
+        used[name] = tuple(row.name for row in own)
+        rate = least_squares(own, start, partial(put, factors))
+        factors = put(factors, rate)
+        return rate
 
-    own = [row for row in rows if _overlapped(row)]
-    used["beside"] = _names(own)
-    rate = least_squares(own, rate, partial(_with_beside, factors))
-    factors = _with_beside(factors, rate)
-
-    own = [row for row in fused if _ends(row, "100Gb IB")]
-    used["between"] = _names(own)
-    rate = least_squares(own, rate_alone, partial(_with_between, factors))
-    factors = _with_between(factors, rate)
-    networks: tuple[Network, ...] = ("10GbE", "100GbE")
-    for network in networks:
-        own = [row for row in fused if _ends(row, network)]
-        used[f"rate {network}"] = _names(own)
-        rate = least_squares(own, _start(network), partial(_with_rate, factors, network))
-        factors = _with_rate(factors, network, rate)
-
-    own = [row for row in bert if row.scheduler == "BSP-PS" and _ends(row, "10GbE")]
-    used["served 10GbE"] = _names(own)
-    rate = least_squares(own, _start("10GbE"), partial(_with_served, factors, "10GbE"))
-    return Fit(factors=_with_served(factors, "10GbE", rate), rows=used)
+    bus = settle(
+        "bus",
+        [row for row in fused if row.nodes == 1],
+        float(catalog.link(INSIDE, "nccl").rate),
+        lambda known, rate: replace(known, bus=rate),
+    )
+    settle(
+        "beside",
+        [row for row in rows if _overlapped(row)],
+        bus,
+        lambda known, rate: replace(known, beside=rate),
+    )
+    settle(
+        "between",
+        [row for row in fused if _ends(row, "100Gb IB")],
+        bus,
+        lambda known, rate: replace(known, between=rate),
+    )
+    for network in NETWORKS:
+        settle(
+            f"rate {network}",
+            [row for row in fused if _ends(row, network)],
+            _start(network),
+            partial(_with_rate, network),
+        )
+    settle(
+        "served 10GbE",
+        [row for row in bert if row.scheduler == "BSP-PS" and _ends(row, "10GbE")],
+        _start("10GbE"),
+        lambda known, rate: replace(known, served={"10GbE": rate}),
+    )
+    return Fit(factors=factors, rows=used)
 
 
 def least_squares(rows: Sequence[Row], start: float, put: Callable[[float], Factors]) -> float:
@@ -113,28 +131,8 @@ def least_squares(rows: Sequence[Row], start: float, put: Callable[[float], Fact
     return 1 / slowness
 
 
-def _with_bus(factors: Factors, rate: float) -> Factors:
-    return replace(factors, bus=rate)
-
-
-def _with_between(factors: Factors, rate: float) -> Factors:
-    return replace(factors, between=rate)
-
-
-def _with_beside(factors: Factors, rate: float) -> Factors:
-    return replace(factors, beside=rate)
-
-
-def _with_rate(factors: Factors, network: Network, rate: float) -> Factors:
-    return replace(factors, rate={**factors.rate, network: rate})
-
-
-def _with_served(factors: Factors, network: Network, rate: float) -> Factors:
-    return replace(factors, served={**factors.served, network: rate})
-
-
-def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(row.name for row in rows)
+def _with_rate(network: Network, known: Factors, rate: float) -> Factors:
+    return replace(known, rate={**known.rate, network: rate})
 
 
 def _overlapped(row: Row) -> bool:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
 
-from gcsim.analysis.validation.data_files import data_rows
-from gcsim.errors import InternalError
+from gcsim.analysis.validation.data_files import data_values
 
 Scheduler = Literal[
     "",
@@ -80,33 +79,9 @@ class Row:
 def all_rows() -> tuple[Row, ...]:
     """The data file, by model and network."""
     models, networks = list(MODELS), list(get_args(Network))
+    rows = data_values("ddl_benchmarks", Row, name="id")
     return tuple(
-        sorted(
-            (_row(cells) for cells in data_rows("ddl_benchmarks")),
-            key=lambda row: (models.index(row.model), networks.index(row.network)),
-        )
-    )
-
-
-def _row(cells: dict[str, str]) -> Row:
-    scheduler: Scheduler | None = next(
-        (one for one in get_args(Scheduler) if one == cells["scheduler"]), None
-    )
-    network: Network | None = next(
-        (one for one in get_args(Network) if one == cells["network"]), None
-    )
-    if scheduler is None or network is None:
-        raise InternalError(f"ddl_benchmarks.csv: {cells['id']} has no known place")
-    return Row(
-        name=cells["id"],
-        model=cells["model"],
-        batch=int(cells["batch"]),
-        scheduler=scheduler,
-        network=network,
-        workers=int(cells["workers"]),
-        nodes=int(cells["nodes"]),
-        rate=float(cells["rate"]),
-        deviation=float(cells["deviation"]) if cells["deviation"] else None,
+        sorted(rows, key=lambda row: (models.index(row.model), networks.index(row.network)))
     )
 
 

@@ -10,7 +10,15 @@ from functools import partial
 from operator import truediv
 
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
+from gcsim.analysis.validation.suite import (
+    Bound,
+    Excluded,
+    Factor,
+    Findings,
+    Point,
+    Suite,
+    given_step,
+)
 from gcsim.analysis.validation.suites.ddl_benchmarks.fit import Fit, fitted
 from gcsim.analysis.validation.suites.ddl_benchmarks.models import model
 from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import (
@@ -46,9 +54,9 @@ def find() -> Findings:
         factors=tuple(_factors(rows, fit)),
         excluded=(
             Excluded(
-                what="parameter-server rows of the 100GbE column",
-                count=len(mislabelled(everything)),
-                rule="they are the 10GbE column's: within 3 % at every size at which 10GbE is at "
+                "parameter-server rows of the 100GbE column",
+                len(mislabelled(everything)),
+                "they are the 10GbE column's: within 3 % at every size at which 10GbE is at "
                 "least 10 % slower than InfiniBand",
             ),
         ),
@@ -93,54 +101,28 @@ def _factors(rows: Sequence[Row], fit: Fit) -> Iterator[Factor]:
     factors = fit.factors
     batches = {row.model: row.batch for row in rows}
     for name, alone in factors.alone.items():
-        facts = model(name, batches[name]).facts
-        yield Factor(
-            series=MODELS[name],
-            name="iteration of one device",
-            value=alone,
-            unit="s",
-            points=len(fit.rows[f"alone {name}"]),
-            given=True,
-            catalogue=float(step_time(facts, device()).seconds),
-        )
-    if factors.bus is not None:
-        yield Factor(
-            series="all",
-            name="rate between two devices of a node",
-            value=factors.bus,
-            unit="bytes/s",
-            points=len(fit.rows["bus"]),
-            catalogue=float(catalog.link(INSIDE, "nccl").rate),
-        )
-    if factors.between is not None:
-        yield Factor(
-            series="all",
-            name="the same in rings between nodes",
-            value=factors.between,
-            unit="bytes/s",
-            points=len(fit.rows["between"]),
-            catalogue=float(catalog.link(INSIDE, "nccl").rate),
-        )
-    if factors.beside is not None:
-        yield Factor(
-            series="all",
-            name="rate between two devices of a node that compute",
-            value=factors.beside,
-            unit="bytes/s",
-            points=len(fit.rows["beside"]),
-            catalogue=float(catalog.link(INSIDE).rate / (1 + interference("nccl").bus)),
-        )
-    for kind, rates in (("rate", factors.rate), ("served", factors.served)):
-        for network, rate in rates.items():
-            yield Factor(
-                series=network,
-                name="rate of a card under "
-                + ("NCCL" if kind == "rate" else "BytePS, push after pull"),
-                value=rate,
-                unit="bytes/s",
-                points=len(fit.rows[f"{kind} {network}"]),
-                catalogue=float(catalog.link(LINKS[network], "nccl").rate),
-            )
+        known = step_time(model(name, batches[name]).facts, device())
+        yield given_step(MODELS[name], "iteration of one device", alone, float(known.seconds))
+    bus = float(catalog.link(INSIDE, "nccl").rate)
+    beside = float(catalog.link(INSIDE).rate / (1 + interference("nccl").bus))
+    between = "rate between two devices of a node"
+    fitted_rates: list[tuple[str, str, str, float | None, float]] = [
+        ("bus", "all", between, factors.bus, bus),
+        ("between", "all", "the same in rings between nodes", factors.between, bus),
+        ("beside", "all", f"{between} that compute", factors.beside, beside),
+    ]
+    for kind, under, rates in (
+        ("rate", "NCCL", factors.rate),
+        ("served", "BytePS, push after pull", factors.served),
+    ):
+        for network, found in rates.items():
+            card = float(catalog.link(LINKS[network], "nccl").rate)
+            title = f"rate of a card under {under}"
+            fitted_rates.append((f"{kind} {network}", network, title, found, card))
+    for served, series, name, rate, known_rate in fitted_rates:
+        if rate is not None:
+            count = len(fit.rows[served])
+            yield Factor(series, name, rate, "bytes/s", count, catalogue=known_rate)
 
 
 SUITE = Suite(
@@ -186,7 +168,7 @@ SUITE = Suite(
         "hops share the host, and the card); nor is it known why rates on TCP sink with the "
         "number of nodes."
     ),
-    bounds=(Bound(name="all throughputs", limit=0.07),),
+    bounds=(Bound("all throughputs", limit=0.07),),
     find=find,
     figure_x="GPUs",
 )

@@ -22,7 +22,7 @@ Source: C. Lawson and R. Hanson 1974, "Solving least squares problems", chapter 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -195,12 +195,3 @@ def bare_interval(steps: Steps, run: Run) -> Interval | None:
     """Of its samples a second without a fit."""
     samples = run.workers * run.known.samples
     return steps.interval(place(run), run.method, lambda seconds: samples / seconds)
-
-
-def left_out(steps: Mapping[str, Steps], runs: Sequence[Run]) -> Iterator[tuple[Run, float]]:
-    """Each compressed run, and what is predicted of it by a fit without its method."""
-    for compressor in sorted({run.method.compressor for run in runs} - {DENSE}):
-        found = fit(steps, [run for run in runs if run.method.compressor != compressor])
-        for run in runs:
-            if run.method.compressor == compressor and run.workers > 1:
-                yield run, predicted(steps[run.model], run, found)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from gcsim.analysis.validation.data_files import data_rows
+from gcsim.analysis.validation.data_files import Row, data_values
 from gcsim.analysis.validation.suite import DENSE, Excluded
 from gcsim.analysis.validation.suites.grace.models import Network, networks
 from gcsim.analysis.validation.suites.grace.payloads import VALUE_DEPENDENT, Method, sent
@@ -93,25 +93,14 @@ class Run:
 @cache
 def runs() -> tuple[Run, ...]:
     """All rows of the file, in its order."""
-    return tuple(map(_run, data_rows("grace")))
-
-
-def _run(row: dict[str, str]) -> Run:
-    return Run(
-        row=row["row"],
-        project=row["project"],
-        mode=row["mode"],
-        model=row["model"],
-        method=Method(
-            compressor=row["compressor"],
-            parameter=float(row["parameter"] or 0),
-            memory=row["memory"] == "1",
-        ),
-        workers=int(row["workers"]),
-        gbit=int(row["gbit"]) if row["gbit"] else None,
-        library=row["transport"].split()[0],
-        value=float(row["value"]),
+    return tuple(
+        data_values("grace", Run, method=_method, library=lambda row: row["transport"].split()[0])
     )
+
+
+def _method(row: Row) -> Method:
+    memory, share = row["memory"] == "1", float(row["parameter"] or 0)
+    return Method(compressor=row["compressor"], parameter=share, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +180,7 @@ class _Left(list[Run]):
         gone = {run.row for run in what}
         self[:] = [run for run in self if run.row not in gone]
         if name:
-            self.excluded.append(Excluded(what=name, count=len(gone), rule=rule))
+            self.excluded.append(Excluded(name, len(gone), rule))
 
 
 def stalled(rates: Sequence[Run]) -> list[Run]:

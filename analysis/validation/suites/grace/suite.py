@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite
+from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite, given_step
 from gcsim.analysis.validation.suites.grace.fit import Fit, bare_interval, fit, predicted
 from gcsim.analysis.validation.suites.grace.models import networks
 from gcsim.analysis.validation.suites.grace.payloads import counted
@@ -82,14 +82,11 @@ def _rate(steps: Steps, run: Run, found: Fit, *, drawn: bool) -> Point:
 
 def _factors(steps: Mapping[str, Steps], found: Fit) -> Iterator[Factor]:
     for model, own in steps.items():
-        yield Factor(
-            series=own.network.title,
-            name="forward and backward pass",
-            value=found.alone[model],
-            unit="s",
-            points=1,
-            given=True,
-            catalogue=own.catalogue().compute,
+        yield given_step(
+            own.network.title,
+            "forward and backward pass",
+            found.alone[model],
+            own.catalogue().compute,
         )
     count = len(found.served)
     prices = (
@@ -97,9 +94,7 @@ def _factors(steps: Mapping[str, Steps], found: Fit) -> Iterator[Factor]:
         ("host's thread, of a byte", found.per_byte),
     )
     for name, price in prices:
-        yield Factor(
-            series="all models", name=name, value=price, unit="s", points=count, catalogue=0.0
-        )
+        yield Factor("all models", name, price, "s", count, catalogue=0.0)
     for kind, factor in found.slower.items():
         yield Factor(
             series="all models",
@@ -146,19 +141,14 @@ SUITE = Suite(
         "Copies out of a fused buffer are not modelled."
     ),
     bounds=(
+        Bound("throughput of all models", ("UNet", "ResNet-50", "ResNet-20", "LSTM"), limit=0.15),
         Bound(
-            name="throughput of all models",
-            series=("UNet", "ResNet-50", "ResNet-20", "LSTM"),
-            statistic="median",
-            limit=0.15,
-        ),
-        Bound(
-            name="faster than dense, yes or no",
-            series=("UNet", "ResNet-50", "ResNet-20", "LSTM"),
+            "faster than dense, yes or no",
+            ("UNet", "ResNet-50", "ResNet-20", "LSTM"),
             statistic="decisions",
             limit=0.90,
         ),
-        Bound(name=VOLUMES, series=(VOLUMES,), statistic="median", limit=0.01),
+        Bound(VOLUMES, (VOLUMES,), limit=0.01),
     ),
     find=find,
     figure_x="workers",

@@ -24,6 +24,7 @@ from gcsim.analysis.calibration.link.solver import Problem
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.analysis.validation.interval import Interval, ends, intervals
 from gcsim.analysis.validation.suite import Factor, Findings, Point
+from gcsim.analysis.validation.suites.cluster_runs.runs import Run as ClusterRun
 from gcsim.analysis.validation.suites.other_clusters.prediction import cluster_of
 from gcsim.analysis.validation.suites.other_clusters.runs import Run, runs
 from gcsim.scenarios import catalog
@@ -57,7 +58,9 @@ class Fit:
     points: int
 
 
-def measurement(run: Run, algorithm: str, element: int = 4, dtype: str = "float32") -> Measurement:
+def measurement(
+    run: Run | ClusterRun, algorithm: str, element: int = 4, dtype: str = "float32"
+) -> Measurement:
     """As the link calibration takes it."""
     return Measurement(
         collective="all_reduce",
@@ -125,19 +128,12 @@ def _gpus(key: str, title: str) -> Findings:
     ids = [run.id for run in alone]
     here = Model([measurement(run, _RING) for run in alone], pcie)
     bare = dict(zip(ids, here.seconds(pcie), strict=True))
-    drawn = intervals(
+    one = dict(zip(ids, here.seconds(inside.link), strict=True))  # it sees the link inside only
+    intervals_of = intervals(
         cluster_of(1, INSIDE_RANKS, pcie, pcie, Collectives(transport="nccl")),
-        lambda one: here.seconds(one.intra_node).tolist(),
+        lambda drawn: here.seconds(drawn.intra_node).tolist(),
     )
-    within = dict(zip(ids, drawn, strict=True))
-    # One machine sees the link inside only.
-    one = dict(
-        zip(
-            (run.id for run in alone),
-            Model([measurement(run, _RING) for run in alone], pcie).seconds(inside.link),
-            strict=True,
-        )
-    )
+    within = dict(zip(ids, intervals_of, strict=True))
     fitted = {run.id for run in (*near, *far)}
     points = tuple(
         compared(
@@ -236,10 +232,5 @@ def link_factors(series: str, where: str, found: Fit, known: Link | None) -> Ite
         ),
     ):
         yield Factor(
-            series=series,
-            name=f"{name} {where}",
-            value=float(value),
-            unit=unit,
-            points=found.points,
-            catalogue=catalogue,
+            series, f"{name} {where}", float(value), unit, found.points, catalogue=catalogue
         )

@@ -73,9 +73,9 @@ def findings() -> Findings:
         factors=cloud.factors,
         excluded=(
             Excluded(
-                what="rows of MG-WFBP's tables",
-                count=len(runs("mgwfbp")) - 2 * len(usable_pairs()),
-                rule="their time a byte is below what a ring needs at the line rate that they are "
+                "rows of MG-WFBP's tables",
+                len(runs("mgwfbp")) - 2 * len(usable_pairs()),
+                "their time a byte is below what a ring needs at the line rate that they are "
                 "labelled with, 2 (p - 1) / p bytes through each card",
             ),
         ),

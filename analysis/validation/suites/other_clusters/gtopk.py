@@ -60,16 +60,14 @@ def findings() -> Findings:
         factors=tuple(_factors(usable, selection, host)),
         excluded=(
             Excluded(
-                what="dense rows of gTop-k's cluster on 16 and 32 workers",
-                count=len(chosen) - len(usable),
-                rule="their exchanges take 3.8 and 12.8 times as long as an ideal ring at the line "
+                "dense rows of gTop-k's cluster on 16 and 32 workers",
+                len(chosen) - len(usable),
+                "their exchanges take 3.8 and 12.8 times as long as an ideal ring at the line "
                 "rate (median of the models), on 4 and 8 workers 1.4 and 1.5 times: the network "
                 "collapses",
             ),
             Excluded(
-                what="rows of gTop-k's LSTM",
-                count=len(runs("gtopk")) - len(chosen),
-                rule="the batch is not stated",
+                "rows of gTop-k's LSTM", len(runs("gtopk")) - len(chosen), "the batch is not stated"
             ),
         ),
     )
@@ -97,15 +95,7 @@ def _factors(usable: list[Run], selection: float, host: dict[str, float]) -> Ite
 def _given(  # noqa: PLR0917 - a row of a table
     method: str, name: str, value: float, unit: str, points: int, catalogue: float | None = None
 ) -> Factor:
-    return Factor(
-        series=_series(method),
-        name=name,
-        value=value,
-        unit=unit,
-        points=points,
-        catalogue=catalogue,
-        given=True,
-    )
+    return Factor(_series(method), name, value, unit, points, catalogue=catalogue, given=True)
 
 
 def _selection() -> float:

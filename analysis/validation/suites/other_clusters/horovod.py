@@ -17,8 +17,9 @@ import numpy as np
 
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Factor, Findings, Point
+from gcsim.analysis.validation.suite import Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    NCCL_RINGS,
     Job,
     catalogue_seconds,
     cluster_of,
@@ -55,12 +56,12 @@ GPU = "p100_pcie"
 FITTED_MODEL = "vgg16"
 LEAST, MOST = 2e8, 3e9
 """Bytes a second among which the fit looks: 1.6 to 24 Gbit/s."""
-FITTED_WAY = "tcp-horovod-allreduce-on-cpu"
+FITTED_VARIANT = "tcp-horovod-allreduce-on-cpu"
 _TITLES = {"inception_v3": "Inception V3", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Variant:
     """How gradients are exchanged."""
 
     title: str
@@ -71,23 +72,17 @@ class Way:
     """Of NCCL's: the card does the work."""
 
 
-_NCCL = Collectives(
-    transport="custom",
-    all_reduce="nccl_ring_simple",
-    all_gather="nccl_ring_simple",
-    host_staging=False,
-)
 _MPI = Collectives(transport="custom", all_reduce="ring", all_gather="ring", host_staging=True)
 _SERVERS = Collectives(host_staging=False)
-WAYS = {
-    "tcp-horovod-allreduce-on-gpu-with-nccl": Way(title="NCCL, TCP", collectives=_NCCL),
-    "rdma-horovod-allreduce-on-gpu-with-nccl": Way(
-        title="NCCL, RDMA", collectives=_NCCL, rdma=True
+VARIANTS = {
+    "tcp-horovod-allreduce-on-gpu-with-nccl": Variant(title="NCCL, TCP", collectives=NCCL_RINGS),
+    "rdma-horovod-allreduce-on-gpu-with-nccl": Variant(
+        title="NCCL, RDMA", collectives=NCCL_RINGS, rdma=True
     ),
-    FITTED_WAY: Way(title="MPI, TCP", collectives=_MPI, mpi=True),
-    "rdma-horovod-allreduce-on-cpu": Way(title="MPI, RDMA", collectives=_MPI, mpi=True),
-    "distributed-tensorflow": Way(title="servers, GPU", collectives=_SERVERS, fusion=False),
-    "distributed-tensorflow-variables-on-cpu": Way(
+    FITTED_VARIANT: Variant(title="MPI, TCP", collectives=_MPI, mpi=True),
+    "rdma-horovod-allreduce-on-cpu": Variant(title="MPI, RDMA", collectives=_MPI, mpi=True),
+    "distributed-tensorflow": Variant(title="servers, GPU", collectives=_SERVERS, fusion=False),
+    "distributed-tensorflow-variables-on-cpu": Variant(
         title="servers, CPU", collectives=_SERVERS, fusion=False
     ),
 }
@@ -109,19 +104,19 @@ class _Table:
 
     def job(self, run: Run, step: float, goodput: float | None) -> Job:
         """An iteration; `goodput` of MPI, bytes a second; None: the catalogue's."""
-        way = WAYS[run.method]
-        network = catalog.link(self.network + "_roce" * way.rdma, "nccl")
-        if goodput is not None and way.mpi:
+        variant = VARIANTS[run.method]
+        network = catalog.link(self.network + "_roce" * variant.rdma, "nccl")
+        if goodput is not None and variant.mpi:
             network = with_efficiency(network, goodput / float(network.bandwidth))
-        collectives = way.collectives
-        if not way.fusion:
+        collectives = variant.collectives
+        if not variant.fusion:
             collectives = Collectives(host_staging=False, servers=run.nodes)
         cluster = cluster_of(
             run.nodes, run.gpus, network, catalog.link("pcie3_x16", "nccl"), collectives
         )
         traffic = (
             fusion_profile(run.model, run.batch, cluster, step)
-            if way.fusion
+            if variant.fusion
             else served(run.model, run.batch, bucketed(run.model, CAP_BYTES, CAP_BYTES), run.nodes)
         )
         return Job(profile=traffic, cluster=cluster, step=step)
@@ -158,7 +153,9 @@ TABLES = (
 def findings() -> Findings:
     """Both tables."""
     rows = [(table, run) for table in TABLES for run in runs(table.key)]
-    served = [row for row in rows if (row[1].model, row[1].method) == (FITTED_MODEL, FITTED_WAY)]
+    served = [
+        row for row in rows if (row[1].model, row[1].method) == (FITTED_MODEL, FITTED_VARIANT)
+    ]
     steps = {table.key: table.steps() for table in TABLES}
     goodput = nearest(
         lambda value: [
@@ -176,14 +173,11 @@ def findings() -> Findings:
         ),
         factors=(
             *(
-                Factor(
-                    series=table.series,
-                    name=f"step of {_TITLES[model]} on one GPU",
-                    value=step,
-                    unit="s",
-                    points=1,
-                    given=True,
-                    catalogue=catalogue_seconds(GPU, model, 64),
+                given_step(
+                    table.series,
+                    f"step of {_TITLES[model]} on one GPU",
+                    step,
+                    catalogue_seconds(GPU, model, 64),
                 )
                 for table in TABLES
                 for model, step in steps[table.key].items()
@@ -205,7 +199,7 @@ def _point(table: _Table, run: Run, step: float, goodput: float, *, fitted: bool
     if run.gpus == 1:
         predicted, bare, title = step, catalogued, "alone"
     else:
-        title = WAYS[run.method].title
+        title = VARIANTS[run.method].title
         predicted = table.job(run, step, goodput).seconds
         bare = None
         if catalogued:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
+from typing import Any
 
-from gcsim.analysis.validation.interval import Drawing, Interval, StepIntervals, passes_of
-from gcsim.analysis.validation.suites.other_clusters.runs import facts
+from gcsim.analysis.validation.interval import Drawing, Interval, StepIntervals, ends, passes_of
+from gcsim.analysis.validation.suite import Point
+from gcsim.analysis.validation.suites.other_clusters.runs import Run, facts
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
@@ -29,6 +31,13 @@ from gcsim.traces.profile import TrafficProfile
 
 NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 """Of clusters on which nothing is computed but forward and backward, whose times are stated."""
+NCCL_RINGS = Collectives(
+    transport="custom",
+    all_reduce="nccl_ring_simple",
+    all_gather="nccl_ring_simple",
+    host_staging=False,
+)
+"""Of NCCL before its trees, and of large messages in a node."""
 BACKWARD = NONE.backward_over_forward
 """Backward over forward, of every device that nothing else is known of."""
 _CLOSE = 1e-3
@@ -107,6 +116,25 @@ class Job:
         drawn = StepIntervals(self.cluster, self.training, [self.profile])
         compute = passes_of(self.passes, self.profile.model, self.cluster.device)
         return drawn.draw(self.profile, compute, self.seconds)
+
+
+def compared_step(run: Run, predicted: float, bare: Job | None, **other: Any) -> Point:
+    """A measured iteration in its source's terms, beside the seconds that are predicted and the job
+    that the catalogue alone makes of it; `other` are more fields of the point."""
+
+    def published(seconds: float) -> float:
+        return run.published(seconds)[0]
+
+    return Point(
+        unit=run.published(predicted)[1],
+        measured=run.value,
+        predicted=published(predicted),
+        unfitted=None if bare is None else published(bare.seconds),
+        **ends(bare.interval(published) if bare else None),
+        source=run.source,
+        workers=run.gpus,
+        **other,
+    )
 
 
 def iteration(

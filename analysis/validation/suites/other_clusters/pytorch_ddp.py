@@ -16,15 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
     cluster_of,
+    compared_step,
     nearest,
     with_efficiency,
 )
@@ -68,6 +67,14 @@ def job(run: Run, step: float, network: Link, first: int, cap: int) -> Job:
     return Job(profile=traffic, cluster=cluster, step=step)
 
 
+def _unfitted(run: Run, network: Link, first: int, cap: int) -> Job | None:
+    """The same by the catalogue alone."""
+    known = catalogue_seconds(GPU, run.model, run.batch)
+    if known is None:
+        return None
+    return job(run, known, network, first, cap).unfitted(GPU, "pytorch")
+
+
 def infiniband(cards: int) -> Link:
     """So many of the catalogue's 100-Gbit/s cards as one."""
     one = catalog.link("100gb_infiniband")
@@ -96,36 +103,25 @@ def _pytorch() -> Findings:
         }
         for model, step in own.items():
             factors.append(
-                Factor(
-                    series=series,
-                    name=f"step of {_TITLES[model]} on one GPU under DDP",
-                    value=step,
-                    unit="s",
-                    points=1,
-                    given=True,
-                    catalogue=catalogue_seconds(GPU, model, 32),
+                given_step(
+                    series,
+                    f"step of {_TITLES[model]} on one GPU under DDP",
+                    step,
+                    catalogue_seconds(GPU, model, 32),
                 )
             )
         for run in runs(key):
             step = bare[run.model] if "no-ddp" in run.id else own[run.model]
-            known = catalogue_seconds(GPU, run.model, run.batch)
             network = infiniband(CARDS)
-            way = "one GPU without DDP" if "no-ddp" in run.id else plural(run.gpus, "GPU")
-            bare_job = None
-            if known is not None:
-                bare_job = job(run, known, network, first, cap).unfitted(GPU, "pytorch")
+            count = "one GPU without DDP" if "no-ddp" in run.id else plural(run.gpus, "GPU")
             points.append(
-                Point(
-                    name=f"{_TITLES[run.model]}, {cap // MEGABYTE} MB buckets, {way}",
+                compared_step(
+                    run,
+                    job(run, step, network, first, cap).seconds,
+                    _unfitted(run, network, first, cap),
+                    name=f"{_TITLES[run.model]}, {cap // MEGABYTE} MB buckets, {count}",
                     series=series,
-                    unit="s",
-                    measured=run.value,
-                    predicted=job(run, step, network, first, cap).seconds,
-                    unfitted=None if bare_job is None else bare_job.seconds,
-                    **ends(bare_job.interval() if bare_job else None),
                     fitted=run.gpus == 1,
-                    source=run.source,
-                    workers=run.gpus,
                     nbytes=gradient_bytes(run.model) / len(bucketed(run.model, first, cap)),
                 )
             )
@@ -154,14 +150,11 @@ def _dlperf() -> Findings:
             catalogue=float(network.efficiency),
         ),
         *(
-            Factor(
-                series=_series(run),
-                name=f"step of {_name(run)}",
-                value=run.seconds,
-                unit="s",
-                points=1,
-                given=True,
-                catalogue=catalogue_seconds(GPU, run.model, run.batch),
+            given_step(
+                _series(run),
+                f"step of {_name(run)}",
+                run.seconds,
+                catalogue_seconds(GPU, run.model, run.batch),
             )
             for run in chosen
             if run.gpus == 1
@@ -172,9 +165,9 @@ def _dlperf() -> Findings:
         factors=tuple(factors),
         excluded=(
             Excluded(
-                what="DLPerf rows in mixed precision",
-                count=mixed,
-                rule="the report does not say which frameworks exchange float16 gradients and "
+                "DLPerf rows in mixed precision",
+                mixed,
+                "the report does not say which frameworks exchange float16 gradients and "
                 "which float32",
             ),
         ),
@@ -199,33 +192,21 @@ def _dlperf_points(
 ) -> Iterator[Point]:
     network = catalog.link("100gb_infiniband")
     for run in chosen:
-        known = catalogue_seconds(GPU, run.model, run.batch)
         own = with_efficiency(network, efficiency)
         shown = (run.model, run.batch) in SHOWN
         predicted = job(run, steps[_key(run)], own, FIRST_BYTES, CAP_BYTES).seconds
-        bare = None
-        if known is not None:
-            bare = job(run, known, network, FIRST_BYTES, CAP_BYTES).unfitted(GPU, "pytorch")
-        yield Point(
+        yield compared_step(
+            run,
+            predicted,
+            _unfitted(run, network, FIRST_BYTES, CAP_BYTES),
             name=f"{_name(run)}, {plural(run.gpus, 'GPU')}",
             series=_series(run),
-            unit="samples/s",
-            measured=run.value,
-            predicted=run.published(predicted)[0],
-            unfitted=None if bare is None else run.published(bare.seconds)[0],
-            **ends(bare.interval(partial(_rate, run)) if bare else None),
             fitted=run.gpus == 1 or run in fitted,
-            source=run.source,
-            workers=run.gpus,
             nbytes=gradient_bytes(run.model) / len(bucketed(run.model, FIRST_BYTES, CAP_BYTES)),
             panel=f"{_TITLES[run.model]} b{run.batch}, V100" if shown else "",
             curve=run.method if shown else "",
             x=run.gpus if shown else None,
         )
-
-
-def _rate(run: Run, seconds: float) -> float:
-    return run.published(seconds)[0]
 
 
 def _key(run: Run) -> tuple[str, str, int]:

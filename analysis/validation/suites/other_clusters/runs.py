@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from gcsim.analysis.validation.data_files import data_rows
+from gcsim.analysis.validation.data_files import data_rows, data_values, sources
 from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
 from gcsim.analysis.validation.suite import Unit
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
@@ -29,6 +29,8 @@ class Run:
     """A measurement, as published."""
 
     id: str
+    key: str
+    """Of its source."""
     model: str
     """gcsim's name of it; "" where no model ran."""
     batch: int
@@ -71,45 +73,26 @@ class Run:
 @cache
 def runs(source: str) -> tuple[Run, ...]:
     """The measurements of a source, by its key, in the order of the file."""
-    return tuple(run for key, run in _runs() if key == source)
+    return tuple(run for run in _runs() if run.key == source)
 
 
 @cache
-def _runs() -> tuple[tuple[str, Run], ...]:
-    cited = {row["key"]: row for row in data_rows("other_clusters_sources")}
+def _runs() -> tuple[Run, ...]:
     return tuple(
-        (
-            row["source"],
-            Run(
-                id=row["id"],
-                model=row["model"],
-                batch=int(row["batch"] or 0),
-                precision=row["precision"],
-                gpus=int(row["gpus"]),
-                nodes=int(row["nodes"] or 1),
-                method=row["method"],
-                nbytes=int(row["bytes"] or 0),
-                metric=row["metric"],
-                value=float(row["value"]),
-                unit=row["unit"],
-                source=_citation(cited[row["source"]], row["where"]),
-            ),
+        data_values(
+            "other_clusters", Run, key="source", nbytes="bytes",
+            nodes=lambda row: int(row["nodes"] or 1), source=sources("other_clusters_sources"),
         )
-        for row in data_rows("other_clusters")
-    )
-
-
-def _citation(cited: dict[str, str], where: str) -> str:
-    parts = (cited["citation"], where, cited["url"], cited["date"], cited["confidence"])
-    return ", ".join(part for part in parts if part)
+    )  # fmt: skip
 
 
 @cache
 def _layers() -> dict[str, list[tuple[tuple[int, ...], int]]]:
     """By model: elements of each layer's tensors, and its forward FLOPs."""
     found: dict[str, list[tuple[tuple[int, ...], int]]] = {}
-    for row in data_rows("other_clusters_layers"):
-        elements = tuple(int(number) for number in row["elements"].split("+") if number)
+    shared = [row for row in data_rows("ddl_benchmarks_layers") if row["model"] == "resnet50"]
+    for row in (*data_rows("other_clusters_layers"), *shared):
+        elements = tuple(map(int, row["elements"].replace("+", " ").split()))
         found.setdefault(row["model"], []).append((elements, int(row["forward_flops"])))
     return found
 

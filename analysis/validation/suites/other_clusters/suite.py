@@ -40,7 +40,7 @@ PyTorch's benchmark of DistributedDataParallel (V100, NVLink, InfiniBand; median
 TensorFlow's benchmarks page (P100 and K80, one host and up to eight, synthetic and real data). Shi
 et al.'s gTop-k on 1-Gbit/s Ethernet. All-reduces alone: DeepBench on PCIe, FDR InfiniBand and
 Omni-Path, mlbench in the cloud, MG-WFBP's fit. The catalogue's rates of one K80, P100 and V100 are
-in part from the same pages, so that "no fit" knows these devices well."""
+in part from the same pages, so that the catalogue alone knows these devices well."""
 
 FITTED_ON = """\
 Training: given are the rows of one GPU (DLPerf: of each framework; several of Amazon's hosts: of
@@ -95,37 +95,27 @@ SUITE = Suite(
     fitted_on=FITTED_ON.replace("\n", " "),
     missing=MISSING.replace("\n", " "),
     bounds=(
+        Bound("TensorFlow on one host, P100 and K80 (regression)", _ONE_HOST, limit=0.03),
+        Bound("TensorFlow on several hosts, gRPC (regression)", (SEVERAL_HOSTS,), limit=0.06),
+        Bound("PyTorch DDP over NVLink (regression)", (DDP_25, DDP_1), limit=0.05),
+        Bound("DLPerf's frameworks (regression)", (RESNET, BERT), limit=0.10),
+        Bound("Horovod's transports (regression)", (SMALL, LARGE), limit=0.12),
+        Bound("dense, top-k, gTop-k on 1 GbE (regression)", GTOPK, limit=0.06),
         Bound(
-            name="TensorFlow on one host, P100 and K80 (regression)", series=_ONE_HOST, limit=0.03
-        ),
-        Bound(
-            name="TensorFlow on several hosts, gRPC (regression)",
-            series=(SEVERAL_HOSTS,),
-            limit=0.06,
-        ),
-        Bound(name="PyTorch DDP over NVLink (regression)", series=(DDP_25, DDP_1), limit=0.05),
-        Bound(name="DLPerf's frameworks (regression)", series=(RESNET, BERT), limit=0.10),
-        Bound(name="Horovod's transports (regression)", series=(SMALL, LARGE), limit=0.12),
-        Bound(name="dense, top-k, gTop-k on 1 GbE (regression)", series=GTOPK, limit=0.06),
-        Bound(
-            name="top-k and gTop-k against dense on 1 GbE (regression)",
-            series=GTOPK,
+            "top-k and gTop-k against dense on 1 GbE (regression)",
+            GTOPK,
             statistic="decisions",
             limit=0.85,
         ),
         Bound(
-            name="all-reduce alone, PCIe and FDR InfiniBand (regression)",
-            series=tuple(f"all-reduce, {title}" for title in DEEPBENCH.values()),
+            "all-reduce alone, PCIe and FDR InfiniBand (regression)",
+            tuple(f"all-reduce, {title}" for title in DEEPBENCH.values()),
             limit=0.08,
         ),
+        Bound("Gloo's float16 over float32's link, one constant", (GLOO_HALF,), limit=0.12),
         Bound(
-            name="Gloo's float16 over float32's link, one constant",
-            series=(GLOO_HALF,),
-            limit=0.12,
-        ),
-        Bound(
-            name="all-reduce alone, Omni-Path, cloud, 1 GbE (regression)",
-            series=(OMNIPATH, *CLOUD_SERIES, MGWFBP),
+            "all-reduce alone, Omni-Path, cloud, 1 GbE (regression)",
+            (OMNIPATH, *CLOUD_SERIES, MGWFBP),
             limit=0.25,
         ),
     ),

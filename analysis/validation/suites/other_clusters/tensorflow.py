@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
-from gcsim.analysis.validation.suites.other_clusters.prediction import catalogue_seconds
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
+from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    catalogue_seconds,
+    compared_step,
+)
 from gcsim.analysis.validation.suites.other_clusters.runs import Run, gradient_bytes, runs
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS, MODELS, Host
 
@@ -32,7 +34,7 @@ def findings() -> Findings:
     factors: list[Factor] = []
     alone = 0
     for host in map(replace, HOSTS):  # without what an earlier call has remembered
-        points += [*_synthetic(host), *_real(host)]
+        points += _points(host)
         factors += _factors(host)
         alone += sum(run.gpus == 1 for run in host.runs("real"))
     return Findings(
@@ -40,63 +42,44 @@ def findings() -> Findings:
         factors=tuple(factors),
         excluded=(
             Excluded(
-                what="rows of one GPU with real data",
-                count=alone,
-                rule="nothing is exchanged; the step is that of the row with synthetic data",
+                "rows of one GPU with real data",
+                alone,
+                "nothing is exchanged; the step is that of the row with synthetic data",
             ),
             Excluded(
-                what="rows of tensorflow#5683",
-                count=len(runs("tf5683")),
-                rule="the thread does not state a batch, so that neither the step nor the "
+                "rows of tensorflow#5683",
+                len(runs("tf5683")),
+                "the thread does not state a batch, so that neither the step nor the "
                 "gradients a second are known",
             ),
         ),
     )
 
 
-def _synthetic(host: Host) -> Iterator[Point]:
+def _points(host: Host) -> Iterator[Point]:
+    """Of synthetic data all rows, of real data those of several GPUs."""
     fitted = {run.id for run in host.shared_power_runs}
     for run in host.runs("synthetic"):
-        step = host.steps[run.model, run.batch]
-        yield _point(
-            run,
-            host,
-            host.nccl_series if run.model in host.nccl else host.series,
-            host.seconds(run, step, host.shared_power),
-            fitted=run.gpus == 1 or run.id in fitted,
-        )
-
-
-def _real(host: Host) -> Iterator[Point]:
+        series = host.series("NCCL" if run.model in host.nccl else "synthetic")
+        yield _point(run, host, series, fitted=run.gpus == 1 or run.id in fitted)
     for run in host.runs("real"):
-        if run.gpus == 1:
-            continue
-        step = host.steps[run.model, run.batch]
-        yield _point(
-            run,
-            host,
-            host.real_series,
-            host.seconds(run, step, host.shared_power),
-            fitted=False,
-        )
+        if run.gpus > 1:
+            yield _point(run, host, host.series("real data"), fitted=False)
 
 
-def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool) -> Point:
+def _point(run: Run, host: Host, series: str, *, fitted: bool) -> Point:
+    predicted = host.seconds(run, host.steps[run.model, run.batch], host.shared_power)
     known = catalogue_seconds(host.device, run.model, run.batch)
     bare = None if known is None else host.job(run, known, 1.0).unfitted(host.device)
     data = run.method.partition(" ")[2]
     shown = data == "synthetic" and (run.model, run.batch) in SHOWN
-    return Point(
+    return compared_step(
+        run,
+        predicted,
+        bare,
         name=f"{MODELS[run.model]} b{run.batch}, {plural(run.gpus, 'GPU')}, {host.title}, {data}",
         series=series,
-        unit="samples/s",
-        measured=run.value,
-        predicted=run.published(predicted)[0],
-        unfitted=None if bare is None else run.published(bare.seconds)[0],
-        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
         fitted=fitted,
-        source=run.source,
-        workers=run.gpus,
         nbytes=gradient_bytes(run.model),
         panel=f"{MODELS[run.model]} b{run.batch}, one host" if shown else "",
         curve=host.title if shown else "",
@@ -106,18 +89,15 @@ def _point(run: Run, host: Host, series: str, predicted: float, *, fitted: bool)
 
 def _factors(host: Host) -> Iterator[Factor]:
     for (model, batch), step in host.steps.items():
-        yield Factor(
-            series=f"{host.series}; {host.real_series}",
-            name=f"step of {MODELS[model]} b{batch} on one GPU",
-            value=step,
-            unit="s",
-            points=1,
-            given=True,
-            catalogue=catalogue_seconds(host.device, model, batch),
+        yield given_step(
+            "; ".join((host.series("synthetic"), host.series("real data"))),
+            f"step of {MODELS[model]} b{batch} on one GPU",
+            step,
+            catalogue_seconds(host.device, model, batch),
         )
     if host.two_dies:
         yield Factor(
-            series=f"{host.series}; {host.real_series}",
+            series="; ".join((host.series("synthetic"), host.series("real data"))),
             name="step with both processors of a board",
             value=host.shared_power,
             unit="times that of one",

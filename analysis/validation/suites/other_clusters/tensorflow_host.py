@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
-from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job, cluster_of
+from gcsim.analysis.validation.suites.other_clusters.prediction import (
+    KNOWN,
+    NCCL_RINGS,
+    Job,
+    cluster_of,
+)
 from gcsim.analysis.validation.suites.other_clusters.runs import (
     Run,
     all_reduced,
@@ -53,26 +58,15 @@ class Host:
     """Models whose replicas use NCCL."""
     two_dies: bool = False
 
-    @property
-    def series(self) -> str:
-        """Of synthetic data."""
-        return f"TensorFlow, {self.title}, synthetic"
-
-    @property
-    def nccl_series(self) -> str:
-        """Of synthetic data, with NCCL."""
-        return f"TensorFlow, {self.title}, NCCL"
-
-    @property
-    def real_series(self) -> str:
-        """Of real data."""
-        return f"TensorFlow, {self.title}, real data"
+    def series(self, what: str) -> str:
+        """Of its points with "synthetic" data, with "NCCL", with "real data"."""
+        return f"TensorFlow, {self.title}, {what}"
 
     @property
     def all_series(self) -> tuple[str, ...]:
         """Of all its points."""
-        nccl = (self.nccl_series,) if self.nccl else ()
-        return (self.series, *nccl, self.real_series)
+        kinds = ("synthetic", *(("NCCL",) if self.nccl else ()), "real data")
+        return tuple(map(self.series, kinds))
 
     def runs(self, data: str) -> list[Run]:
         """Of "synthetic" or "real" data."""
@@ -112,10 +106,8 @@ class Host:
     def job(self, run: Run, step: float, shared_power: float) -> Job:
         """That iteration."""
         shared_power = shared_power if run.gpus > 1 else 1.0
-        return _one_host(run.model, run.batch, run.gpus, self._nccl(run), step, shared_power)
-
-    def _nccl(self, run: Run) -> bool:
-        return run.model in self.nccl
+        nccl = run.model in self.nccl
+        return _one_host(run.model, run.batch, run.gpus, nccl, step, shared_power)
 
 
 @cache
@@ -131,12 +123,7 @@ def _one_host(  # noqa: PLR0917 - remembered by them
     inside: Link = catalog.link("pcie3_x16")
     if nccl:
         inside = replace(catalog.link("nvlink2"), bandwidth=Fraction(NVLINK))
-        collectives = Collectives(
-            transport="custom",
-            all_reduce="nccl_ring_simple",
-            all_gather="nccl_ring_simple",
-            host_staging=False,
-        )
+        collectives = NCCL_RINGS
         traffic = all_reduced(model, batch, buckets)
     else:
         collectives = Collectives(host_staging=False, servers=1)

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
+from gcsim.analysis.validation.suite import Excluded, Findings, Point, given_step
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     Job,
     catalogue_seconds,
     cluster_of,
+    compared_step,
 )
 from gcsim.analysis.validation.suites.other_clusters.runs import (
     Run,
@@ -68,22 +68,19 @@ def findings() -> Findings:
     return Findings(
         points=tuple(_point(run, steps) for run in several),
         factors=tuple(
-            Factor(
-                series=SERIES,
-                name=f"step of {MODELS[model]} b{batch} on one host",
-                value=value,
-                unit="s",
-                points=1,
-                given=True,
-                catalogue=catalogue_seconds("k80", model, batch),
+            given_step(
+                SERIES,
+                f"step of {MODELS[model]} b{batch} on one host",
+                value,
+                catalogue_seconds("k80", model, batch),
             )
             for (model, batch), value in steps.items()
         ),
         excluded=(
             Excluded(
-                what="rows of one GPU beside several hosts",
-                count=len(own) - len(several),
-                rule="the device there is a host of eight GPUs",
+                "rows of one GPU beside several hosts",
+                len(own) - len(several),
+                "the device there is a host of eight GPUs",
             ),
         ),
     )
@@ -93,17 +90,13 @@ def _point(run: Run, steps: Mapping[tuple[str, int], float]) -> Point:
     known = catalogue_seconds("k80", run.model, run.batch)
     predicted = job(run, steps[run.model, run.batch]).seconds
     bare = None if known is None else job(run, known).unfitted("k80")
-    return Point(
+    return compared_step(
+        run,
+        predicted,
+        bare,
         name=f"{MODELS[run.model]} b{run.batch}, {plural(run.nodes, 'host')}, EC2 K80",
         series=SERIES,
-        unit="samples/s",
-        measured=run.value,
-        predicted=run.published(predicted)[0],
-        unfitted=None if bare is None else run.published(bare.seconds)[0],
-        **ends(bare.interval(lambda time: run.published(time)[0]) if bare else None),
         fitted=run.gpus == GPUS,
-        source=run.source,
-        workers=run.gpus,
         nbytes=gradient_bytes(run.model),
         panel="EC2 hosts of eight K80",
         curve=f"{MODELS[run.model]} b{run.batch}",

@@ -150,9 +150,7 @@ def _explanations(
             seconds(bare.step),
         ),
     ):
-        yield Factor(
-            series="no prediction", name=name, value=value, unit="s", points=1, catalogue=catalogue
-        )
+        yield Factor("no prediction", name, value, "s", 1, catalogue=catalogue)
 
 
 def _where(found: Callable[[Fraction], float], low: Fraction, high: Fraction) -> float:

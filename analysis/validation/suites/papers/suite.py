@@ -52,12 +52,9 @@ SUITE = Suite(
         "and dense training, from which it cannot be told."
     ),
     bounds=(
-        Bound(name="statements: exact, verdicts as given", statistic="statements"),
+        Bound("statements: exact, verdicts as given", statistic="statements"),
         Bound(
-            name="order of six methods on AlexNet, 64 P100",
-            statistic="ordering",
-            limit=0.85,
-            target=1.0,
+            "order of six methods on AlexNet, 64 P100", statistic="ordering", limit=0.85, target=1.0
         ),
     ),
     find=find,

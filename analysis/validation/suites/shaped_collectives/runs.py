@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from gcsim.analysis.validation.data_files import data_rows
+from gcsim.analysis.validation.data_files import data_values
 
 UNSHAPED = 100_000
 """Mbit/s that stand for no shaper."""
@@ -58,17 +58,7 @@ class Setting:
 def settings() -> tuple[Setting, ...]:
     """All of them, in the order of the file."""
     return tuple(
-        Setting(
-            collective=row["collective"],
-            shape=row["shape"],
-            block=int(row["block"]) if row["block"] else None,
-            ranks=int(row["ranks"]),
-            rate_mbit=int(row["rate_mbit"]),
-            slow_mbit=int(row["slow"]) if row["slow"] else None,
-            nbytes=int(row["bytes"]),
-            seconds=float(row["median_s"]),
-            repeats=int(row["repeats"]),
-            wire_bytes=int(row["wire_bytes"]) if row["wire_bytes"] else None,
+        data_values(
+            "shaped_collectives", Setting, slow_mbit="slow", nbytes="bytes", seconds="median_s"
         )
-        for row in data_rows("shaped_collectives")
     )

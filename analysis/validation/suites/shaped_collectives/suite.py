@@ -49,14 +49,14 @@ _ALL = tuple(dict.fromkeys(_KINDS.values()))
 
 _EXCLUDED = (
     Excluded(
-        what="repeats of the first pass",
-        count=2450,
-        rule="their setting was repeated in the second pass, on a machine that did nothing else",
+        "repeats of the first pass",
+        2450,
+        "their setting was repeated in the second pass, on a machine that did nothing else",
     ),
     Excluded(
-        what="repeats of side experiments",
-        count=953,
-        rule="they are about the shaper's burst, offload, congestion control, queue or call loops",
+        "repeats of side experiments",
+        953,
+        "they are about the shaper's burst, offload, congestion control, queue or call loops",
     ),
 )
 
@@ -148,12 +148,7 @@ def _find() -> Findings:
             ),
             *(
                 Factor(
-                    series="all",
-                    name=name,
-                    value=float(value),
-                    unit=unit,
-                    points=found.host_points,
-                    catalogue=float(catalogued),
+                    "all", name, float(value), unit, found.host_points, catalogue=float(catalogued)
                 )
                 for name, value, catalogued, unit in prices
             ),
@@ -188,23 +183,17 @@ SUITE = Suite(
     ),
     bounds=(
         Bound(
-            name="1 MB and more at 100 Mbit/s, one card slower or none",
-            series=(
+            "1 MB and more at 100 Mbit/s, one card slower or none",
+            (
                 *(f"{kind}, {_BIG}" for kind in _ALL if kind != "barrier"),
                 _SLOW,
             ),
             limit=0.03,
         ),
         Bound(
-            name="less than 1 MB at 100 Mbit/s",
-            series=tuple(f"{kind}, {_SMALL}" for kind in _ALL),
-            limit=0.20,
+            "less than 1 MB at 100 Mbit/s", tuple(f"{kind}, {_SMALL}" for kind in _ALL), limit=0.20
         ),
-        Bound(
-            name="all sizes at 1 Gbit/s",
-            series=tuple(f"{kind}, {_HOST}" for kind in _ALL),
-            limit=0.15,
-        ),
+        Bound("all sizes at 1 Gbit/s", tuple(f"{kind}, {_HOST}" for kind in _ALL), limit=0.15),
     ),
     find=_find,
     figure_x="bytes",

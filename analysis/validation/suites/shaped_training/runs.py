@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, get_args
+from typing import Literal
 
-from gcsim.analysis.validation.data_files import data_rows
+from gcsim.analysis.validation.data_files import data_values
 from gcsim.errors import InternalError
 
 Hook = Literal["none", "fp16", "topk", "signsgd", "powersgd"]
@@ -77,34 +77,18 @@ class Run:
 def runs() -> tuple[Run, ...]:
     """All of the file, in its order. Raises `InternalError` where a payload is not what the hook
     would send."""
-    return tuple(_checked(_run(row)) for row in data_rows("shaped_training"))
-
-
-def _run(row: dict[str, str]) -> Run:
-    hook = next((hook for hook in get_args(Hook) if hook == row["hook"]), None)
-    if hook is None:
-        raise InternalError(f"run {row['run']} has the hook {row['hook']!r}, which none knows")
-    return Run(
-        number=int(row["run"]),
-        phantom=row["mode"] == "phantom",
-        model=row["model"],
-        sleeps=row["sleep_ms"] != "0",
-        ranks=int(row["ranks"]),
-        rate_mbit=int(row["rate_mbit"]),
-        bucket_mb=int(row["bucket_mb"]),
-        buckets=tuple(map(int, row["bucket_bytes"].split("/"))),
-        hook=hook,
-        payload=int(row["payload_bytes"]),
-        repeats=int(row["repeats"]),
-        step=float(row["step_s"]),
-        forward=float(row["solo_forward_s"]),
-        backward=float(row["solo_backward_s"]),
-        optimizer=float(row["solo_optimizer_s"]),
-        encode=float(row["encode_s"]),
-        decode=float(row["decode_s"]),
-        finish=float(row["finish_s"]),
-        entry_variation=float(row["entry_variation"]),
+    found = data_values(
+        "shaped_training",
+        Run,
+        number="run",
+        phantom=lambda row: row["mode"] == "phantom",
+        sleeps=lambda row: row["sleep_ms"] != "0",
+        buckets=lambda row: tuple(map(int, row["bucket_bytes"].split("/"))),
+        payload="payload_bytes",
+        **{name: f"{name}_s" for name in ("step", "encode", "decode", "finish")},
+        **{name: f"solo_{name}_s" for name in ("forward", "backward", "optimizer")},
     )
+    return tuple(map(_checked, found))
 
 
 def _checked(run: Run) -> Run:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.validation.interval import ends
-from gcsim.analysis.validation.suite import Bound, Factor, Findings, Point, Suite
+from gcsim.analysis.validation.suite import Bound, Factor, Findings, Point, Suite, given_step
 from gcsim.analysis.validation.suites.shaped_training.fit import fit, serves_fit
 from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs
 from gcsim.analysis.validation.suites.shaped_training.steps import (
@@ -86,12 +86,7 @@ def _factors(machine: Machine) -> Iterator[Factor]:
     own = [run for run in runs() if serves_fit(run)]
     real = [run for run in own if not run.phantom]
     yield Factor(
-        series="all",
-        name="variation of a rank's computation",
-        value=machine.variation,
-        unit="",
-        points=len(real),
-        catalogue=0.0,
+        "all", "variation of a rank's computation", machine.variation, "", len(real), catalogue=0.0
     )
     yield Factor(
         series="all",
@@ -103,13 +98,8 @@ def _factors(machine: Machine) -> Iterator[Factor]:
     )
     for name, curve in machine.kernels.items():
         for nbytes, seconds in curve:
-            yield Factor(
-                series="all",
-                name=f"{name} of a bucket of {nbytes / 1e6:.1f} MB, on a core",
-                value=seconds,
-                unit="s",
-                points=1,
-                given=True,
+            yield given_step(
+                "all", f"{name} of a bucket of {nbytes / 1e6:.1f} MB, on a core", seconds
             )
 
 
@@ -148,9 +138,9 @@ SUITE = Suite(
         "bytes."
     ),
     bounds=(
-        Bound(name="dense and fp16 at 100 Mbit/s", series=(DENSE_SLOW,), limit=0.02),
-        Bound(name="phantom compute", series=(PHANTOM,), limit=0.05),
-        Bound(name="compressed, all rates", series=(COMPRESSED,), limit=0.12, target=0.10),
+        Bound("dense and fp16 at 100 Mbit/s", (DENSE_SLOW,), limit=0.02),
+        Bound("phantom compute", (PHANTOM,), limit=0.05),
+        Bound("compressed, all rates", (COMPRESSED,), limit=0.12, target=0.10),
     ),
     find=_find,
     figure_x="ranks",

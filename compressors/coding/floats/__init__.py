@@ -1,0 +1,1 @@
+"""How do float32 values become shorter ones?"""

@@ -1,0 +1,149 @@
+"""How do many values travel in few numbers when their order is sent along? As curves.
+
+Sorted, largest first, the values form a smooth descending curve but for the step at zero. It is
+cut into pieces, each fitted by a polynomial (least squares); the coefficients travel as float64,
+with the number of positive values (32 bits) and each value's rank (ceil(log2 k) bits).
+
+The pieces follow from the number of values and of positive ones: fractions 1/5, 1/10, 1/30, 1/100
+and so on of the positive values, the small ones where values are steepest, and the same for the
+rest; pieces of 30 values or fewer belong to their neighbour. Coefficients are of Legendre
+polynomials over a piece: they span the same curves as powers of x, but do not lose all digits
+beyond some hundred values.
+
+Source: "Fit-Poly" of DeepReduce (Kostopoulou et al., NeurIPS 2021, arXiv:2102.03112); the
+fractions are those of the authors' code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.indices.index_coding import index_width
+from gcsim.compressors.coding.integers.packing import (
+    damaged,
+    pack_fixed,
+    packed_bytes,
+    unpack_fixed,
+)
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, loop, tensor
+from gcsim.compressors.meter import kernel
+
+_FRACTIONS = (5, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+_SHORTEST = 30
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def piece_lengths(count: int, positive: int) -> list[int]:
+    """Lengths of the pieces of `count` descending values of which `positive` are above zero."""
+    lengths = []
+    for number, steepest_first in ((positive, True), (count - positive, False)):
+        outer = [number // part for part in _FRACTIONS if number // part > _SHORTEST]
+        inner = number - sum(outer)
+        lengths += [*reversed(outer), inner] if steepest_first else [inner, *outer]
+    return [length for length in lengths if length]
+
+
+@kernel("sort")
+def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+    """Coded values, and what a receiver makes of them.
+
+    `values` is float32 `[k]`, finite; returns uint8 and float32 `[k]`. The code is: number of
+    positive values u32, coefficients float64 of all pieces (degree + 1, or as many as the piece
+    has values), ranks.
+    """
+    given = array(values)
+    order = np.argsort(-given, kind="stable")
+    ranks = np.empty(given.size, dtype=np.int64)
+    ranks[order] = np.arange(given.size)
+    descending = given[order].astype(np.float64)
+    positive = int((given > 0).sum())
+    coefficients, start = [], 0
+    for length in piece_lengths(given.size, positive):
+        terms = min(degree + 1, length)
+        gram, moments = np.zeros((terms, terms)), np.zeros(terms)
+        _normal_equations(descending[start : start + length], gram, moments)
+        coefficients.append(np.linalg.solve(gram, moments))
+        start += length
+    found = np.concatenate([np.zeros(0), *coefficients])
+    parts = (
+        np.array([positive], dtype="<u4").view(np.uint8),
+        found.astype("<f8").view(np.uint8),
+        pack_fixed(ranks, index_width(given.size)),
+    )
+    decoded = _curve(found, given.size, positive, degree)[ranks]
+    return tensor(np.concatenate(parts), values), tensor(decoded, values)
+
+
+@kernel("gather_scatter")
+def read_curve(body: Tensor, count: int, degree: int) -> tuple[Tensor, int]:
+    """(values float32 `[count]` that `fit_curve` coded at the beginning of `body`, bytes used).
+
+    Raises `InputError` when the body is too short, a coefficient is not finite, or the ranks are
+    not those of `count` values.
+    """
+    data = array(body)
+    if data.size < 4:
+        raise damaged(f"{data.size} bytes where a number of positive values must be")
+    positive = int.from_bytes(data[:4].tobytes(), "little")
+    if positive > count:
+        raise damaged(f"{positive} of {count} values are said to be positive")
+    terms = sum(min(degree + 1, length) for length in piece_lengths(count, positive))
+    cut = 4 + 8 * terms
+    used = cut + packed_bytes(count, index_width(count))
+    if data.size < used:
+        raise damaged(f"{data.size} bytes where {count} fitted values take {used}")
+    coefficients = np.frombuffer(data[4:cut].tobytes(), dtype="<f8")
+    if not np.isfinite(coefficients).all():
+        raise damaged("a coefficient is not finite")
+    ranks = unpack_fixed(data[cut:used], count, index_width(count))
+    if count and (np.bincount(ranks, minlength=count) != 1).any():
+        raise damaged("ranks are not a permutation")
+    return tensor(_curve(coefficients, count, positive, degree)[ranks], body), used
+
+
+def _curve(
+    coefficients: NDArray[np.float64], count: int, positive: int, degree: int
+) -> NDArray[np.float32]:
+    """The fitted values, largest first: float32 `[count]`."""
+    out = np.empty(count, dtype=np.float32)
+    start = used = 0
+    for length in piece_lengths(count, positive):
+        terms = min(degree + 1, length)
+        _evaluate(coefficients[used : used + terms], out[start : start + length])
+        start, used = start + length, used + terms
+    return out
+
+
+@loop
+def _legendre(x: float, basis: Any) -> None:
+    """The first Legendre polynomials at x in [-1, 1], into `basis`."""
+    basis[0] = 1.0
+    for j in range(1, basis.size):
+        before = basis[j - 2] if j > 1 else 0.0
+        basis[j] = ((2 * j - 1) * x * basis[j - 1] - (j - 1) * before) / j
+
+
+@loop
+def _normal_equations(values: Any, gram: Any, moments: Any) -> None:
+    basis = np.empty(moments.size)
+    for i in range(values.size):
+        _legendre((2.0 * i + 1.0) / values.size - 1.0, basis)
+        for j in range(basis.size):
+            moments[j] += basis[j] * values[i]
+            for other in range(basis.size):
+                gram[j, other] += basis[j] * basis[other]
+
+
+@loop
+def _evaluate(coefficients: Any, out: Any) -> None:
+    basis = np.empty(coefficients.size)
+    for i in range(out.size):
+        _legendre((2.0 * i + 1.0) / out.size - 1.0, basis)
+        total = 0.0
+        for j in range(basis.size):
+            total += coefficients[j] * basis[j]
+        out[i] = min(max(total, -_LARGEST), _LARGEST)

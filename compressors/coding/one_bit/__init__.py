@@ -1,0 +1,1 @@
+"""How does an element travel as one bit?"""

@@ -1,0 +1,263 @@
+"""How is a vector rounded at random to levels that each bucket finds for itself and sends along?
+
+Buckets of `size` consecutive elements (the last one may be shorter) have a table of s ascending
+levels l_0 … l_{s-1}. An element v between two neighbours becomes the upper one with probability
+(v - l_j) / (l_{j+1} - l_j), else the lower one, so that the mean is v; outside the table it
+saturates. The mean square error is exactly the sum of (v - l_j) (l_{j+1} - v), plus what
+saturation cuts off.
+
+One random number u an element decides against all gaps at once: the code is the number of j with
+v - l_j > u (l_{j+1} - l_j). Of the gaps below v all are counted, of those above none, and its own
+with the right probability. u = (r + 1/2) / 65536 of 16 random bits: the probability is right to
+2^-17, and an element that is a level stays what it is. Both sides are compared times 2^24, so that
+the product is right where the gap is a denormal number; times 1/4 where levels are so large that
+their distance would overflow.
+
+A frame's body is the tables, float32 `[buckets, s]`, then the codes as base-s digits. A method
+brings the search for the levels, which sees each bucket sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
+from gcsim.compressors.coding.messages import decoder, split_body
+from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain, bucket_parts
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import (
+    array,
+    in_parallel,
+    inlined,
+    loop,
+    summing_loop,
+    tensor,
+    written_back,
+)
+from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.random import bits64
+from gcsim.errors import InputError
+
+LEVEL_COUNTS = (3, 5, 9)
+"""Numbers of levels that pack well: 1.6, 2.33 and 3.2 bits an element."""
+MAX_BUCKET = 65535
+
+_PIECE = 1024
+
+Clip = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
+    ),
+]
+
+Search = Callable[[Any, Any], None]
+"""Fills levels (float32 `[buckets, s]`) from rows (float32 `[buckets, length]`, each sorted)."""
+
+
+def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
+    """The DDP bucket with its tensors clipped by `clip_to_spread`; itself without `clip`."""
+    if clip is None:
+        return bucket
+    gradient = bucket.gradient.clone()
+    for _, values in batched(bucket.layout.views(gradient)):
+        clip_to_spread(values, size, clip)
+    return Bucket(layout=bucket.layout, gradient=gradient)
+
+
+@kernel("streaming", updates=("values",))
+def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
+    """Clip each bucket of a float32 `[n]` to `clip` standard deviations (None: do not), in place.
+
+    The deviation is the population's, about the mean; a bucket where it is 0 is not clipped.
+    """
+    if clip is not None:
+        with written_back(values) as data:
+            in_parallel(_clip_buckets, data.size, data, size, clip, grain=bucket_grain(size))
+
+
+@kernel("sort")
+def search_levels(
+    values: Tensor, *, size: int, count: int, clip: float | None, search: Search
+) -> Tensor:
+    """The tables of all buckets: float32 `[ceil(n / size), count]`, ascending.
+
+    Every bucket of `values` (float32 `[n]`) is sorted, clipped to `clip` standard deviations
+    (population, about the mean; no clipping where that is 0 or `clip` None) and handed to
+    `search`.
+    """
+    data = array(values)
+    tables = np.empty((bucket_count(data.size, size), count), dtype=np.float32)
+    grain = bucket_grain(size)  # also what is sorted in one go
+    factor = 0.0 if clip is None else clip
+    in_parallel(_search, data.size, data, size, grain, factor, search, tables, grain=grain)
+    return tensor(tables, values)
+
+
+def _search(
+    start: int, stop: int, values: NDArray[np.float32], size: int, most: int, factor: float,
+    search: Search, tables: NDArray[np.float32],
+) -> None:  # fmt: skip
+    """Interpreted, but on many buckets at a time; numpy sorts without the interpreter's lock."""
+    for first in range(start, stop, most):
+        part = values[first : min(first + most, stop)]
+        whole = part.size // size * size
+        for some, length in ((part[:whole], size), (part[whole:], part.size - whole)):
+            if some.size:
+                rows = some.reshape(-1, length).copy()
+                rows.sort(axis=1)
+                if factor:
+                    _clip_buckets(0, rows.size, rows.reshape(-1), length, factor)
+                at = (first if length == size else first + whole) // size
+                search(rows, tables[at : at + rows.shape[0]])
+
+
+@summing_loop
+def _moments(part: Any, centre: float) -> tuple[float, float]:
+    total, squares = 0.0, 0.0
+    for i in range(part.size):
+        distance = np.float64(part[i]) - centre
+        total += distance
+        squares += distance * distance
+    return total, squares
+
+
+@loop
+def _clip_buckets(start: int, stop: int, values: Any, size: int, factor: float) -> None:
+    """Clip each bucket to `factor` of its standard deviations, in place."""
+    for at in range(start, stop, size):
+        part = values[at : min(at + size, stop)]
+        total, _ = _moments(part, 0.0)
+        _, squares = _moments(part, total / part.size)
+        bound = np.float32(factor * np.sqrt(squares / part.size))
+        if bound > 0:
+            for i in range(part.size):
+                part[i] = min(max(part[i], -bound), bound)
+
+
+@kernel("streaming")
+def round_between(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
+    """Codes of randomly rounded elements: uint8 `[n]`, each below the number of levels.
+
+    Parameters
+    ----------
+    values : float32 `[n]`
+    tables : float32 `[ceil(n / size), s]`, ascending; elements outside saturate
+    size : bucket length
+    key : of the random numbers, see `random_key`
+    """
+    codes = np.empty(values.numel(), dtype=np.uint8)
+    in_parallel(
+        _round, codes.size, array(values), array(tables), codes, size, key, grain=bucket_grain(size)
+    )
+    count_random(codes.size, 16)
+    return tensor(codes, values)
+
+
+@inlined
+def magnifier(largest: Any) -> Any:
+    """Inside a loop: what both sides of a comparison are multiplied with.
+
+    `largest` is the largest magnitude of a level. A gap of up to twice that must not overflow.
+    """
+    return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(0.25)
+
+
+@loop
+def _round(
+    start: int, stop: int, values: Any, tables: Any, codes: Any, size: int, key: np.uint64
+) -> None:
+    words = np.empty(_PIECE // 4 + 2, dtype=np.uint64)
+    random16 = words.view(np.uint16)
+    fractions = np.empty(_PIECE, dtype=np.float32)
+    scaled = np.empty(_PIECE, dtype=np.float32)
+    for at in range(start, stop, size):
+        table = tables[at // size]
+        end = min(at + size, stop)
+        scale = magnifier(max(abs(table[0]), abs(table[-1])))
+        for first in range(at, end, _PIECE):
+            length = min(_PIECE, end - first)
+            word = first // 4
+            for k in range((first + length + 3) // 4 - word):
+                words[k] = bits64(key, word + k)
+            drawn = random16[first - 4 * word : first - 4 * word + length]
+            piece = values[first : first + length]
+            out = codes[first : first + length]
+            for i in range(length):
+                fractions[i] = (np.float32(drawn[i]) + np.float32(0.5)) * np.float32(2.0**-16)
+                scaled[i] = piece[i] * scale
+                out[i] = 0
+            for j in range(table.size - 1):
+                low = table[j] * scale
+                gap = table[j + 1] * scale - low
+                for i in range(length):
+                    out[i] += np.uint8(scaled[i] - low > fractions[i] * gap)
+
+
+def pack_levels(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
+    """One tensor's frame: tables and codes of the rounded `values`; see `round_between`."""
+    count = tables.shape[1]
+    codes = round_between(values, tables, size=size, key=key)
+    body = torch.cat((as_bytes(tables.reshape(-1)), pack_digits(codes, count)))
+    return pack_frame(Codec.LEVELS, body, numel=values.numel(), flags=count, params=size)
+
+
+@decoder(Codec.LEVELS)
+def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+    """Add the levels that a frame's codes stand for."""
+    count, size, n = frame.flags, frame.params, frame.numel
+    if count not in LEVEL_COUNTS or size < 1:
+        raise InputError(f"damaged payload: {count} levels, buckets of {size} elements")
+    cells = count * bucket_count(n, size)
+    head, tail = split_body(frame, 4 * cells, digit_bytes(n, count))
+    tables = from_bytes(head, torch.float32, cells).view(-1, count)  # [buckets, count]
+    _add_from_tables(part, unpack_digits(tail, n, count), tables, size, weight)
+
+
+@kernel("streaming", updates=("out",))
+def _add_from_tables(out: Tensor, codes: Tensor, tables: Tensor, size: int, weight: float) -> None:
+    with written_back(out) as sums:
+        in_parallel(
+            _look_up, sums.size, array(codes), array(tables), sums, size, np.float32(weight),
+            grain=bucket_grain(size),
+        )  # fmt: skip
+
+
+@loop
+def _look_up(
+    start: int, stop: int, codes: Any, tables: Any, out: Any, size: int, weight: np.float32
+) -> None:
+    weighted = np.zeros(256, dtype=np.float32)  # any byte is a valid index
+    for at in range(start, stop, size):
+        table = tables[at // size]
+        for j in range(table.size):
+            weighted[j] = weight * table[j]
+        end = min(at + size, stop)
+        chosen, sums = codes[at:end], out[at:end]
+        for i in range(sums.size):
+            sums[i] += weighted[chosen[i]]
+
+
+def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
+    """The mean over the random numbers of |Q(v) - v|^2 for `values`, float32 `[n]`.
+
+    The sum over elements of (v - l_j) (l_{j+1} - v), with v clipped to its bucket's table, plus
+    the square of what the clipping takes away.
+    """
+    total = 0.0
+    for elements, buckets, length in bucket_parts(values.numel(), size):
+        given = values[elements].double().view(-1, length)
+        table = tables[buckets].double()
+        inside = given.clamp(table[:, :1], table[:, -1:])
+        above = torch.searchsorted(table, inside, right=True).clamp_(1, table.shape[1] - 1)
+        low, high = table.gather(1, above - 1), table.gather(1, above)
+        total += float(((inside - low) * (high - inside) + (given - inside).square()).sum())
+    return total

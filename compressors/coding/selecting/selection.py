@@ -1,0 +1,317 @@
+"""Which are the k largest magnitudes of a vector? Found exactly, without sorting.
+
+A threshold from a sample marks a little more than k candidates, and a selection among those finds
+the k-th largest exactly. When the sample misled (fewer than k candidates, or far more) the
+selection runs on all n: a radix selection over the bits of the magnitudes, which as integers have
+the order of the floats. Among equal magnitudes the lowest index wins, so that every implementation
+and device selects the same set.
+
+Assumes finite values; not-a-number is an `InputError`. Indices are int64 and ascending everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.selecting.marks import (
+    BLOCK,
+    Marks,
+    add_and_mark,
+    mark,
+    note_places,
+    take_arrays,
+)
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor
+from gcsim.compressors.meter import kernel
+from gcsim.errors import InputError, InternalError
+
+SAMPLE_STRIDE = 255
+"""Of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
+WORTH_A_SAMPLE = 1 << 15
+"""Fewer elements are not worth a sample."""
+_MAGNITUDE = 0x7FFFFFFF
+
+
+def count_kept(numel: int, ratio: float) -> int:
+    """k = max(1, round(n * ratio)); 0 for an empty tensor."""
+    return min(numel, max(1, round(numel * ratio)))
+
+
+def share_kept(numel: int, ratio: float) -> float:
+    """k / n; 1 for an empty tensor, of which nothing is lost."""
+    return count_kept(numel, ratio) / numel if numel else 1.0
+
+
+def scatter_add(update: Tensor, indices: Tensor, values: Tensor) -> None:
+    """update[indices] += values, in place; the indices of one call are distinct."""
+    update.index_add_(0, indices, values)
+
+
+def safe_rank(expected: float) -> int:
+    """Of a sample: the rank below which, most likely, lies all that `expected` of it stand for.
+
+    Six standard deviations beyond what is expected.
+    """
+    return int(expected + 6 * expected**0.5) + 1
+
+
+def strided_sample(start: int, stride: int, *terms: Tensor) -> Tensor:
+    """The sum of the terms at start, start + stride, …: float32 `[about n / stride]`."""
+    return _sum([term[start::stride] for term in terms])
+
+
+@kernel("gather_scatter")
+def _sum(terms: list[Tensor]) -> Tensor:
+    # numpy: a sample is too short for torch's threads
+    with np.errstate(over="ignore"):
+        total = sum((array(term) for term in terms[1:]), start=array(terms[0]).copy())
+    return tensor(total, terms[0])
+
+
+@kernel("selection")
+def largest(values: Tensor, k: int) -> Tensor:
+    """Indices of the k largest |values|, int64 `[k]`, ascending; `values` is float32 `[n]`.
+
+    Raises `InputError` when not-a-number is among the values.
+    """
+    return take_largest(values, k, clear=False)[0]
+
+
+def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """memory += gradient; then the k largest |memory| are taken out of it (zero remains).
+
+    Both float32 `[n]`. Returns (indices int64 `[k]`, ascending; values float32 `[k]`). Raises
+    `InputError` when not-a-number is among the sums.
+    """
+    _check_k(memory.numel(), k)
+    if memory.device.type != "cpu":
+        return take_largest(memory.add_(gradient), k)
+    if (up := _bound(k, array(memory), array(gradient))) is None:
+        return take_largest(memory.add_(gradient), k)
+    return take_largest(memory, k, add_and_mark(memory, gradient, up))
+
+
+@kernel("selection", variants=("marks", "clear"))
+def take_largest(
+    values: Tensor, k: int, marks: Marks | None = None, *, clear: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest |values| as (indices int64 `[k]`, values float32 `[k]`).
+
+    `marks`, when given, hold candidates: that they are enough is not assumed. With `clear` they
+    are set to zero in `values`. Raises `InputError` when not-a-number is among the values.
+    """
+    _check_k(values.numel(), k)
+    if values.device.type != "cpu":
+        indices = _largest_on_device(values, k)
+        taken = values[indices]
+        if clear:
+            values.index_fill_(0, indices, 0.0)
+        return indices, taken
+    data = array(values)
+    if marks is None and (up := _bound(k, data)) is not None:
+        marks = mark(values, up)
+    found, kept = _chosen(data, k, marks)
+    if clear:
+        in_parallel(_clear, found.size, data, found)
+    return tensor(found, values), tensor(kept, values)
+
+
+@kernel("selection")
+def kth_magnitude(values: Tensor, k: int) -> float:
+    """The k-th largest |value|, 1 <= k <= n, of float32 `[n]`; by radix selection.
+
+    Not-a-number counts as larger than everything.
+    """
+    if not 1 <= k <= values.numel():
+        raise InternalError(f"no element number {k} of {values.numel()}")
+    return float(_kth(array(values), k))
+
+
+def _check_k(n: int, k: int) -> None:
+    if not 0 <= k <= n:
+        raise InternalError(f"cannot select {k} of {n} elements")
+
+
+def _bound(k: int, *terms: NDArray[np.float32]) -> np.float32 | None:
+    """A threshold that a little more than k elements of the sum of `terms` most likely pass.
+
+    Below the k-th largest with six standard deviations; None when a sample does not pay.
+    """
+    n = terms[0].size
+    stride = min(SAMPLE_STRIDE, (k // 16) | 1)
+    if n < WORTH_A_SAMPLE or stride < 3:
+        return None
+    with np.errstate(over="ignore"):
+        sample = sum((term[::stride] for term in terms[1:]), start=terms[0][::stride])
+    expected = k / stride
+    rank = safe_rank(expected)
+    return None if rank > sample.size else _kth(np.ascontiguousarray(sample), rank)
+
+
+def _chosen(
+    values: NDArray[np.float32], k: int, marks: Marks | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """(indices, values) of the k largest, from the marked ones if those are k to 4 k."""
+    if k == 0:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+    if marks is not None and k <= marks.total <= 4 * k:
+        indices, taken = take_arrays(values, marks, False)
+        chosen = _exactly(taken, k)
+        return indices[chosen], taken[chosen]
+    chosen = _exactly(values, k)
+    return chosen, values[chosen]
+
+
+def _exactly(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Indices of the k largest magnitudes, 1 <= k <= n, by passes over all of them."""
+    if _any_nan(values):
+        raise InputError("cannot select the largest magnitudes: a value is not a number")
+    if k == values.size:
+        return np.arange(k)
+    bits = values.view(np.int32)
+    limit = _kth(values, k).view(np.int32)
+    blocks = -(-values.size // BLOCK)
+    above, ties = np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64)
+    in_parallel(_count_ranked, values.size, bits, limit, above, ties)
+    wanted = k - int(above.sum())  # of the ties, the first
+    before = np.cumsum(ties) - ties
+    all_ties = before + ties <= wanted
+    ties = np.clip(wanted - before, 0, ties)
+    offsets = np.cumsum(above + ties) - (above + ties)
+    some_ties = np.where(all_ties, 0, ties)
+    found = np.empty(k, dtype=np.int64)
+    least = np.where(all_ties, limit, limit + 1).astype(np.int32)
+    in_parallel(_take_ranked, values.size, bits, limit, least, some_ties, offsets, found)
+    return found
+
+
+def _any_nan(values: NDArray[np.float32]) -> bool:
+    flag = np.zeros(1, dtype=np.uint8)
+    in_parallel(_find_nan, values.size, values, flag)
+    return bool(flag[0])
+
+
+def _kth(values: NDArray[np.float32], k: int) -> np.float32:
+    """The k-th largest magnitude: eleven, ten and ten bits of it, one pass each."""
+    bits = values.view(np.uint32)
+    chunk = max(1 << 16, -(-values.size // 64))
+    prefix, rank = 0, k
+    for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
+        counts = np.zeros((-(-values.size // chunk), 2, bins), dtype=np.int64)
+        in_parallel(
+            _histogram, values.size, bits, np.uint32(prefix), np.uint32(above), np.uint32(shift),
+            np.uint32(bins - 1), counts, chunk, grain=chunk,
+        )  # fmt: skip
+        at_least_bin = np.cumsum(counts.sum(axis=(0, 1))[::-1])
+        place = int(np.searchsorted(at_least_bin, rank))
+        if place:
+            rank -= int(at_least_bin[place - 1])
+        prefix = prefix * bins + bins - 1 - place
+    return np.uint32(prefix).view(np.float32)
+
+
+def _largest_on_device(values: Tensor, k: int) -> Tensor:
+    if k == 0:
+        return torch.zeros(0, dtype=torch.int64, device=values.device)
+    magnitudes = values.abs()
+    kth = torch.topk(magnitudes, k, sorted=False).values.min()
+    found = (magnitudes >= kth).nonzero().view(-1)
+    surplus = found.numel() - k
+    if surplus < 0:
+        raise InputError("cannot select the largest magnitudes: a value is not a number")
+    if surplus:
+        ties = (magnitudes[found] == kth).nonzero().view(-1)
+        kept = torch.ones_like(found, dtype=torch.bool)
+        kept[ties[ties.numel() - surplus :]] = False
+        found = found[kept]
+    return found
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _clear(start: int, stop: int, values: Any, indices: Any) -> None:
+    part = indices[start:stop]
+    for i in range(part.size):
+        values[part[i]] = np.float32(0)
+
+
+@loop
+def _find_nan(start: int, stop: int, values: Any, flag: Any) -> None:
+    part = values[start:stop]
+    count = np.int32(0)
+    for i in range(part.size):
+        count |= np.int32(np.isnan(part[i]))
+    if count:
+        flag[0] = 1
+
+
+@loop
+def _histogram(
+    start: int, stop: int, bits: Any, prefix: Any, above: Any, shift: Any, mask: Any,
+    counts: Any, chunk: int,
+) -> None:  # fmt: skip
+    """Count the magnitudes that begin with `prefix` by their next bits."""
+    part = bits[start:stop]
+    even, odd = counts[start // chunk, 0], counts[start // chunk, 1]
+    half = part.size // 2
+    for i in range(half):  # two tables: equal neighbours wait less for each other
+        x = part[2 * i] & np.uint32(_MAGNITUDE)
+        even[(x >> shift) & mask] += x >> above == prefix
+        y = part[2 * i + 1] & np.uint32(_MAGNITUDE)
+        odd[(y >> shift) & mask] += y >> above == prefix
+    if part.size % 2:
+        x = part[part.size - 1] & np.uint32(_MAGNITUDE)
+        even[(x >> shift) & mask] += x >> above == prefix
+
+
+@loop
+def _count_ranked(start: int, stop: int, bits: Any, limit: Any, above: Any, ties: Any) -> None:
+    """By block: magnitudes above `limit`, and equal to it, as integers."""
+    for first in range(start, stop, BLOCK):
+        part = bits[first : min(first + BLOCK, stop)]
+        larger, equal = np.int32(0), np.int32(0)
+        for i in range(part.size):
+            magnitude = part[i] & np.int32(_MAGNITUDE)
+            larger += np.int32(magnitude > limit)
+            equal += np.int32(magnitude == limit)
+        above[first // BLOCK] = larger
+        ties[first // BLOCK] = equal
+
+
+@loop
+def _take_ranked(
+    start: int, stop: int, bits: Any, limit: Any, least: Any, ties: Any, offsets: Any, found: Any
+) -> None:
+    """Positions of the magnitudes from `least` (a block's) on, and of the first `ties` equals."""
+    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
+    words = mask.view(np.uint64)
+    places = np.zeros(BLOCK + 1, dtype=np.uint16)
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        part = bits[first : min(first + BLOCK, stop)]
+        lowest = least[block]
+        hits = np.int32(0)
+        for i in range(part.size):
+            chosen = (part[i] & np.int32(_MAGNITUDE)) >= lowest
+            mask[i] = chosen
+            hits += np.int32(chosen)
+        mask[part.size : part.size + 8] = 0
+        left = ties[block]
+        if left:
+            hits += np.int32(left)
+            for i in range(part.size):
+                if (part[i] & np.int32(_MAGNITUDE)) == limit:
+                    mask[i] = 1
+                    left -= 1
+                    if left == 0:
+                        break
+        note_places(mask, words, part.size, hits, places)
+        out = found[offsets[block] : offsets[block] + hits]
+        for i in range(out.size):
+            out[i] = first + places[i]

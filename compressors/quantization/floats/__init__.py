@@ -1,0 +1,1 @@
+"""Methods that send shorter floating-point numbers."""

@@ -1,0 +1,1 @@
+"""Methods that send one bit an element."""

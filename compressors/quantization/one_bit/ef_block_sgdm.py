@@ -1,0 +1,96 @@
+"""dist-EF-blockSGDM: what if both directions carry one sign an element and one scale a block?
+
+Worker: momentum u = m u + g, Nesterov direction plus error p = g + m u + rho e; for each block
+the scale mean |p| and the signs of p travel; e = p - decoded. Server: the mean of what the
+workers sent plus its own error is coded in the same way, e_s = q - decoded, and every worker
+applies the decoded answer in the place of a momentum-SGD direction.
+
+A block's error is a contraction: |p - Q(p)|^2 = |p|^2 - |p|_1^2 / n_b (Gaussian: .363 |p|^2).
+
+Without a server each worker serves a stripe of the elements, as in DeepSpeed's 1-bit Adam. Where a
+stripe's end cuts a block, that is one scale more, which is not counted; the authors' code has rank
+0 serve, over broadcasts (`servers: 1`).
+
+Assumes rho = 1: the paper's rho = lr_{t-1} / lr_t rescales the errors when the learning rate
+changes, which a compressor is not told; with a constant rate the two are the same. Weight decay
+is the optimiser's. Blocks are whole tensors unless `block_elements` cuts them. The bit of zero
+says positive. The server's error lives in the object whose callable the driver runs: worker 0's.
+Messages and memories are those of EF-signSGD (`scaled_sign.py`), which this method extends.
+
+Source: S. Zheng, Z. Huang, J. Kwok, "Communication-Efficient Distributed Blockwise Momentum SGD
+with Error-Feedback", NeurIPS 2019, arXiv:1905.10936 (the variant with blocks and Nesterov's
+momentum); code: ZiyueHuang/dist-ef-sgdm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.quantization.one_bit.scaled_sign import SignMemory, mean_of, sign_error
+from gcsim.compressors.requests import Exchange, PushPull
+
+
+class EfBlockSgdmParameters(CompressorParameters):
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
+    block_elements: int | None = Field(
+        None, ge=1, description="most elements that share a scale; null: one scale a tensor"
+    )
+
+
+class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
+    """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
+
+    about = About(
+        title="dist-EF-blockSGDM",
+        family="quantization",
+        collective="push-pull, one bit both ways",
+        without_server="alltoall_allgather",
+        bits="1 + 32 blocks / n, each way",
+        state="momentum (n), error (n); server: error (n)",
+        paper="Zheng et al., NeurIPS 2019, arXiv:1905.10936",
+    )
+
+    def __init__(self, worker: Worker, parameters: EfBlockSgdmParameters) -> None:
+        super().__init__(worker, parameters)
+        self._momentum: dict[int, Tensor] = {}
+        self._memory = SignMemory(parameters.block_elements)
+        self._server = SignMemory(parameters.block_elements)
+
+    @classmethod
+    def laws(cls, parameters: EfBlockSgdmParameters) -> Laws:
+        """See `Compressor.laws`; the first direction is 1 + m gradients long."""
+        most, gain = parameters.block_elements, 1.0 + parameters.momentum
+        return Laws(
+            error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
+        )
+
+    @classmethod
+    def momentum(cls, parameters: EfBlockSgdmParameters) -> tuple[float, bool]:
+        return parameters.momentum, True
+
+    def owed(self, bucket: Bucket) -> Tensor:
+        """See `Compressor.owed`; the server's error counts for all workers, where it lies."""
+        error = self._memory.error(bucket)
+        return error.add_(self._server.error(bucket), alpha=self.worker.count)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        velocity = bucket_state(self._momentum, bucket)
+        message = self._memory.encode(bucket, velocity, self.parameters.momentum)
+
+        def serve(payloads: Iterable[Tensor]) -> Tensor:
+            return self._serve(bucket, payloads)
+
+        answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
+        return mean_of([answer], bucket, 1)
+
+    def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
+        """The server's step: the mean plus the server's error, coded; keeps what was lost."""
+        mean = mean_of(payloads, bucket, self.worker.count)
+        return self._server.encode(Bucket(layout=bucket.layout, gradient=mean))

@@ -1,0 +1,236 @@
+"""1-bit Adam: what if Adam's momentum travels as signs once its variance is good enough to keep?
+
+Warm-up, steps before `freeze_step`: the gradients are averaged in full (all-reduce of float32),
+m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  update m / (sqrt(v) + eps).
+
+Afterwards v stays. m is the same on all workers; with N of them and n elements in the bucket:
+
+1. worker: a = b1 m + (1 - b1) g + e; signs and one scale of a; e = a - decoded;
+2. all-to-all: the signs are cut into N chunks of whole bytes; the owner of a chunk averages what it
+   receives, adds its own error, and codes the sum in the same way (one scale a chunk);
+3. all-gather of the N coded chunks: together they are the new m; update m / (sqrt(v) + eps).
+
+Scale: the root mean square of a (`rms`, what the authors' code does), or mean |a|. |Q(a) - a|^2 is
+2 |a|^2 - 2 |a| |a|_1 / sqrt(n) for the first, |a|^2 - |a|_1^2 / n for the second, both exactly:
+N(0, 1) .404 and .363 of |a|^2, log-normal .842 and .665. State: m, v and the worker's error (n
+each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
+included, and as an owner n / N + 32 to all; the chunks' length is rounded up to a multiple of 8
+elements. Biased.
+
+What the update is: m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the
+quality is that of the compression alone; the optimiser then divides by its frozen sqrt(v) + eps,
+which no worker needs to be told. With `update` "adam" it is Adam's direction, to be read against
+dense SGD by its cosine only, and that includes Adam's own division.
+
+A start at `freeze_step` (`settled`; a simulation starts there) finds no v. It is then the square
+of the first mean gradient that was delivered, m / (1 - b1): equal on all workers, at no cost.
+
+Assumes one scale a bucket (the authors' code: one a flattened parameter group) and no bias
+correction, as in their code and algorithm. The padding of the last chunks is neither in a scale
+nor in an error, unlike theirs. The bit of zero says positive: a momentum that is always zero (rows
+of an embedding that are never used) does not stay so, unless `mask_unused` keeps it where v is 0.
+The errors re-enter through the momentum's recursion: the sum of the updates is not conserved.
+
+Source: H. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+Convergence Speed", ICML 2021, arXiv:2102.02888, Algorithm 1; DeepSpeed, runtime/fp16/onebit/adam.py
+and runtime/comm/nccl.py (scale, chunks, mask, defaults).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.messages import bucket_state, only_frame, split_body
+from gcsim.compressors.coding.one_bit.signs import (
+    Norm,
+    add_signs,
+    fold,
+    fold_average,
+    write_signs,
+)
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
+from gcsim.errors import InputError
+
+
+class OneBitAdamParameters(CompressorParameters):
+    freeze_step: int = Field(
+        100_000, ge=0, description="steps of uncompressed Adam; the variance is kept from then on"
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="weight of the past in the momentum")
+    beta2: float = Field(0.999, ge=0, lt=1, description="weight of the past in the variance")
+    epsilon: float = Field(1e-8, gt=0, description="added to the square root of the variance")
+    scale: Norm = Field(
+        "rms", description="magnitude that the signs share: root mean square or mean magnitude"
+    )
+    update: Literal["adam", "momentum"] = Field(
+        "momentum",
+        description="what is returned: momentum over root of variance, or the momentum alone, in "
+        "units of SGD's momentum buffer",
+    )
+    mask_unused: bool = Field(
+        False, description="keep the momentum 0 where the variance is 0 after the warm-up"
+    )
+
+
+class OneBitAdam(Compressor[OneBitAdamParameters]):
+    """Adam with frozen variance, whose momentum travels as signs with error feedback."""
+
+    about = About(
+        title="1-bit Adam",
+        family="quantization",
+        collective="all-to-all of sign chunks, then all-gather (warm-up: all-reduce)",
+        bits="1 + 1 / workers (to the owners, and as owner to all); warm-up: 32",
+        state="momentum, variance, error (n each), error of the owned chunk (n / workers)",
+        paper="Tang et al., ICML 2021, arXiv:2102.02888",
+    )
+
+    def __init__(self, worker: Worker, parameters: OneBitAdamParameters) -> None:
+        super().__init__(worker, parameters)
+        self._momentum: dict[int, Tensor] = {}
+        self._variance: dict[int, Tensor] = {}
+        self._divisor: dict[int, Tensor] = {}
+        """sqrt(v) + eps, which takes the variance's place when that is frozen."""
+        self._coded: dict[int, Tensor] = {}
+        self._scale: dict[int, Tensor] = {}
+        self._server_coded: dict[int, Tensor] = {}
+        self._server_scale: dict[int, Tensor] = {}
+
+    @classmethod
+    def settled(cls, parameters: OneBitAdamParameters) -> int:
+        return parameters.freeze_step
+
+    @classmethod
+    def phase(cls, parameters: OneBitAdamParameters, step: int) -> str:
+        return "warm-up" if step < parameters.freeze_step else "compressed"
+
+    @classmethod
+    def momentum(cls, parameters: OneBitAdamParameters) -> tuple[float, bool]:
+        return parameters.beta1, False
+
+    @classmethod
+    def laws(cls, parameters: OneBitAdamParameters) -> Laws:
+        """See `Compressor.laws`; Adam's direction is not to be compared with a gradient."""
+        if parameters.update == "adam":
+            return Laws(scale_free=True)
+        norm = parameters.scale
+        return Laws(error_bound=lambda v: sign_error(v, norm), error_is_exact=True)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        if step < self.parameters.freeze_step:
+            mean = yield AllReduce(tensor=bucket.gradient.clone())
+            return self._warm_up(bucket, mean.div_(self.worker.count))
+
+        received = yield AllToAll(payloads=self._chunks(bucket))
+        parts = yield AllGather(payload=self._answer(bucket, received), part=True)
+        m, chunk = bucket_state(self._momentum, bucket), self._chunk(bucket)
+        for rank, part in enumerate(parts):
+            own = m[rank * chunk : (rank + 1) * chunk]
+            put_chunk(part, own, chunk, 1.0, overwrite=True)
+        return self._compressed(bucket, m)
+
+    # --- Adam ------------------------------------------------------------------------------
+
+    def _warm_up(self, bucket: Bucket, mean: Tensor) -> Tensor:
+        p = self.parameters
+        m = bucket_state(self._momentum, bucket).mul_(p.beta1).add_(mean, alpha=1 - p.beta1)
+        v = bucket_state(self._variance, bucket).mul_(p.beta2)
+        v.addcmul_(mean, mean, value=1 - p.beta2)
+        if p.update == "momentum":
+            return m / (1 - p.beta1)
+        return m / v.sqrt().add_(p.epsilon)
+
+    def _compressed(self, bucket: Bucket, m: Tensor) -> Tensor:
+        """The update after the exchange that made `m`, which is masked in place."""
+        p, index = self.parameters, bucket.layout.index
+        if index not in self._divisor and (p.update == "adam" or p.mask_unused):
+            v = self._variance.pop(index, None)
+            root = m.abs().div_(1 - p.beta1) if v is None else v.sqrt_()
+            self._divisor[index] = root.add_(p.epsilon)
+        if p.mask_unused:  # eps itself: the root of v is 0, or lost beside it
+            m.masked_fill_(self._divisor[index] == p.epsilon, 0.0)
+        if p.update == "momentum":
+            return m / (1 - p.beta1)
+        return m / self._divisor[index]
+
+    # --- signs -----------------------------------------------------------------------------
+
+    def _chunk(self, bucket: Bucket) -> int:
+        """Elements of a chunk: n / workers, rounded up to whole bytes of signs."""
+        return 8 * -(-bucket.gradient.numel() // (8 * self.worker.count))
+
+    def _chunks(self, bucket: Bucket) -> list[Tensor]:
+        """What this worker tells the owner of each chunk: its signs there, and its scale."""
+        chunk, index = self._chunk(bucket), bucket.layout.index
+        coded = bucket_state(self._coded, bucket)
+        before = self._scale.get(index, coded.new_zeros(min(1, coded.numel())))
+        average, p = bucket_state(self._momentum, bucket), self.parameters
+        bits, self._scale[index] = fold_average(
+            bucket.gradient, average, coded, before, decay=p.beta1, norm=p.scale
+        )
+        size = chunk // 8
+        return [
+            chunk_frame(bits[rank * size : (rank + 1) * size], self._scale[index], chunk)
+            for rank in range(self.worker.count)
+        ]
+
+    def _answer(self, bucket: Bucket, received: Iterable[Tensor]) -> Tensor:
+        """The mean of this worker's chunk over all workers plus what was lost of it, coded."""
+        chunk, index = self._chunk(bucket), bucket.layout.index
+        mean = torch.empty_like(bucket.gradient[self.worker.rank * chunk :][:chunk])
+        for number, payload in enumerate(received):
+            put_chunk(payload, mean, chunk, 1.0 / self.worker.count, overwrite=number == 0)
+        coded = self._server_coded.setdefault(index, torch.zeros_like(mean))
+        before = self._server_scale.get(index, mean.new_zeros(min(1, mean.numel())))
+        bits, self._server_scale[index] = fold(
+            mean, coded, before, mean.numel(), self.parameters.scale
+        )
+        return chunk_frame(bits, self._server_scale[index], chunk)
+
+
+def chunk_frame(bits: Tensor, scale: Tensor, chunk: int) -> Tensor:
+    """One chunk's message: a float32 (0 of an empty chunk) and the bits of `chunk` elements.
+
+    `bits` may be shorter: a bucket ends where it ends.
+    """
+    body = bits.new_zeros(4 + packed_bytes(chunk, 1))
+    body[: scale.nbytes] = as_bytes(scale)
+    body[4 : 4 + bits.numel()] = bits
+    return pack_frame(Codec.SIGN_BLOCK, body, numel=chunk)
+
+
+def put_chunk(
+    message: Tensor, out: Tensor, chunk: int, weight: float, *, overwrite: bool = False
+) -> None:
+    """out += weight * scale * sign, in place, of the first n <= chunk elements, `out` is `[n]`.
+
+    With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not one
+    chunk of `chunk` elements, or is damaged.
+    """
+    frame = only_frame(message, Codec.SIGN_BLOCK, chunk)
+    head, bits = split_body(frame, 4, packed_bytes(chunk, 1))
+    n = out.numel()
+    used = packed_bytes(n, 1)
+    if bool(bits[used:].any()):
+        raise InputError("damaged payload: padding after the last sign is not zero")
+    scale = from_bytes(head, torch.float32, 1)[: min(n, 1)]
+    (write_signs if overwrite else add_signs)(out, bits[:used], scale, n, weight)
+
+
+def sign_error(vector: Tensor, norm: Norm) -> float:
+    """|Q(v) - v|^2 of one float32 `[n]`, in units of v squared."""
+    energy = float(vector.double().square().sum())
+    magnitude = float(vector.double().abs().sum())
+    n = max(1, vector.numel())
+    if norm == "mean_abs":
+        return energy - magnitude**2 / n
+    return 2 * energy - 2 * math.sqrt(energy / n) * magnitude

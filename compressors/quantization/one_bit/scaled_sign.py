@@ -1,0 +1,250 @@
+"""Scaled sign and EF-signSGD: what if an element is its sign, times one magnitude a tensor?
+
+    Q(v) = (|v|_1 / n) sign(v),    |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n    exactly.
+
+The scale, mean |v|, is the best for given signs. Q contracts by |v|_1^2 / (n |v|^2), between 1 / n
+and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the magnitudes, the larger the error).
+
+`ScaledSign` sends Q(g). `EfSignSgd` adds what earlier steps lost: p = g + e, Q(p) travels,
+e = p - Q(p); state: n floats (p, from which e follows). The update is the mean of what the workers
+sent, from an all-gather; or a parameter server codes that mean in the same way, so that one bit
+travels both ways, and EF-signSGD's server keeps an error of its own. That lies in the object whose
+callable the driver runs: worker 0's.
+
+Biased. A payload holds one float32 and n bits a tensor. The bit of zero says positive: an all-zero
+tensor has the scale zero, a zero among others does not stay zero.
+
+Assumes that the error is kept of gradients, where the paper keeps it of learning rate times
+gradient: with a constant rate the two are the same.
+
+Source: S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD and other
+Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction). Server
+with error: S. Zheng, Z. Huang, J. Kwok, NeurIPS 2019, arXiv:1905.10936.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.messages import bucket_state, frames_of, split_body
+from gcsim.compressors.coding.one_bit.signs import (
+    add_signs,
+    error_of,
+    fold,
+    fold_nesterov,
+    scaled_sign_bits,
+    write_signs,
+)
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
+from gcsim.compressors.requests import AllGather, Exchange, PushPull
+from gcsim.errors import InputError
+
+
+class ScaledSignParameters(CompressorParameters):
+    aggregation: Literal["all_gather", "push_pull"] = Field(
+        "all_gather",
+        description="all_gather: everybody decodes all; push_pull: a server codes the mean again",
+    )
+
+
+class ScaledSign(Compressor[ScaledSignParameters]):
+    """Signs times the mean magnitude of each tensor, without memory."""
+
+    about = About(
+        title="Scaled sign",
+        family="quantization",
+        collective="all-gather, or push-pull with one bit both ways",
+        without_server="alltoall_allgather",
+        bits="1 + 32 / n",
+        paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
+    )
+
+    @classmethod
+    def laws(cls, parameters: ScaledSignParameters) -> Laws:
+        return Laws(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        message = self._encode(bucket)
+        if self.parameters.aggregation == "push_pull":
+
+            def serve(payloads: Iterable[Tensor]) -> Tensor:
+                mean = mean_of(payloads, bucket, self.worker.count)
+                return self._answer(Bucket(layout=bucket.layout, gradient=mean))
+
+            answer = yield PushPull(
+                payload=message, server=serve, without_server="alltoall_allgather"
+            )
+            return mean_of([answer], bucket, 1)
+        payloads = yield AllGather(payload=message)
+        return mean_of(payloads, bucket, self.worker.count)
+
+    def _encode(self, bucket: Bucket) -> Tensor:
+        """This worker's message."""
+        return encode(bucket.gradient, bucket.layout)
+
+    def _answer(self, mean: Bucket) -> Tensor:
+        """The server's message."""
+        return encode(mean.gradient, mean.layout)
+
+
+class EfSignSgd(ScaledSign):
+    """Scaled signs with error feedback."""
+
+    about = About(
+        title="EF-signSGD",
+        family="quantization",
+        collective="all-gather, or push-pull with one bit both ways",
+        without_server="alltoall_allgather",
+        bits="1 + 32 / n",
+        state="error (n); server: error (n)",
+        paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
+    )
+
+    def __init__(self, worker: Worker, parameters: ScaledSignParameters) -> None:
+        super().__init__(worker, parameters)
+        self._memory = SignMemory()
+        self._server = SignMemory()
+
+    @classmethod
+    def laws(cls, parameters: ScaledSignParameters) -> Laws:
+        return Laws(error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True)
+
+    def owed(self, bucket: Bucket) -> Tensor:
+        """See `Compressor.owed`; the server's error counts for all workers, where it lies."""
+        error = self._memory.error(bucket)
+        return error.add_(self._server.error(bucket), alpha=self.worker.count)
+
+    def _encode(self, bucket: Bucket) -> Tensor:
+        return self._memory.encode(bucket)
+
+    def _answer(self, mean: Bucket) -> Tensor:
+        return self._server.encode(mean)
+
+
+class SignMemory:
+    """What sign coding has lost, bucket by bucket, and how it is made up for.
+
+    Kept are the vector p that was coded last and its scales: the error p - Q(p) follows from them
+    (see `coding.one_bit.signs`). Blocks have at most `most` elements, None: they are whole tensors.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._coded: dict[int, Tensor] = {}
+        self._scales: dict[int, list[Tensor]] = {}
+
+    def encode(self, bucket: Bucket, momentum: Tensor | None = None, decay: float = 0.0) -> Tensor:
+        """The message of the bucket's gradient plus what the last one lost.
+
+        With `momentum`, float32 `[n]`, that is updated in place and Nesterov's direction is
+        coded in the place of the gradient; see `fold_nesterov`.
+        """
+        layout = bucket.layout
+        coded = bucket_state(self._coded, bucket)
+        before = self._scales.get(layout.index) or [
+            coded.new_zeros(-(-piece.numel // (block_length(piece.numel, self._most) or 1)))
+            for piece in batched(layout.slices)
+        ]
+        now, frames = [], []
+        for number, (piece, values) in enumerate(layout.views(bucket.gradient)):
+            part = slice(piece.offset, piece.offset + piece.numel)
+            length = block_length(piece.numel, self._most)
+            if momentum is None:
+                bits, scales = fold(values, coded[part], before[number], length)
+            else:
+                bits, scales = fold_nesterov(
+                    values, momentum[part], coded[part], before[number], length, decay=decay
+                )
+            now.append(scales)
+            frames.append(sign_frame(bits, scales, piece.numel))
+        self._scales[layout.index] = now
+        return torch.cat(frames)
+
+    def error(self, bucket: Bucket) -> Tensor:
+        """What has been lost and not made up for: float32 `[n]`, a fresh tensor."""
+        lost = torch.zeros_like(bucket.gradient)
+        scales = self._scales.get(bucket.layout.index, [])
+        for (piece, coded), each in zip(
+            bucket.layout.views(self._coded.get(bucket.layout.index, lost)), scales, strict=False
+        ):
+            length = block_length(piece.numel, self._most)
+            piece.of(lost).copy_(error_of(coded, each, length))
+        return lost
+
+
+# --- messages: one frame a tensor, float32 scales and then bits ------------------------------
+
+
+def block_length(n: int, most: int | None) -> int:
+    """Length of all blocks but the last: as equal as can be, at most `most`; 0 for n = 0.
+
+    With B = ceil(n / length) blocks, length = ceil(n / B): a receiver knows it from B.
+    """
+    blocks = 1 if most is None else max(1, -(-n // most))
+    return -(-n // blocks)
+
+
+def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
+    """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
+    frames = []
+    for piece, values in batched(layout.views(vector)):
+        bits, scales = scaled_sign_bits(values, block_length(piece.numel, most))
+        frames.append(sign_frame(bits, scales, piece.numel))
+    return torch.cat(frames)
+
+
+def sign_frame(bits: Tensor, scales: Tensor, n: int) -> Tensor:
+    """The frame of one tensor of n elements."""
+    return pack_frame(Codec.SIGN_BLOCK, torch.cat((as_bytes(scales), bits)), numel=n)
+
+
+def mean_of(payloads: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
+    """Mean of `count` messages: float32 `[n]`. Each is decoded when it is iterated over."""
+    mean = torch.empty_like(bucket.gradient)
+    for number, payload in enumerate(payloads):
+        add_decoded(payload, bucket.layout, mean, 1.0 / count, overwrite=number == 0)
+    return mean
+
+
+def add_decoded(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
+) -> None:
+    """out += weight * scale * sign, in place; `out` is float32 `[layout.numel]`.
+
+    With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is damaged
+    or of another layout.
+    """
+    put = write_signs if overwrite else add_signs
+    for piece, frame in frames_of(message, layout, Codec.SIGN_BLOCK):
+        n = piece.numel
+        sign_bytes = packed_bytes(n, 1)
+        blocks = (frame.body.numel() - sign_bytes) // 4
+        if not min(n, 1) <= blocks <= n:
+            raise InputError(f"damaged payload: {blocks} blocks for {n} elements")
+        head, bits = split_body(frame, 4 * blocks, sign_bytes)
+        length = -(-n // blocks) if n else 0
+        scales = from_bytes(head, torch.float32, blocks)
+        put(piece.of(out), bits, scales, length, weight)
+
+
+def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:
+    """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements, units of v^2.
+
+    |v|^2 - gain (2 - gain) |v|_1^2 / n, because |Q(v)|^2 and Q(v) v are both |v|_1^2 / n.
+    """
+    error = 0.0
+    length = block_length(vector.numel(), most)
+    for start in range(0, vector.numel(), max(1, length)):
+        block = vector[start : start + length].double()
+        kept = block.abs().sum().square() / block.numel()
+        error += float(block.square().sum() - gain * (2.0 - gain) * kept)
+    return error

@@ -1,0 +1,1 @@
+"""Methods that round each element at random to one of a few levels."""

@@ -1,0 +1,51 @@
+"""What do PyTorch's fp16 and bf16 communication hooks do? An all-reduce in 16 bits, cast first.
+
+Each worker casts its gradient, divides it by the number of workers in 16 bits, and the sum runs
+in 16 bits: the same torch operators in the same order as the hooks, so equal bit for bit. The
+order decides where range is lost: a value above 65504 is infinite in float16 before the division
+could have saved it, and a quotient that is no 16-bit number is rounded a second time. `fp16` and
+`bf16` divide first.
+
+Source: torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook and
+bf16_compress_hook, PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+from gcsim.compressors.base import About
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.quantization.floats.half import BrainFloat, HalfPrecision
+from gcsim.compressors.requests import AllReduce, Exchange
+
+
+class TorchFp16(HalfPrecision):
+    """fp16_compress_hook: cast to float16, divide, all-reduce, cast back."""
+
+    about = About(
+        title="PyTorch fp16_compress_hook",
+        family="reference",
+        collective="all-reduce",
+        bits="16",
+        paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """One exchange in 16 bits, as the hooks do it; the mean, float32 `[n]`."""
+        cast = bucket.gradient.to(self.dtype()).div_(self.worker.count)
+        mean: Tensor = yield AllReduce(tensor=cast)
+        return mean.float()
+
+
+class TorchBf16(BrainFloat):
+    """bf16_compress_hook: cast to bfloat16, divide, all-reduce, cast back."""
+
+    about = About(
+        title="PyTorch bf16_compress_hook",
+        family="reference",
+        collective="all-reduce",
+        bits="16",
+        paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    )
+
+    exchange = TorchFp16.exchange

@@ -1,0 +1,105 @@
+"""What do PyTorch's post-local SGD hook and its model averager do? Local steps after a dense start.
+
+`post_localSGD_hook` all-reduces gradients until step `start`; from then on every worker steps by
+its own gradient, and PeriodicModelAverager averages the parameters of all workers after the steps
+start, start + period, …. An exchange of this kind sends 32 n bits at an averaging step and
+nothing in between.
+
+A compressor hands back updates, not parameters: with a constant learning rate and an optimiser
+that is linear in its updates (SGD, whose momentum is part of the update here), the parameters are
+the sum of the updates, and their mean is reached by the update mean(S) - S', S the sum of a
+worker's own steps since the last averaging with the present one, S' without. Equal to averaging
+the parameters up to rounding.
+
+Assumes that one worker is one node: by default the hook also averages gradients within a node at
+each step (`post_local_gradient_allreduce` with intra-node subgroups), which is not compressed.
+Momentum buffers stay local and are not averaged, as with PyTorch's PostLocalSGDOptimizer.
+
+Source: torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook and
+torch.distributed.algorithms.model_averaging.averagers.PeriodicModelAverager, PyTorch 2.13;
+T. Lin et al., "Don't Use Large Mini-batches, Use Local SGD", ICLR 2020, arXiv:1808.07217.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.requests import AllReduce, Exchange
+
+
+class TorchPostLocalSgdParameters(CompressorParameters):
+    start: int = Field(
+        100, ge=0, description="start_localSGD_iter, steps of dense all-reduce before"
+    )
+    interval: int = Field(4, ge=1, description="period of the model averager, in steps")
+    momentum: float = Field(0.9, ge=0, lt=1, description="heavy-ball momentum of the optimiser")
+
+
+class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
+    """post_localSGD_hook with PeriodicModelAverager."""
+
+    about = About(
+        title="PyTorch post_localSGD_hook",
+        family="reference",
+        collective="all-reduce every interval steps, nothing between; dense before start",
+        bits="32 / interval",
+        state="momentum (n), steps since the last averaging (n)",
+        paper="torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
+    )
+
+    def __init__(self, worker: Worker, parameters: TorchPostLocalSgdParameters) -> None:
+        super().__init__(worker, parameters)
+        self._momentum: dict[int, Tensor] = {}
+        self._applied: dict[int, Tensor] = {}
+
+    @classmethod
+    def laws(cls, parameters: TorchPostLocalSgdParameters) -> Laws:
+        """See `Compressor.laws`: nothing is lost, the workers' mean step is always the mean."""
+        return Laws(conserves=True, replicas="meet" if parameters.interval > 1 else "identical")
+
+    @classmethod
+    def settled(cls, parameters: TorchPostLocalSgdParameters) -> int:
+        """See `Compressor.settled`: the step after the first averaging, where a round begins."""
+        return parameters.start + 1
+
+    @classmethod
+    def period(cls, parameters: TorchPostLocalSgdParameters) -> int:
+        return parameters.interval
+
+    @classmethod
+    def window(cls, parameters: TorchPostLocalSgdParameters) -> int:
+        return cls.period(parameters)
+
+    @classmethod
+    def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
+        """See `Compressor.phase`: "dense" before `start`, then "averaging" or "local"."""
+        if step < parameters.start:
+            return "dense"
+        return "local" if (step - parameters.start) % parameters.interval else "averaging"
+
+    @classmethod
+    def momentum(cls, parameters: TorchPostLocalSgdParameters) -> tuple[float, bool]:
+        return parameters.momentum, False
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        direction = bucket_state(self._momentum, bucket).mul_(self.parameters.momentum)
+        phase = self.phase(self.parameters, step)
+        if phase == "dense":
+            mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+            direction.add_(mean)
+            return direction.clone()
+        direction.add_(bucket.gradient)
+        applied = bucket_state(self._applied, bucket)
+        if phase == "local":
+            applied.add_(direction)
+            return direction.clone()
+        total = torch.add(applied, direction).div_(self.worker.count)
+        update: Tensor = yield AllReduce(tensor=total)
+        update.sub_(applied)
+        applied.zero_()
+        return update

@@ -1,0 +1,199 @@
+"""What do PyTorch's PowerSGD hooks do? PowerSGD with three all-reduces and sums left undivided.
+
+The same torch operators in the same order as `powerSGD_hook` (and, with `batched`, as
+`batched_powerSGD_hook`): dense steps before `start`; then what is not compressed in one
+all-reduce, all P in a second one, all Q in a third. P is summed, not averaged, since it is
+orthonormalised anyway: by Gram and Schmidt's procedure up to rank 2, by QR above. Q is
+orthonormalised too before it is used. Tensors of the same shape lie next to each other in P and Q.
+
+The hook's error memory covers the uncompressed tensors as well (there it holds gradient - mean,
+which adds up to zero over the workers); so does this one.
+
+Differs in two things. The hook draws Q from torch's generator, seeded by a numpy generator that
+counts the draws of all buckets; here it is drawn from a stream of its own keyed by seed, step and
+bucket, so that nothing depends on the order of buckets. Given the same Q, the results are equal
+to the last bit as far as the matrix products are. And a column of zeros, which the hook divides
+by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it does in both).
+`batched_powerSGD_hook` as shipped in PyTorch 2.13 raises AssertionError, because it hands over
+matrices without a batch dimension; this is what it computes with one.
+
+Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, PyTorch 2.13; T. Vogels et al.,
+NeurIPS 2019, arXiv:1905.13727.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Any
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.one_bit.columns import matrix_shape
+from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.low_rank.powersgd import gaussian
+from gcsim.compressors.random import stream
+from gcsim.compressors.requests import AllReduce, Exchange, Request
+
+
+class TorchPowerSgdParameters(CompressorParameters):
+    rank: int = Field(1, ge=1, description="matrix_approximation_rank, columns of P and Q")
+    start: int = Field(
+        1000, ge=0, description="start_powerSGD_iter, steps of dense all-reduce before"
+    )
+    min_compression_rate: float = Field(
+        2.0, gt=0, description="compress a matrix only when it shrinks by more than this"
+    )
+    error_feedback: bool = Field(True, description="add what was left out to the next gradient")
+    warm_start: bool = Field(True, description="start from the last step's Q")
+    epsilon: float = Field(
+        0.0, ge=0, description="orthogonalization_epsilon, added to the norm of each column"
+    )
+    batched: bool = Field(
+        False, description="batched_powerSGD_hook: each bucket as one square matrix"
+    )
+
+
+class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
+    """powerSGD_hook and batched_powerSGD_hook."""
+
+    about = About(
+        title="PyTorch powerSGD_hook",
+        family="reference",
+        collective="all-reduce three times (uncompressed, P, Q); dense before start",
+        bits="32 rank (a + b) / (a b) for an a x b matrix",
+        state="error (n), P and Q (rank (a + b) for each matrix)",
+        paper="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+    )
+
+    def __init__(self, worker: Worker, parameters: TorchPowerSgdParameters) -> None:
+        super().__init__(worker, parameters)
+        self._error: dict[int, Tensor] = {}
+        self._query: dict[int, list[Tensor]] = {}
+        """By bucket: Q of each matrix, float32 `[1, b, r]`."""
+
+    @classmethod
+    def laws(cls, parameters: TorchPowerSgdParameters) -> Laws:
+        """See `Compressor.laws`: the update of one worker is a projection of its matrices."""
+
+        return Laws(conserves=parameters.error_feedback, error_bound=energy)
+
+    def owed(self, bucket: Bucket) -> Tensor | None:
+        if not self.parameters.error_feedback:
+            return None
+        error = self._error.get(bucket.layout.index)
+        if error is None:
+            return torch.zeros_like(bucket.gradient)
+        return error[: bucket.gradient.numel()].clone()
+
+    @classmethod
+    def settled(cls, parameters: TorchPowerSgdParameters) -> int:
+        return parameters.start
+
+    @classmethod
+    def phase(cls, parameters: TorchPowerSgdParameters, step: int) -> str:
+        """See `Compressor.phase`: "dense" before `start`, then "step"."""
+        return "dense" if step < parameters.start else "step"
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        if step < self.parameters.start:
+            mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+            return mean
+        update: Tensor = yield from self._compressed(bucket, step)
+        return update
+
+    def _compressed(self, bucket: Bucket, step: int) -> Exchange:
+        chosen, index = self.parameters, bucket.layout.index
+        buffer, matrices, others = self._divide(bucket)
+        if chosen.error_feedback and index in self._error:
+            buffer.add_(self._error[index])
+        corrected = buffer.clone() if chosen.error_feedback else None
+
+        if not chosen.batched:
+            plain = torch.cat([tensor.reshape(-1) for tensor in others] or [buffer[:0]])
+            plain = (yield AllReduce(tensor=plain)).div_(self.worker.count)
+            at = 0
+            for tensor in others:
+                tensor.copy_(plain[at : at + tensor.numel()])
+                at += tensor.numel()
+
+        queries = self._queries(index, step, matrices)
+        epsilon = 0.0 if chosen.batched else chosen.epsilon  # the batched hook has none
+        for q in queries:
+            orthogonalise(q, epsilon)
+        lefts = [torch.bmm(m, q) for m, q in zip(matrices, queries, strict=True)]
+        lefts = yield from self._sum(lefts, buffer)
+        for p in lefts:
+            orthogonalise(p, epsilon)
+        queries = [torch.bmm(m.transpose(1, 2), p) for m, p in zip(matrices, lefts, strict=True)]
+        queries = yield from self._sum(queries, buffer)
+        for m, p, q in zip(matrices, lefts, queries, strict=True):
+            q.div_(self.worker.count)
+            torch.bmm(p, q.transpose(1, 2), out=m)
+        if chosen.warm_start:
+            self._query[index] = queries
+        if corrected is not None:
+            self._error[index] = corrected.sub_(buffer)
+        n = bucket.gradient.numel()
+        return buffer if buffer.numel() == n else buffer[:n].clone()
+
+    def _divide(self, bucket: Bucket) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """(a copy of the gradient, its matrices `[1, a, b]`, its uncompressed tensors), views."""
+        gradient = bucket.gradient
+        if self.parameters.batched:
+            side = math.ceil(math.sqrt(gradient.numel()))
+            padding = gradient.new_zeros(side * side - gradient.numel())
+            buffer = torch.cat((gradient, padding))
+            return buffer, [buffer.view(1, side, side)] if side else [], []
+        buffer = gradient.clone()
+        by_shape: dict[tuple[int, int], list[Tensor]] = {}
+        others = []
+        for piece in bucket.layout.slices:
+            tensor = piece.of(buffer)
+            a, b = matrix_shape(piece)
+            r = min(a, b, self.parameters.rank)
+            if (a + b) * r * self.parameters.min_compression_rate < a * b:
+                by_shape.setdefault((a, b), []).append(tensor.view(1, a, b))
+            else:
+                others.append(tensor)
+        return buffer, [tensor for group in by_shape.values() for tensor in group], others
+
+    def _queries(self, index: int, step: int, matrices: list[Tensor]) -> list[Tensor]:
+        """Q of each matrix to begin with: the last step's, or normal random numbers."""
+        if self.parameters.warm_start and index in self._query:
+            return self._query[index]
+        generator = stream(self.worker.seed, step, index, "torch powersgd query")
+        return [
+            gaussian(generator, (b, self._rank(a, b)), matrix).view(1, b, -1)
+            for matrix in matrices
+            for a, b in [matrix.shape[1:]]
+        ]
+
+    def _rank(self, a: int, b: int) -> int:
+        return min(a, b, self.parameters.rank)
+
+    def _sum(self, factors: list[Tensor], like: Tensor) -> Generator[Request, Any, list[Tensor]]:
+        """The sum over workers of each factor: one all-reduce of all of them."""
+        flat = torch.cat([factor.reshape(-1) for factor in factors] or [like[:0]])
+        flat = yield AllReduce(tensor=flat)
+        parts = flat.split([factor.numel() for factor in factors])
+        return [p.view(f.shape) for p, f in zip(parts, factors, strict=True)]
+
+
+def orthogonalise(matrices: Tensor, epsilon: float) -> None:
+    """Orthonormal columns in place, as the hook makes them: float32 `[batch, rows, rank]`."""
+    rank = matrices.shape[2]
+    if rank > 2:
+        matrices.copy_(torch.linalg.qr(matrices).Q)
+        return
+    for i in range(rank):
+        column = matrices[:, :, i : i + 1]
+        norm = torch.norm(column, dim=1, keepdim=True) + epsilon
+        column /= norm.masked_fill_(norm == 0, 1.0)
+        if i + 1 < rank:
+            rest = matrices[:, :, i + 1 :]
+            rest -= torch.sum(column * rest, dim=1, keepdim=True) * column

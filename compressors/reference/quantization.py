@@ -1,0 +1,151 @@
+"""What do PyTorch's quantisation hooks do? Every worker's bucket as 8-bit integers, all-gathered.
+
+A range [min(v, 0), max(v, 0)] is mapped to the integers 0 … 255 by a scale and a zero point z:
+
+    scale = (max - min) / 255 (at least 2^-23),   z = clamp(round(-min / scale), 0, 255)
+    code = clamp(round(v / scale) + z, 0, 255),   decoded = scale (code - z)
+
+Workers all-gather scales and zero points as float32, then codes, and average what they decode.
+`quantization_pertensor_hook` takes one range for the whole bucket, 8 n + 64 bits;
+`quantization_perchannel_hook` one for each row of `bucket_size` elements, the last row padded with
+zeros, and a row more when n is a multiple: (8 bucket_size + 64) (floor(n / bucket_size) + 1) bits.
+Deterministic, biased, without error feedback. Zero is exact; an element is wrong by half a scale
+at most (at the ends of the range too, since both ends shift by the rounding of z).
+
+With PyTorch 2.13 and the gloo backend both hooks raise IndexError, since the future of their
+all-gather holds a flat list; this is what their arithmetic would give, equal bit for bit. The
+per-channel hook loops over rows in Python; here all rows are one operation, so that a row's
+launches are not in the measured cost.
+
+Source: torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and
+torch.ao.quantization.observer (MinMaxObserver, PerChannelMinMaxObserver), PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.messages import only_frame
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.errors import InputError
+
+LEVELS = 255
+_CODES, _RANGES = 0, 1  # a frame's flags
+LEAST_SCALE = 2.0**-23
+"""float32's epsilon, the observers' `eps`."""
+
+
+class TorchQuantizationPerTensor(Compressor):
+    """quantization_pertensor_hook: one range a bucket."""
+
+    about = About(
+        title="PyTorch quantization_pertensor_hook",
+        family="reference",
+        collective="all-gather twice (ranges, codes)",
+        bits="8 + 64 / n, n a bucket's elements",
+        paper="torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks",
+    )
+
+    @classmethod
+    def laws(cls, parameters: CompressorParameters) -> Laws:
+        """See `Compressor.laws`: half a scale an element, up to the rounding of the quotient."""
+
+        def bound(values: Tensor) -> float:
+            rows = cls.rows(values, parameters)
+            scale, _ = ranges(rows)
+            return float((scale.double() / 2).square().sum()) * rows.shape[1] * (1 + 1e-5)
+
+        return Laws(error_bound=bound)
+
+    @classmethod
+    def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:
+        """The gradient as the rows that share a range: float32 `[rows, length]`."""
+        return gradient[None]
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        n, count = bucket.gradient.numel(), self.worker.count
+        rows = self.rows(bucket.gradient, self.parameters)
+        scale, zero = ranges(rows)
+        own = as_bytes(torch.cat((scale, zero)))
+        known = yield AllGather(payload=pack_frame(Codec.AFFINE, own, numel=n, flags=_RANGES))
+        known = [read_ranges(message, n, rows.shape[0]) for message in known]
+        codes = rows.div(scale[:, None]).round_().add_(zero[:, None]).clamp_(0, LEVELS)
+        body = codes.to(torch.uint8).view(-1)
+        payload = pack_frame(Codec.AFFINE, body, numel=rows.numel())
+        payloads = yield AllGather(payload=payload)
+        total = torch.zeros_like(rows)
+        for number, message in enumerate(payloads):
+            scale, zero = known[number]
+            total += read_codes(message, rows.shape).sub_(zero[:, None]).mul_(scale[:, None])
+        return total.view(-1)[:n] / count
+
+
+class PerChannelParameters(CompressorParameters):
+    bucket_size: int = Field(512, ge=1, description="elements that share a range")
+
+
+class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
+    """quantization_perchannel_hook: one range for each 512 elements."""
+
+    Parameters = PerChannelParameters
+    about = About(
+        title="PyTorch quantization_perchannel_hook",
+        family="reference",
+        collective="all-gather twice (ranges, codes)",
+        bits="8 + 64 / bucket_size",
+        paper="torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks",
+    )
+
+    @classmethod
+    def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:
+        """See `TorchQuantizationPerTensor.rows`: the last row is filled up, or one of zeros."""
+        assert isinstance(parameters, PerChannelParameters)
+        size = parameters.bucket_size
+        missing = size - gradient.numel() % size
+        return torch.nn.functional.pad(gradient, (0, missing)).view(-1, size)
+
+
+def ranges(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(scale, zero point) of each row as torch's observers compute them: float32 `[rows]`.
+
+    A row without elements has the least scale.
+    """
+    if rows.shape[0] == 1 and rows.shape[1]:  # over everything: ten times as fast
+        least, most = (value.view(1) for value in rows.aminmax())
+    elif rows.shape[1]:
+        least, most = rows.aminmax(dim=1)
+    else:
+        least = most = rows.new_zeros(rows.shape[0])
+    least, most = least.clamp(max=0), most.clamp(min=0)
+    scale = ((most - least) / float(LEVELS)).clamp_(min=LEAST_SCALE)
+    return scale, torch.round(least / scale).neg_().clamp_(0, LEVELS)
+
+
+def read_ranges(message: Tensor, n: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Scales and zero points of another worker; raises `InputError` when they cannot be such."""
+    values = from_bytes(_body(message, n, _RANGES), torch.float32, 2 * rows)
+    scale, zero = values[:rows], values[rows:]
+    if rows and (not bool((scale >= LEAST_SCALE).all()) or not bool((zero <= LEVELS).all())):
+        raise InputError("damaged payload: a scale or zero point that no range has")
+    return scale, zero
+
+
+def read_codes(message: Tensor, shape: torch.Size) -> Tensor:
+    """The codes of a message as float32 of the given shape.
+
+    Raises `InputError` when it is damaged or of another shape.
+    """
+    body = _body(message, shape.numel(), _CODES)
+    return from_bytes(body, torch.uint8, shape.numel()).view(shape).to(torch.float32)
+
+
+def _body(message: Tensor, n: int, flags: int) -> Tensor:
+    frame = only_frame(message, Codec.AFFINE, n)
+    if frame.flags != flags:
+        raise InputError(f"damaged payload: a frame of kind {frame.flags}, not {flags}")
+    return frame.body

@@ -1,0 +1,1 @@
+"""Methods that send elements drawn at random, or in turn."""

@@ -1,0 +1,274 @@
+"""What if workers sample coordinates by the last gradient that all of them saw? GS, GSB and RSB.
+
+Every tau steps the dense gradient is all-reduced and used as the update ("synchronisation"). Its
+squares, normalised to probabilities p_GS with sum k, are the sampling distribution of the steps
+that follow ("sampled"): each worker draws the same coordinates,
+    p = normalise(p_GS * prior, k),    S = {i : U_i < p_i},    prior_S *= alpha,
+and the values g_S travel as one short all-reduce, without indices. That is GSB; alpha = 1 is plain
+gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB), and
+with alpha = 1 is plain random sampling.
+
+Where the paper leaves a choice:
+- the input of the normalisation is the weight itself (g^2), not squared again, and saturated
+  elements form a growing set that is taken out once (its Algorithm 1, run literally, subtracts
+  them in every round and ends below k);
+- the prior falls for what was sampled in the last step, so it is alpha^(times sampled);
+  `prior_scope: ever` lowers in each step whatever was sampled at any time since the prior began;
+- the prior is kept across synchronisations unless `reset_prior`; it is not normalised, which the
+  normalisation of p makes up for, but lifted to mean 1 before float32 ends;
+- kept values are not divided by p: E = p * g, biased, E|Q - g|^2 = sum (1 - p) g^2, which is at
+  most (1 - k/n) |g|^2 when p was made of the same g. `unbiased` divides by p on arrival;
+- what is not sampled is lost; `residual` adds it to the next step instead, and a synchronisation
+  then delivers all that is owed (p_GS follows from what it delivered: nothing else is known);
+- each tensor has its own distribution and its own k = max(1, round(n * ratio)).
+A tensor whose synchronised gradient is zero everywhere is sampled uniformly. The number of samples
+is random, with mean k.
+
+Assumes that all workers start at the same synchronisation step; nothing else is shared but the
+seed. In float16 the sum of the workers' values rounds too, which no residual knows of.
+
+Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
+Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (Eq. 12-14).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.coding.selecting.sampling import Weights
+from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
+from gcsim.compressors.coding.sparse import ValueFormat, energy
+from gcsim.compressors.error_feedback import ErrorFeedback
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
+from gcsim.compressors.random import random_key
+from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.compressors.sparsification.by_chance.distribution import Distribution
+from gcsim.compressors.sparsification.by_chance.mean_shares import rounding_error, share_of_mean
+from gcsim.compressors.sparsification.by_chance.normalisation import scale_for_count
+from gcsim.errors import InputError, InternalError, Problem
+
+Scope = Literal["last", "ever"]
+
+
+class RandomSamplingParameters(CompressorParameters):
+    """Hyper-parameters that all sampling methods have."""
+
+    ratio: Ratio = Field(0.01, description="expected fraction sampled of each tensor")
+    rounds: int = Field(5, ge=1, description="at most so many rounds of normalisation")
+    unbiased: bool = Field(False, description="divide received values by their probability")
+    residual: bool = Field(False, description="add what was not sampled to the next step")
+    values: ValueFormat = Field("fp16", description="format of the values on the wire")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.unbiased and self.residual:
+            raise ValueError("unbiased and residual exclude each other: a memory needs no 1/p")
+        return self
+
+
+class RandomSamplingBayesParameters(RandomSamplingParameters):
+    alpha: float = Field(0.9, gt=0.0, le=1.0, description="prior's factor where sampled")
+    prior_scope: Scope = Field(
+        "last", description="lower the prior of what the last step sampled, or any step"
+    )
+
+
+class GradientSamplingParameters(RandomSamplingParameters):
+    tau: int = Field(100, ge=1, description="steps between dense synchronisations")
+
+
+class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSamplingBayesParameters):
+    reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
+
+
+class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
+    """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = RandomSamplingBayesParameters
+    about = About(
+        title="Random sampling with Bayes prior (RSB)",
+        family="sparsification",
+        collective="all-reduce",
+        bits="16 * ratio",
+        unbiased=False,  # unless `unbiased` in float32
+        state="prior (n)",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, section 4.3",
+    )
+
+    def __init__(self, worker: Worker, parameters: RandomSamplingParameters) -> None:
+        super().__init__(worker, parameters)
+        self.alpha: float = getattr(parameters, "alpha", 1.0)
+        scope: Scope = getattr(parameters, "prior_scope", "last")
+        self.remembers_all = scope == "ever" and self.alpha < 1.0
+        self.distributions: dict[int, Distribution] = {}
+        """By tensor."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The mean gradient at the sampled coordinates, float32 `[n]`."""
+        for piece in batched(bucket.layout.slices):
+            if piece.index not in self.distributions and piece.numel:
+                chance = self._count(piece) / piece.numel
+                weights = Weights(torch.full((piece.numel,), chance))
+                state = Distribution(weights, None, ever=self.remembers_all)
+                self.distributions[piece.index] = state
+        return (yield from self._sampled(bucket, step))
+
+    def _sampled(self, bucket: Bucket, step: int) -> Exchange:
+        source = self.corrected(bucket)
+        positions, chances = self._draw(bucket, step)
+        own = source[positions]
+        sent = self._travelling(own)
+        if self.parameters.residual:
+            source[positions] = own.sub_(sent.float(), alpha=self.worker.count)
+        total: Tensor = yield AllReduce(tensor=sent)
+        values = total.float()
+        if self.parameters.unbiased:
+            values /= chances
+        update = torch.zeros_like(bucket.gradient)
+        update[positions] = values
+        return update
+
+    def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, Tensor]:
+        """Positions in the bucket, and their probabilities if those are needed."""
+        device = bucket.gradient.device
+        drawn = [torch.zeros(0, dtype=torch.int64, device=device)]
+        probabilities = [torch.zeros(0, device=device)]
+        for piece in batched(bucket.layout.slices):
+            if piece.numel:
+                positions, chances = self._draw_tensor(piece, step)
+                drawn.append(positions.to(device).add_(piece.offset))
+                probabilities.append(chances.to(device))
+        return torch.cat(drawn), torch.cat(probabilities)
+
+    def _draw_tensor(self, piece: TensorSlice, step: int) -> tuple[Tensor, Tensor]:
+        distribution = self.distributions.get(piece.index)
+        if distribution is None:
+            raise InternalError(
+                f"step {step} samples tensor {piece.name!r} before any synchronisation step"
+            )
+        key = random_key(self.worker.seed, step, piece.index, "gradient sampling")
+        rounds, chances = self.parameters.rounds, self.parameters.unbiased
+        count = self._count(piece)
+        return distribution.sample(key, count, alpha=self.alpha, rounds=rounds, chances=chances)
+
+    def _count(self, piece: TensorSlice) -> int:
+        return count_kept(piece.numel, self.parameters.ratio)
+
+    def _travelling(self, values: Tensor) -> Tensor:
+        return share_of_mean(values, self.worker.count, self.parameters.values)
+
+    @classmethod
+    def laws(cls, parameters: RandomSamplingParameters) -> Laws:
+        float32 = parameters.values == "fp32"
+        return Laws(
+            unbiased=parameters.unbiased and float32,
+            error_bound=cls._error_bound(parameters),
+            error_is_exact=not issubclass(cls, GradientSampling),
+            conserves=parameters.residual and float32,
+        )
+
+    @classmethod
+    def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
+        """Of a first step with p = k/n: sum (1 - p) v^2; unbiased: sum (1/p - 1) v^2."""
+
+        def bound(vector: Tensor) -> float:
+            p = share_kept(vector.numel(), parameters.ratio)
+            lost = 1.0 / p - 1.0 if parameters.unbiased else 1.0 - p
+            return lost * energy(vector)
+
+        return bound
+
+
+class GradientSampling(RandomSamplingBayes):
+    """Importance sampling of coordinates by the last dense gradient, without indices."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = GradientSamplingParameters
+    about = About(
+        title="Gradient Sampling (GS)",
+        family="sparsification",
+        collective="all-reduce (dense every tau steps, short between)",
+        bits="16 * (1/tau + (1 - 1/tau) * ratio)",
+        state="probabilities (n)",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-9",
+    )
+
+    @classmethod
+    def period(cls, parameters: CompressorParameters) -> int:
+        assert isinstance(parameters, GradientSamplingParameters)
+        return parameters.tau
+
+    @classmethod
+    def phase(cls, parameters: CompressorParameters, step: int) -> str:
+        return "sampled" if step % cls.period(parameters) else "synchronisation"
+
+    @classmethod
+    def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
+        """Of a synchronisation, which comes first: the rounding to float16."""
+        return rounding_error(parameters.values)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The mean gradient, dense or at the sampled coordinates, float32 `[n]`.
+
+        Raises `InternalError` at a sampled step that no synchronisation came before.
+        """
+        if self.phase(self.parameters, step) == "sampled":
+            return (yield from self._sampled(bucket, step))
+        source = self.corrected(bucket)
+        sent = self._travelling(source)
+        if self.parameters.residual:
+            source.sub_(sent.float(), alpha=self.worker.count)
+        total: Tensor = yield AllReduce(tensor=sent)
+        mean = total.float()
+        for piece, part in batched(bucket.layout.views(mean)):
+            if piece.numel:
+                self._synchronise(piece, part.cpu())
+        return mean
+
+    def _synchronise(self, piece: TensorSlice, mean: Tensor) -> None:
+        """p_GS from the mean gradient (weights g^2, relative to the largest), times the prior."""
+        low, high = mean.aminmax()
+        largest = float(torch.maximum(-low, high))
+        if not math.isfinite(largest):
+            raise InputError(
+                Problem(
+                    message=f"the mean gradient overflowed {self.parameters.values} "
+                    "at a synchronisation step",
+                    place=piece.name,
+                    hint="scale the loss down; float16 ends at 65504",
+                )
+            )
+        values = (mean / largest).square_() if largest else torch.ones_like(mean)
+        scale = scale_for_count(Weights(values), self._count(piece), self.parameters.rounds)
+        values.mul_(min(scale, 3e38)).clamp_(max=1.0)
+
+        before = self.distributions.get(piece.index)
+        keeps = self.alpha < 1.0 and not getattr(self.parameters, "reset_prior", False)
+        if before is not None and keeps:
+            before.renew(values)
+            return
+        prior = torch.ones_like(mean) if keeps or self.remembers_all else None
+        state = Distribution(Weights(values), prior, ever=self.remembers_all)
+        self.distributions[piece.index] = state
+
+
+class GradientSamplingBayes(GradientSampling):
+    """Importance sampling of coordinates under a decaying prior, without indices on the wire."""
+
+    Parameters = GradientSamplingBayesParameters
+    about = About(
+        title="Gradient Sampling with Bayes prior (GSB)",
+        family="sparsification",
+        collective="all-reduce (dense every tau steps, short between)",
+        bits="16 * (1/tau + (1 - 1/tau) * ratio)",
+        unbiased=False,  # unless `unbiased` in float32
+        state="weight (n), prior (n)",
+        paper="Song et al., Gradient Sampling with Bayes Prior, CVPR 2021, Alg. 1, Eq. 3-14",
+    )

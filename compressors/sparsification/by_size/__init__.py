@@ -1,0 +1,1 @@
+"""Methods that send the largest elements."""

@@ -1,0 +1,107 @@
+"""What if only the k largest elements of the workers' *sum* reach anybody? gTop-k.
+
+a = e + g; each worker takes its k = max(1, round(n * ratio)) largest |a| of each tensor. The
+sparse vectors are merged two by two along a binomial tree: add, keep the k largest; the root's
+result travels back the same way and is divided by N. A worker's traffic is 2 ceil(log2 N) messages
+of k values and k indices, against N of them for an all-gather.
+
+e = a, but zero where an element was both sent by this worker and kept in the end; whatever it
+sent in vain returns to e. What a merge cuts away is not returned to the workers below it when the
+element survives through another branch: those contributions are lost, as in the published
+algorithm, so memory is conserved for one or two workers only.
+
+Biased; error with one worker at most (1 - k/n) |v|^2. Any number of workers (the published code
+wants a power of two). Among equal magnitudes the lowest index wins.
+
+Source: S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for
+Low Bandwidth Networks", ICDCS 2019, arXiv:1901.04359.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import Codec, Frame
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
+from gcsim.compressors.coding.indices.pairs import merged_pairs
+from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.selecting.selection import count_kept, largest
+from gcsim.compressors.coding.sparse import (
+    add_message,
+    lost_by_selection,
+    pack_sparse,
+    unpack_sparse,
+)
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
+from gcsim.compressors.requests import Exchange, TreeMerge
+from gcsim.errors import InputError
+
+
+class GlobalTopKParameters(CompressorParameters):
+    ratio: Ratio = Field(0.001, description="kept fraction of each tensor, here and in the end")
+    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
+
+
+class GlobalTopK(Compressor[GlobalTopKParameters]):
+    """The k largest elements of the sum, found by pairwise merging."""
+
+    about = About(
+        title="gTop-k",
+        family="sparsification",
+        collective="tree merge (binomial, and back)",
+        bits="ratio * (32 + bits per index), 2 log2 N times",
+        state="residual (n)",
+        paper="Shi et al., gTop-k, ICDCS 2019, arXiv:1901.04359",
+    )
+
+    def __init__(self, worker: Worker, parameters: GlobalTopKParameters) -> None:
+        super().__init__(worker, parameters)
+        self._residual: dict[int, Tensor] = {}
+
+    @classmethod
+    def laws(cls, parameters: GlobalTopKParameters) -> Laws:
+        return Laws(error_bound=lambda v: lost_by_selection(v, parameters.ratio))
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        layout = bucket.layout
+        residual = bucket_state(self._residual, bucket).add_(bucket.gradient)
+        frames, sent = [], []
+        for piece, part in batched(layout.views(residual)):
+            indices = largest(part, count_kept(piece.numel, self.parameters.ratio))
+            frames.append(pack_sparse(part[indices], indices, piece.numel, self.parameters.indices))
+            sent.append(indices)
+
+        def merge(own: Tensor, received: Tensor) -> Tensor:
+            return self._merge(own, received, layout)
+
+        message = torch.cat(frames)
+        result: Tensor = yield TreeMerge(payload=message, merge=merge)
+        update = torch.zeros_like(bucket.gradient)
+        add_message(result, layout, update, 1.0 / self.worker.count)
+        for (piece, frame), mine in zip(frames_of(result, layout, Codec.SPARSE), sent, strict=True):
+            kept = unpack_sparse(frame)[0]
+            piece.of(residual)[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
+        return update
+
+    def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout) -> Tensor:
+        """The k largest of the sum of two messages, tensor by tensor."""
+        frames = []
+        others = frames_of(received, layout, Codec.SPARSE)
+        for (piece, mine), (_, other) in zip(
+            frames_of(own, layout, Codec.SPARSE), others, strict=True
+        ):
+            k = count_kept(piece.numel, self.parameters.ratio)
+            indices, values = merged_pairs(*self._pairs(mine, k), *self._pairs(other, k))
+            chosen = largest(values, k)
+            values, indices = values[chosen], indices[chosen]
+            frames.append(pack_sparse(values, indices, piece.numel, self.parameters.indices))
+        return torch.cat(frames)
+
+    def _pairs(self, frame: Frame, k: int) -> tuple[Tensor, Tensor]:
+        if frame.nonzero != k:
+            raise InputError(f"damaged payload: {frame.nonzero} elements, not {k}")
+        return unpack_sparse(frame)

@@ -1,0 +1,1 @@
+"""Methods that send what exceeds a threshold, fixed or found."""

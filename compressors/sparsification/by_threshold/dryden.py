@@ -1,0 +1,250 @@
+"""Dryden et al.: what if a share of each sign travels, as one mean value for each sign?
+
+a = r + g. Of the n+ positive elements of a tensor the k+ = max(1, round(pi n+)) largest are sent,
+and of the n- negative ones the k- = max(1, round(pi n-)) of largest magnitude, each as one word of
+32 bits: its index in 31 bits and its sign. The level of a sign is the mean of what is selected of
+it; the two levels travel as float32. r = a - decoded. Among equal values the lowest index wins.
+
+Bits: 32 (k+ + k-) + 64 a tensor. Biased: with the mean mu+ of all positive elements (mu- of all
+negative), |Q(a) - a|^2 <= |a|^2 - k+ mu+^2 - k- mu-^2, with equality when the elements of a sign
+are equal: k elements at their mean M take k M^2 from the energy, and M >= mu.
+
+The k largest are selected exactly: a sample bounds both thresholds from below, one pass marks a
+little more than k+ and k-, and a selection among those follows.
+
+Assumes all-gather, each message decoded as it was sent; the paper's recursive all-reduce, which
+sparsifies sums again on their way, is not modelled.
+
+Source: N. Dryden, T. Moon, S. Jacobs, B. Van Essen, "Communication quantization for data-parallel
+training of deep neural networks", MLHPC 2016 (adaptive quantization).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.selecting.marks import (
+    BLOCK,
+    Marks,
+    mark,
+    mark_block,
+    new_marks,
+    take,
+)
+from gcsim.compressors.coding.selecting.selection import (
+    SAMPLE_STRIDE,
+    WORTH_A_SAMPLE,
+    count_kept,
+    kth_magnitude,
+    safe_rank,
+    strided_sample,
+)
+from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
+from gcsim.compressors.error_feedback import ErrorFeedback
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
+from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.requests import Exchange, gather_variable
+
+_ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
+"""The smallest threshold: what is not zero."""
+
+
+class DrydenParameters(CompressorParameters):
+    proportion: Ratio = Field(
+        0.01, description="pi, the fraction of the positive and of the negative elements sent"
+    )
+
+
+class Dryden(ErrorFeedback[DrydenParameters]):
+    """The largest of each sign as that sign's mean, with a residual."""
+
+    about = About(
+        title="Dryden's adaptive quantisation",
+        family="sparsification",
+        collective="all-gather of unequal messages",
+        bits="32 proportion + 64 a tensor",
+        state="residual (n)",
+        paper="Dryden et al., Communication quantization, MLHPC 2016",
+    )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        payloads = yield from gather_variable(self.encode(bucket))
+        return self.mean_of(payloads, bucket, add_signed)
+
+    def encode(self, bucket: Bucket) -> Tensor:
+        """Add the gradient and take out what is decoded: uint8, one frame a tensor."""
+        residual = bucket_state(self.residual, bucket)
+        frames = []
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
+            memory = piece.of(residual)
+            indices, values = add_and_select(memory, gradient, self.parameters.proportion)
+            positive, negative = _means(values)
+            words = signed_words(memory, indices, values, positive, negative)
+            frames.append(pack_signed(words, piece.numel, (positive, negative)))
+        return torch.cat(frames)
+
+    @classmethod
+    def laws(cls, parameters: DrydenParameters) -> Laws:
+        def bound(vector: Tensor) -> float:
+            left = energy(vector)
+            for side in (vector[vector > 0].double(), vector[vector < 0].double()):
+                if n := side.numel():
+                    left -= count_kept(n, parameters.proportion) * float(side.mean()) ** 2
+            return left
+
+        return Laws(error_bound=bound, conserves=True)
+
+
+def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[Tensor, Tensor]:
+    """memory += gradient, and the largest share of each sign of the sum.
+
+    Both float32 `[n]`. Returns (indices int64 `[k]`, ascending; values float32 `[k]`). Raises
+    `InputError` when a selected value is not a number.
+    """
+    up, down = _bounds(memory, gradient, proportion)
+    marks, sides = _add_and_count(memory, gradient, up, down)
+    wanted = [count_kept(side, proportion) if side else 0 for side in sides]
+    indices, values = take(memory, marks)
+    if not _enough(values, wanted):  # the sample misled
+        indices, values = take(memory, mark(memory, _ANYTHING))
+    return _largest_of_each_sign(indices, values, wanted)
+
+
+@kernel("reduction")
+def _enough(values: Tensor, wanted: list[int]) -> bool:
+    positive = int((array(values) > 0).sum())
+    return positive >= wanted[0] and values.numel() - positive >= wanted[1]
+
+
+@kernel("selection")
+def _largest_of_each_sign(
+    indices: Tensor, values: Tensor, wanted: list[int]
+) -> tuple[Tensor, Tensor]:
+    """The k+ largest positive and the k- largest negative of values without zeros."""
+    data = array(values)
+    positive, negative = (np.empty(data.size + 1, dtype=np.float32) for _ in range(2))
+    above, below = _split(data, positive, negative)
+    up, up_ties = _limit(positive[:above], wanted[0])
+    down, down_ties = _limit(negative[:below], wanted[1])
+    found = np.empty(sum(wanted) + 1, dtype=np.int64)
+    kept = np.empty(sum(wanted) + 1, dtype=np.float32)
+    _keep(array(indices), data, up, down, up_ties, down_ties, found, kept)
+    return tensor(found[:-1], values), tensor(kept[:-1], values)
+
+
+def _limit(magnitudes: NDArray[np.float32], k: int) -> tuple[np.float32, int]:
+    """The k-th largest, and how many of those that equal it are among the first k."""
+    if k == 0:
+        return np.float32(0), 0
+    limit = np.float32(kth_magnitude(torch.from_numpy(magnitudes), k))
+    return limit, k - int((magnitudes > limit).sum())
+
+
+@kernel("reduction")
+def _means(values: Tensor) -> tuple[float, float]:
+    """Mean of the positive and of the negative values, as float32; 0 of none."""
+    data = array(values)
+    levels = []
+    for side in (data > 0, data < 0):
+        total = data.sum(dtype=np.float64, where=side)
+        levels.append(float(np.float32(total / max(1, int(side.sum())))))
+    return levels[0], levels[1]
+
+
+def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float, float]:
+    """(up, down) between which, most likely, lies none of the largest share of each sign.
+
+    From a sample of memory + gradient.
+    """
+    n = memory.numel()
+    stride = min(SAMPLE_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
+    if n < WORTH_A_SAMPLE or stride < 3:
+        return _ANYTHING, -_ANYTHING
+    sample = array(strided_sample(0, stride, memory, gradient))
+    found = []
+    for side in (sample[sample > 0], sample[sample < 0]):
+        expected = side.size * proportion
+        rank = safe_rank(expected)
+        enough = rank <= side.size
+        found.append(kth_magnitude(torch.from_numpy(side), rank) if enough else _ANYTHING)
+    return found[0], -found[1]
+
+
+@kernel("streaming", updates=("memory",))
+def _add_and_count(
+    memory: Tensor, gradient: Tensor, up: float, down: float
+) -> tuple[Marks, tuple[int, int]]:
+    """memory += gradient; what is not inside (down, up), and the elements above and below zero."""
+    marks = new_marks(memory.numel(), up, down)
+    sides = np.zeros((marks.counts.size, 2), dtype=np.int64)
+    with written_back(memory) as sums:
+        in_parallel(
+            _add, sums.size, sums, array(gradient),
+            marks.up, marks.down, marks.counts, marks.places, sides,
+        )  # fmt: skip
+    positive, negative = sides.sum(axis=0).tolist()
+    return marks, (positive, negative)
+
+
+@loop
+def _add(
+    start: int, stop: int, sums: Any, added: Any, up: Any, down: Any, counts: Any, places: Any,
+    sides: Any,
+) -> None:  # fmt: skip
+    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
+    words = mask.view(np.uint64)
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        part = sums[first : min(first + BLOCK, stop)]
+        more = added[first : min(first + BLOCK, stop)]
+        positive, negative = np.int32(0), np.int32(0)
+        for i in range(part.size):
+            value = part[i] + more[i]
+            part[i] = value
+            positive += np.int32(value > np.float32(0))
+            negative += np.int32(value < np.float32(0))
+        sides[block, 0] = positive
+        sides[block, 1] = negative
+        counts[block] = mark_block(part, up, down, mask, words, places[block])
+
+
+@loop
+def _split(values: Any, positive: Any, negative: Any) -> Any:
+    """Magnitudes by sign, each in room for one more than all; how many there are."""
+    above, below = 0, 0
+    for i in range(values.size):
+        positive[above] = values[i]
+        negative[below] = -values[i]
+        above += values[i] > np.float32(0)
+        below += values[i] < np.float32(0)
+    return above, below
+
+
+@loop
+def _keep(
+    indices: Any, values: Any, up: Any, down: Any, up_ties: int, down_ties: int,
+    found: Any, kept: Any,
+) -> None:  # fmt: skip
+    """What is above `up` or below -`down`, and the first of those that are equal."""
+    at = 0
+    for i in range(values.size):
+        x = values[i]
+        found[at] = indices[i]
+        kept[at] = x
+        chosen = (x > up) | (x < -down)
+        if x == up:
+            chosen = up_ties > 0
+            up_ties -= 1
+        elif x == -down:
+            chosen = down_ties > 0
+            down_ties -= 1
+        at += chosen

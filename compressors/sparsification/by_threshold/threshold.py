@@ -1,0 +1,104 @@
+"""Threshold-v: what if every element above a fixed magnitude travels, and no other?
+
+a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
+threshold"). Without error feedback e stays zero. How many travel depends on the gradients: workers
+send messages of unequal length, m (32 + bits per index) bits for m elements.
+
+Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
+
+Assumes nothing of the scale of the gradients: v is in their units, and a v far below their
+magnitude costs more than sending them all; `indices: auto` then falls back to one bit a position.
+The default of v, .01, is that of GRACE's code.
+
+Source: A. Dutta et al., "On the discrepancy between the theoretical analysis and practical
+implementations of compressed communication for distributed deep learning", AAAI 2020,
+arXiv:1911.08250 (threshold-v); with error feedback A. Sahu et al., "Rethinking gradient
+sparsification as total error minimization", NeurIPS 2021, arXiv:2108.00951.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, encode_indices
+from gcsim.compressors.coding.messages import bucket_state
+from gcsim.compressors.coding.selecting.marks import add_and_mark, mark, take
+from gcsim.compressors.coding.sparse import (
+    ValueFormat,
+    add_message,
+    energy,
+    lost_in_transit,
+    pack_coded,
+    sent_of,
+)
+from gcsim.compressors.error_feedback import ErrorFeedback
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import batched
+from gcsim.compressors.requests import Exchange, gather_variable
+
+
+class ThresholdParameters(CompressorParameters):
+    threshold: float = Field(
+        0.01, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
+    )
+    error_feedback: bool = Field(True, description="add what was not sent to the next step")
+    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    indices: IndexCoding = Field("auto", description="how indices travel; auto: the shortest")
+
+
+class Threshold(ErrorFeedback[ThresholdParameters]):
+    """Elements above a fixed magnitude."""
+
+    about = About(
+        title="Threshold-v (hard threshold)",
+        family="sparsification",
+        collective="all-gather of unequal messages",
+        bits="sent / n * (32 + bits per index)",
+        state="residual (n)",
+        paper="Dutta et al., AAAI 2020; Sahu et al., NeurIPS 2021, arXiv:2108.00951",
+    )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        payloads = yield from gather_variable(self.encode(bucket))
+        return self.mean_of(payloads, bucket, add_message)
+
+    def encode(self, bucket: Bucket) -> Tensor:
+        """Add the gradient to the residual and take out what is large: uint8, a frame a tensor."""
+        residual = None
+        if self.parameters.error_feedback:
+            residual = bucket_state(self.residual, bucket)
+        frames = []
+        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
+            memory = None if residual is None else piece.of(residual)
+            frames.append(self._frame(gradient, memory))
+        return torch.cat(frames)
+
+    def _frame(self, gradient: Tensor, memory: Tensor | None) -> Tensor:
+        chosen, n = self.parameters, gradient.numel()
+        up = just_above(chosen.threshold)
+        if memory is None:
+            indices, values = take(gradient, mark(gradient, up))
+        else:
+            indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
+        sent = sent_of(memory, indices, values, chosen.values)
+        coder = choose_coder(chosen.indices, n, indices.numel())
+        coded = encode_indices(indices, n, coder)
+        del indices  # with a low threshold the largest thing in memory
+        return pack_coded(sent, coded, n, coder)
+
+    @classmethod
+    def laws(cls, parameters: ThresholdParameters) -> Laws:
+        def bound(vector: Tensor) -> float:
+            most = vector.numel() * parameters.threshold**2
+            return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
+
+        return Laws(error_bound=bound, conserves=parameters.error_feedback)
+
+
+def just_above(threshold: float) -> np.float32:
+    """The smallest float32 that is larger: what passes it is strictly above the threshold."""
+    return np.float32(np.nextafter(np.float32(threshold), np.float32(np.inf)))

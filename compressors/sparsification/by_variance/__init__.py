@@ -1,0 +1,1 @@
+"""Methods that send elements whose sign is certain."""

@@ -1,0 +1,1 @@
+"""CE-SGD: a selection that stays as long as it serves."""

@@ -1,0 +1,279 @@
+"""CE-SGD: what if a worker keeps sending the coordinates that served it well, until they do not?
+
+Worker i holds, for each tensor, a selection V (one bit an element), a map M of how often each
+element was in a rewarded selection, and how long each has not been sent. Before each step:
+    improved:      V stays,  M += V;          otherwise:  V_j = 1 with probability M_j / max M
+(V_0, and V while M is zero everywhere, are drawn with `start_density`). What travels are g_V and
+`speculative` n elements outside of V: those unsent for `unsent_limit` steps first, then by
+ascending M, ties at random. The server knows each worker's V, averages over all workers (absent
+elements count as zero) and sends the mean at the union of what arrived.
+
+Body of a tensor: a flag byte; V as bitmap of n bits, only when it is new; 32 |V| bits of values;
+64 a speculative element (index, value). Down: a bitmap of the union and its values, n + 32 |union|.
+With `levels` l, values go as random roundings to 2 l + 1 levels, ceil(log2(2 l + 1)) bits each,
+and a scale of 32 bits, as in Eq. 8. Biased; by default V_0 misses half of the elements:
+E|Q(g) - g|^2 = (1 - start_density - speculative) |g|^2 at the first step, because every element is
+as likely to be missed; the bound adds the (tiny) chance of fewer than `speculative` n free ones.
+
+The feedback. The paper's is the worker's loss, f(x_{t-1}) > f(x_t). An exchange sees gradients
+only, so this package reads it from those: a bucket has improved when <g_t, u_{t-1}> > 0 with u the
+last update. For a convex f and plain gradient descent that is sufficient: f(x_{t-1}) - f(x_t) >=
+<g_t, x_{t-1} - x_t> = lr <g_t, u_{t-1}>. (`feedback: norm`: the averaged gradient's norm fell from
+the last step but one to the last.) Should a bucket come to carry a `loss`, that is used. With
+nothing to compare yet, V stays and M is not changed.
+
+Readings where the paper is open or slips:
+* Both branches print f(x_{t-1}) > f(x_t); the second means "otherwise", as Algorithm 2 has it.
+* Algorithm 2, line 7, masks the received average with each worker's own V: replicas would drift
+  apart and speculative elements be lost. Left out; `mask_received` is the literal reading.
+* The probabilities are of M (Algorithm 2, Fig. 2), not of |g|; M sums rewarded selections only, so
+  elements that no rewarded V held travel as speculative ones alone.
+* How many elements are speculative, and when, is not said: 1 % at each step.
+* The index m - 1 of Algorithm 2 says that a layer is sent while the next one is differentiated:
+  when tensors travel is the matter of buckets, not of this method.
+* What is not sent is lost (`residual` keeps it for the next step).
+
+The server averages element by element and needs of a worker's V what belongs to the element: where
+there is no server, each worker serves a stripe of the elements. (The paper has a server.)
+
+State beside V and marks (n bits each): M (int32), age (one byte), last update (n floats) with
+feedback "descent"; the server's V of each worker. Memory of a step: below 3 n floats.
+
+Source: Z. Tao, Q. Xia, Q. Li, S. Cheng, "CE-SGD: Communication-Efficient Distributed Machine
+Learning", Algorithm 2, Definitions 1-3, Eq. 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.coding.frame import Codec, Frame, read_frames
+from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, unite
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.messages import bucket_state, frames_of
+from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.error_feedback import ErrorFeedback
+from gcsim.compressors.laws import Laws
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
+from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.random import random_key, stream
+from gcsim.compressors.requests import Exchange, PushPull
+from gcsim.compressors.sparsification.ce_sgd.messages import (
+    Parts,
+    add_answer,
+    add_parts,
+    new_selection,
+    pack_answer,
+    pack_parts,
+    read_parts,
+)
+from gcsim.compressors.sparsification.ce_sgd.selection import Selection
+from gcsim.errors import InputError
+
+
+class CeSgdParameters(CompressorParameters):
+    start_density: Ratio = Field(0.5, description="chance of each element to be in the first V")
+    speculative: float = Field(
+        0.01, ge=0, le=1, description="fraction of the elements outside of V that travels as well"
+    )
+    unsent_limit: int = Field(
+        100, ge=1, le=254, description="steps after which an unsent element goes first"
+    )
+    feedback: Literal["descent", "norm"] = Field(
+        "descent",
+        description="improved: the gradient agrees with the last update, or the update's norm fell",
+    )
+    mask_received: bool = Field(False, description="apply the average at the own V only (line 7)")
+    residual: bool = Field(False, description="add what was not sent to the next gradient")
+    levels: int | None = Field(
+        None, ge=1, le=127, description="l: values rounded to 2 l + 1 levels; null: float32"
+    )
+
+
+class CeSgd(ErrorFeedback[CeSgdParameters]):
+    """Coordinates that are kept while the feedback is good; a server that remembers them."""
+
+    about = About(
+        title="CE-SGD",
+        family="sparsification",
+        collective="push-pull",
+        without_server="alltoall_allgather",
+        bits="8 a tensor + (new V: 1) + 32 |V| / n + 64 speculative; down 1 + 32 |union| / n",
+        state="V (n bits), M (n), age (n bytes), last update (n); server: V of each worker",
+        paper="Tao et al., CE-SGD",
+    )
+
+    def __init__(self, worker: Worker, parameters: CeSgdParameters) -> None:
+        super().__init__(worker, parameters)
+        self._selections: dict[int, Selection] = {}
+        """By tensor."""
+        self._last: dict[int, Tensor] = {}
+        """By bucket: the last update, with feedback "descent"."""
+        self._norms: dict[int, list[float]] = {}
+        """By bucket: norms of the last two averages, with feedback "norm"."""
+        self._losses: dict[int, float] = {}
+        self._known: dict[tuple[int, int], Tensor] = {}
+        """The server's: V by (tensor, rank)."""
+
+    @classmethod
+    def laws(cls, parameters: CeSgdParameters) -> Laws:
+        p = parameters
+
+        def bound(values: Tensor) -> float:
+            # X missed elements, a binomial less k, cut at 0: E max(X, 0) <= (m + |(m, s)|) / 2
+            n = max(1, values.numel())
+            mean = n * (1 - p.start_density) - speculative_count(n, p.speculative)
+            deviation = math.sqrt(n * p.start_density * (1 - p.start_density))
+            return (mean + math.hypot(mean, deviation)) / 2 / n * energy(values)
+
+        return Laws(
+            error_bound=bound if p.levels is None else None,
+            conserves=p.residual and not p.mask_received,
+            replicas="differ" if p.mask_received else "identical",
+        )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        message = self.encode(bucket, step)
+
+        def serve(payloads: Iterable[Tensor]) -> Tensor:
+            return self._serve(bucket, payloads)
+
+        answer = yield PushPull(
+            payload=message, server=serve, without_server="alltoall_allgather", variable=True
+        )
+        update = torch.zeros_like(bucket.gradient)
+        add_answer(answer, bucket.layout, update, 1.0)
+        self._remember(bucket, update)
+        if self.parameters.mask_received:
+            for piece, part in batched(bucket.layout.views(update)):
+                part.mul_(as_mask(self._selections[piece.index].chosen, piece.numel))
+        return update
+
+    # --- feedback --------------------------------------------------------------------------
+
+    def _improved(self, bucket: Bucket) -> bool | None:
+        """Whether the last step did well; None when there is nothing to compare with."""
+        index = bucket.layout.index
+        loss: float | None = getattr(bucket, "loss", None)
+        if loss is not None:
+            before = self._losses.get(index)
+            self._losses[index] = float(loss)
+            return None if before is None else before > loss
+        if self.parameters.feedback == "norm":
+            norms = self._norms.get(index, [])
+            return norms[0] > norms[1] if len(norms) > 1 else None
+        last = self._last.get(index)
+        return None if last is None else inner_product(bucket.gradient, last) > 0
+
+    def _remember(self, bucket: Bucket, average: Tensor) -> None:
+        index = bucket.layout.index
+        if self.parameters.feedback == "norm":
+            norm = math.sqrt(inner_product(average, average))
+            self._norms[index] = [*self._norms.get(index, []), norm][-2:]
+        else:
+            bucket_state(self._last, bucket).copy_(average)
+
+    # --- worker ----------------------------------------------------------------------------
+
+    def encode(self, bucket: Bucket, step: int) -> Tensor:
+        """Select and pack a step's elements: uint8, one frame a tensor."""
+        improved = self._improved(bucket)
+        frames = []
+        for piece, values in batched(bucket.layout.views(self.corrected(bucket))):
+            frame = self._encode(piece, values, improved, step)
+            frames.append(frame)
+            if self.parameters.residual:
+                self._keep_back(piece, frame, values)
+        return torch.cat(frames)
+
+    def _encode(
+        self, piece: TensorSlice, values: Tensor, improved: bool | None, step: int
+    ) -> Tensor:
+        p, rank = self.parameters, self.worker.rank
+        state = self._selections.get(piece.index)
+        if state is None:
+            state = Selection(values, p.start_density, p.unsent_limit)
+            self._selections[piece.index] = state
+        place = self.worker.seed, step, piece.index
+        new, indices = state.renew(
+            improved,
+            speculative_count(piece.numel, p.speculative),
+            random_key(*place, "ce_sgd selection", rank),
+            stream(*place, "ce_sgd speculative", rank),
+        )
+        parts = Parts(
+            chosen=state.chosen,
+            starts=state.starts,
+            values=at_bits(values, state.chosen, state.starts),
+            indices=indices,
+            speculative=values[indices],
+        )
+        key = random_key(*place, "ce_sgd levels", rank)
+        return pack_parts(parts, piece.numel, new=new, levels=p.levels, key=key)
+
+    def _keep_back(self, piece: TensorSlice, message: Tensor, values: Tensor) -> None:
+        """Take what was sent off the residual, in place."""
+        (frame,) = read_frames(message)
+        own = self._selections[piece.index].chosen
+        add_parts(read_parts(frame, own, self.parameters.levels), values, -1.0)
+
+    # --- server ----------------------------------------------------------------------------
+
+    def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
+        """The mean over workers at the union of what they sent; remembers new selections."""
+        total = torch.zeros_like(bucket.gradient)
+        unions = {
+            piece.index: total.new_zeros(packed_bytes(piece.numel, 1), dtype=torch.uint8)
+            for piece in batched(bucket.layout.slices)
+        }
+        for rank, payload in enumerate(payloads):
+            for piece, frame in frames_of(payload, bucket.layout, Codec.CE_SGD):
+                parts = self._received(piece, frame, rank)
+                add_parts(parts, piece.of(total), 1.0 / self.worker.count)
+                unite(unions[piece.index], parts.chosen, parts.indices)
+        views = batched(bucket.layout.views(total))
+        return torch.cat([pack_answer(part, unions[piece.index]) for piece, part in views])
+
+    def _received(self, piece: TensorSlice, frame: Frame, rank: int) -> Parts:
+        """A worker's frame, read with the V that it brings or that is known."""
+        place = piece.index, rank
+        brought = new_selection(frame)
+        if brought is not None:
+            self._known[place] = brought.clone()
+        elif place not in self._known:
+            raise InputError(f"damaged payload: worker {rank} keeps a selection it never sent")
+        return read_parts(frame, self._known[place], self.parameters.levels)
+
+
+def speculative_count(n: int, fraction: float) -> int:
+    """max(1, round(n fraction)); 0 of nothing."""
+    return count_kept(n, fraction) if fraction else 0
+
+
+@kernel("reduction")
+def inner_product(a: Tensor, b: Tensor) -> float:
+    """<a, b> of float32 `[n]`, in float64."""
+    n = a.numel()
+    sums = partial_sums(n)
+    in_parallel(_multiply_and_add, n, array(a), array(b), sums, grain=SUM_BLOCK)
+    return float(sums.sum())
+
+
+@summing_loop
+def _multiply_and_add(start: int, stop: int, a: Any, b: Any, sums: Any) -> None:
+    for first in range(start, stop, SUM_BLOCK):
+        last = min(first + SUM_BLOCK, stop)
+        left, right = a[first:last], b[first:last]
+        total = 0.0
+        for i in range(left.size):
+            total += np.float64(left[i]) * np.float64(right[i])
+        sums[first // SUM_BLOCK] = total

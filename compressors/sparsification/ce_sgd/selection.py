@@ -1,0 +1,223 @@
+"""Which elements of a tensor does a CE-SGD worker send next? Selection, rewards and speculation.
+
+One pass rewards or draws V, ages everybody and notes, of each block, what lies outside of V:
+elements unsent for too long, the lowest M of the others, and how many have it. These numbers
+divide the speculative elements among the blocks (a multivariate hypergeometric draw, so that every
+set of ties is as likely), and each block then finds its share by trying places. When fewer
+elements have the lowest M than are wanted, a selection among all finds the level.
+
+See `ce_sgd.py` for the method and its source.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.indices.bitmap import BLOCK
+from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_parallel, loop, written_back
+from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.random import bits64
+from gcsim.compressors.sparsification.ce_sgd.speculation import (
+    AGED,
+    NEVER,
+    Plan,
+    find,
+    level_of,
+)
+
+Counts = NDArray[np.int64]
+
+_REWARD, _KEEP, _DRAW, _START = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Found:
+    """Of each block: int64 `[ceil(n / BLOCK)]`."""
+
+    chosen: Counts
+    """Elements in V."""
+    aged: Counts
+    """Elements outside of V that were not sent for too long."""
+    lowest: Counts
+    """The smallest M of the other elements outside of V."""
+    ties: Counts
+    """How many have it."""
+
+
+class Selection:
+    """One tensor's state on one worker."""
+
+    def __init__(self, like: Tensor, start_density: float, unsent_limit: int) -> None:
+        n = like.numel()
+        self.start_density, self.unsent_limit = start_density, unsent_limit
+        self.chosen = like.new_zeros(packed_bytes(n, 1), dtype=torch.uint8)
+        """V: one bit an element, `[ceil(n / 8)]`."""
+        self.rewards = torch.zeros_like(like, dtype=torch.int32)
+        """M `[n]`."""
+        self.age = torch.zeros_like(like, dtype=torch.uint8)
+        """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
+        self.starts: Counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
+        """See `bit_starts`, of V."""
+        self._near = torch.zeros_like(self.chosen)
+        """One bit an element: outside of V, and of its block's lowest M."""
+        self._highest = 0
+        self._begun = False
+
+    def renew(
+        self, improved: bool | None, wanted: int, key: np.uint64, draws: np.random.Generator
+    ) -> tuple[bool, Tensor]:
+        """Reward V when the last step improved, else draw another; V stays for None.
+
+        Returns (whether V is new, speculative indices: int32 ascending, as many as wanted or as
+        are outside of V).
+        """
+        mode = _START if not (self._begun and self._highest) else _DRAW
+        if self._begun and improved is not False:
+            mode = _REWARD if improved else _KEEP
+        self._begun = True
+        found = self._select(mode, key)
+        self.starts[1:] = np.cumsum(found.chosen)
+        plan = self._plan(found, wanted, draws)
+        return mode in {_DRAW, _START}, self._speculate(plan, key)
+
+    def _select(self, mode: int, key: np.uint64) -> _Found:
+        threshold = self._highest if mode == _DRAW else math.ceil(self.start_density * 65536)
+        settings = mode, threshold, self.unsent_limit
+        counts = _choose(self.chosen, self.rewards, self.age, self._near, settings, key)
+        self._highest = int(counts[4].max(initial=self._highest))
+        return _Found(chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3])
+
+    def _plan(self, found: _Found, wanted: int, draws: np.random.Generator) -> Plan:
+        wanted = min(wanted, self.age.numel() - int(found.chosen.sum()))
+        lowest = int(found.lowest.min(initial=int(NEVER)))
+        at_lowest = np.where(found.lowest == lowest, found.ties, 0)
+        aged = int(found.aged.sum())
+        if aged >= wanted:
+            level, below, ties = AGED, np.zeros_like(found.aged), found.aged
+        elif aged + int(at_lowest.sum()) >= wanted:
+            level, below, ties = lowest, found.aged, at_lowest
+        else:
+            level, below, ties = level_of(self.rewards, self.age, self.unsent_limit, wanted)
+        marked = ties is at_lowest
+        missing = wanted - int(below.sum())
+        drawn = np.zeros_like(below)
+        if missing:
+            drawn = draws.multivariate_hypergeometric(ties, missing, method="marginals")
+        return Plan(level=level, below=below, ties=ties, drawn=drawn, marked=marked)
+
+    def _speculate(self, plan: Plan, key: np.uint64) -> Tensor:
+        sizes = plan.below + plan.drawn
+        indices = torch.empty(int(sizes.sum()), dtype=torch.int32)
+        if not indices.numel():
+            return indices
+        with written_back(self.age) as age:
+            near = array(self._near)
+            find(indices, (array(self.rewards), age, near), plan, (key, self.unsent_limit))
+        return indices.to(self.age.device)
+
+
+# --- one pass over everybody -------------------------------------------------------------------
+
+
+@kernel("streaming", updates=("chosen", "rewards", "age", "near"), name="ce_sgd_selection._choose")
+def _choose(
+    chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, settings: tuple[int, int, int],
+    key: np.uint64,
+) -> NDArray[np.int64]:  # fmt: skip
+    """A step of V, M and the ages, in place; five numbers a block: see `_Found`, and max M."""
+    n = rewards.numel()
+    mode, threshold, limit = settings
+    if mode in {_DRAW, _START}:
+        count_random(n, 16)
+    counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
+    with (
+        written_back(chosen) as bits,
+        written_back(rewards) as m,
+        written_back(age) as ages,
+        written_back(near) as lowest,
+    ):
+        in_parallel(
+            _choose_blocks, n, mode, bits, m, ages, lowest, key, np.int64(threshold),
+            np.uint8(limit), counts, grain=BLOCK,
+        )  # fmt: skip
+    return counts
+
+
+@loop
+def _choose_blocks(
+    start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
+    key: Any, threshold: Any, limit: Any, counts: Any,
+) -> None:  # fmt: skip
+    chosen = np.zeros(BLOCK, dtype=np.uint8)
+    words = np.empty(BLOCK // 4, dtype=np.uint64)
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        last = min(first + BLOCK, stop)
+        m, age = rewards[first:last], ages[first:last]
+        bits = selection[first // 8 : (last + 7) // 8]
+        if mode >= _DRAW:
+            for j in range((m.size + 3) // 4):
+                words[j] = bits64(key, first // 4 + j)
+            _draw(words.view(np.uint16), m, mode == _DRAW, threshold, chosen)
+            fold_bits(chosen.view(np.uint64), bits)
+        else:
+            for b in range(bits.size):
+                for j in range(8):
+                    chosen[8 * b + j] = (bits[b] >> np.uint8(j)) & np.uint8(1)
+        if mode == _REWARD:
+            top = np.int32(0)
+            for i in range(m.size):
+                m[i] += np.int32(chosen[i])
+                top = max(top, m[i])
+            counts[4, block] = top
+        _look_outside(chosen, m, age, limit, counts[:, block])
+        fold_bits(chosen.view(np.uint64), nears[first // 8 : (last + 7) // 8])
+
+
+@loop
+def _draw(random: Any, m: Any, weighted: bool, threshold: Any, chosen: Any) -> None:
+    """1 with probability M / threshold, or threshold / 65536; zeros behind the last element."""
+    chosen[m.size :] = 0
+    if weighted:
+        for i in range(m.size):  # r / 65536 < M / max M, in whole numbers
+            chosen[i] = np.int64(random[i]) * threshold < np.int64(m[i]) << np.int64(16)
+    else:
+        for i in range(m.size):
+            chosen[i] = np.int64(random[i]) < threshold
+
+
+@loop
+def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> None:
+    """Everybody outside of V becomes a step older; the first four of the block's numbers.
+
+    `chosen` is V; afterwards it marks what is outside of V and has the lowest M.
+    """
+    free = np.empty(BLOCK, dtype=np.int32)
+    held = np.int32(0)
+    aged = np.int32(0)
+    lowest = NEVER
+    for i in range(m.size):
+        inside = chosen[i] != 0
+        late = (not inside) & (age[i] >= limit)
+        older = age[i] + np.uint8(age[i] < np.uint8(255))
+        age[i] = np.uint8(0) if inside else older
+        held += np.int32(inside)
+        aged += np.int32(late)
+        free[i] = NEVER if inside | late else m[i]
+        lowest = min(lowest, free[i])
+    ties = np.int32(0)
+    chosen[m.size :] = 0
+    for i in range(m.size):
+        chosen[i] = free[i] == lowest
+        ties += np.int32(chosen[i])
+    numbers[0] = held
+    numbers[1] = aged
+    numbers[2] = lowest
+    numbers[3] = ties if lowest < NEVER else np.int32(0)

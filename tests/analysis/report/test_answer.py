@@ -1,0 +1,443 @@
+"""The sentences say whether compression pays, what is safe and what to try, and claim no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.selection import largest_verdict
+from gcsim.analysis.report.sources import provenance_notes
+from gcsim.scenarios.result import Result
+from gcsim.scenarios.uncertainty.close_pairs import TIE
+from tests.analysis.drawn import between, open_result
+
+
+def at(result: Result, **times: dict[int, float] | float) -> Result:
+    """Only the named compressors, with these iteration times in seconds (by nodes, or all)."""
+    rows = []
+    for row in result.rows:
+        if row.compressor in times:
+            given = times[row.compressor]
+            time = given.get(row.nodes) if isinstance(given, dict) else given
+            if time is not None:
+                rows.append(replace(row, iteration_s=time))
+    dense = {row.nodes: row.iteration_s for row in rows if row.compressor == "none"}
+    compared = tuple(
+        replace(row, speedup_vs_dense=dense[row.nodes] / row.iteration_s if dense else None)
+        for row in rows
+    )
+    return replace(result, rows=compared)
+
+
+def said(result: Result, **times: dict[int, float] | float) -> str:
+    return " ".join(answer(at(result, **times)))
+
+
+def test_ring_and_tree_are_told_side_by_side_where_they_differ(result: Result) -> None:
+    shown = at(result, none={32: 0.4}, fp16={32: 0.2})
+    assert "ring or tree" not in " ".join(answer(shown))
+
+    def with_shapes(ring: float, tree: float) -> str:
+        rows = tuple(
+            replace(row, iteration_ring_s=ring, iteration_tree_s=tree)
+            if row.compressor == "none"
+            else row
+            for row in shown.rows
+        )
+        return " ".join(answer(replace(shown, rows=rows)))
+
+    assert "NCCL may take ring or tree here: dense 410 ms or 550 ms." in with_shapes(0.41, 0.55)
+    assert "ring or tree" not in with_shapes(0.4, 0.401)  # no more than a tie
+
+
+# --- safe, and to try ----------------------------------------------------------------------------
+
+
+def test_what_is_safe_and_what_to_try_are_two_lines(result: Result) -> None:
+    # 0.4 s / 0.1 s = 4; NMSE and cosine are those of the PowerSGD row
+    assert answer(at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2})) == [
+        "On 32 nodes (64 workers) compression pays: dense takes 400 ms an iteration, PowerSGD rank "
+        "4 100 ms.",
+        "Safe: FP16, 2.00 times; its update is practically the dense one.",
+        "Fastest to try: PowerSGD rank 4, 4.00 times; train before you trust it. Gradient "
+        "error: NMSE 0.310, cosine similarity to the dense update 0.830 (over 4 steps).",
+    ]
+
+
+def test_both_have_their_intervals(result: Result) -> None:
+    # the middle 80 % of 0.04 to 0.06 s is 0.042 to 0.058 s; of 0.19 to 0.21, 0.192 to 0.208
+    shown = open_result(
+        result, none=between(0.4, 0.4), topk=between(0.04, 0.06), fp16=between(0.19, 0.21)
+    )
+    text = answer(shown)
+    assert (
+        text[1] == "Safe: FP16, 2.00 times (1.92 to 2.08); its update is practically the dense one."
+    )
+    assert text[2].startswith("Fastest to try: Top-k 1%, 8.00 times (6.90 to 9.52); train before")
+
+
+def test_one_line_where_the_safe_method_is_the_fastest(result: Result) -> None:
+    text = answer(at(result, none={32: 0.4}, fp16={32: 0.1}, powersgd={32: 0.2}))
+    assert text[1:] == [
+        "Safe, and the fastest: FP16, 4.00 times; its update is practically the dense one."
+    ]
+
+
+def test_it_is_said_when_nothing_safe_is_faster(result: Result) -> None:
+    assert (
+        "No method whose update is practically the dense one is clearly faster than dense "
+        "training; the fastest of them: FP16, 0.80 times."
+        in said(result, none=0.4, powersgd=0.1, fp16=0.5).replace("0.800", "0.80")
+    )
+    assert "Safe: none of these methods" in said(result, none=0.4, powersgd=0.1)
+
+
+def test_a_large_error_is_put_into_proportion(result: Result) -> None:
+    # the definition |update - dense|^2 / |dense|^2 at update = 0
+    assert "NMSE 0.610 (an update of zero would have 1)" in said(result, none=0.4, topk=0.1)
+    assert "zero" not in said(result, none=0.4, powersgd=0.1)
+
+
+def test_memory_is_said_to_move_the_error_later(result: Result) -> None:
+    rows = tuple(
+        replace(row, memory="residual (n)", nmse=1e-6) if row.compressor == "powersgd" else row
+        for row in at(result, none=0.4, powersgd=0.1, fp16=0.2).rows
+    )
+    text = " ".join(answer(replace(result, rows=rows)))
+    assert "over 4 steps from an empty residual; later steps differ" in text
+    assert "Safe: FP16" in text  # a small error over a few steps does not make memory safe
+
+
+def test_a_dense_row_without_a_label_reads_well(result: Result) -> None:
+    rows = tuple(
+        replace(row, label="none") if row.compressor == "none" else row for row in result.rows
+    )
+    unnamed = at(replace(result, rows=rows), none=0.4, powersgd=0.1)
+    assert "dense training takes 400 ms" in answer(unnamed)[0]
+
+
+def test_what_nothing_can_be_trained_with_is_said_and_not_named(result: Result) -> None:
+    # random-k of the fixture: NMSE 0.99, cosine 0.1, no memory
+    text = said(result, none={32: 0.4}, randomk={32: 0.05}, powersgd={32: 0.1})
+    assert "Fastest to try: PowerSGD rank 4" in text
+    assert (
+        "Not counted: random-k 1%, 8.00 times: its update has next to nothing of the gradient "
+        "(cosine similarity 0.100)." in text
+    )
+    assert "Not counted" not in said(result, none=0.4, randomk=0.3, powersgd=0.1)
+    alone = said(result, none={32: 0.4}, randomk={32: 0.05})
+    assert "nothing can be said of compression" in alone
+    assert "Not counted: random-k 1%" in alone
+
+
+def test_a_method_that_sent_nothing_is_said_to(result: Result) -> None:
+    rows = tuple(
+        replace(row, wire_bytes_per_worker=0.0, compression_ratio=None)
+        if row.compressor == "topk" else row
+        for row in at(result, none={32: 0.4}, topk={32: 0.05}, powersgd={32: 0.1}).rows
+    )  # fmt: skip
+    text = " ".join(answer(replace(result, rows=rows)))
+    assert "Not counted: Top-k 1%, 8.00 times: it sent nothing in 4 steps." in text
+    assert "Fastest to try: PowerSGD rank 4" in text
+
+
+def test_a_scale_that_is_the_learning_rates_has_a_cosine_and_no_nmse(result: Result) -> None:
+    rows = tuple(
+        replace(row, nmse=None) if row.compressor == "powersgd" else row
+        for row in at(result, none=0.4, powersgd=0.1).rows
+    )
+    text = " ".join(answer(replace(result, rows=rows)))
+    assert "to the dense update 0.830 (over 4 steps); its scale is the learning rate's." in text
+
+
+# --- does it pay? --------------------------------------------------------------------------------
+
+
+def test_it_is_said_when_dense_wins(result: Result) -> None:
+    # 0.1 s / 0.15 s = 0.667
+    assert answer(at(result, none={32: 0.1}, fp16={32: 0.15}, dgc={32: 0.3})) == [
+        "On 32 nodes (64 workers) compression does not pay: nothing is more than 1% faster than "
+        "dense (100 ms an iteration); the nearest, FP16, 0.667 times."
+    ]
+
+
+def test_within_one_per_cent_of_dense_does_not_pay(result: Result) -> None:
+    assert "does not pay" in said(result, none={32: 0.1}, fp16={32: 0.0995})
+    assert "compression pays" in said(result, none={32: 0.1}, fp16={32: 0.0985})
+
+
+@pytest.mark.parametrize(
+    ("high", "begins"),
+    [
+        (0.42, "compression is likely to pay, but that is not sure (83% for Top-k 1%): dense"),
+        (0.55, "it is not known whether compression pays (39% for Top-k 1%): dense takes 400 ms"),
+    ],
+)
+def test_what_is_open_has_its_probability(result: Result, high: float, begins: str) -> None:
+    # of 41 worlds in even steps from 0.3 s, 34 or 16 are below 0.4 s
+    text = answer(open_result(result, none=between(0.4, 0.4), topk=between(0.3, high)))
+    assert text[0].startswith(f"On 32 nodes (64 workers) {begins}")
+    assert text[1].startswith("Fastest to try: Top-k 1%, ")
+
+
+def test_of_equally_fast_methods_the_smaller_error_is_named(result: Result) -> None:
+    text = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + TIE / 2)})
+    assert "Fastest to try: PowerSGD rank 4" in text
+    assert "Not clearly slower: Top-k 1%, 4.00 times." in text
+    apart = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + 2 * TIE)})
+    assert "Fastest to try: Top-k 1%" in apart
+    assert "As fast" not in apart
+
+
+def test_of_many_that_are_as_fast_a_few_are_named(result: Result) -> None:
+    kinds = ["topk", "dgc", "qsgd", "ef_block_sgdm", "variance", "powersgd", "qsparse_local_sgd"]
+    text = said(result, none={32: 0.4}, **{kind: {32: 0.1} for kind in kinds})
+    (line,) = [part for part in text.split(". ") if part.startswith("Not clearly slower")]
+    assert line.count("4.00 times") == 4
+    assert "; 2 others" in line
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def test_the_change_with_the_size_is_told(result: Result) -> None:
+    sizes = (1, 2, 4, 8, 16, 32)
+    scaled = at(
+        result,
+        none=dict.fromkeys(sizes, 0.2),
+        fp16={n: 0.3 if n == 1 else 0.15 for n in sizes},
+        powersgd={n: 0.3 if n < 16 else 0.1 for n in sizes},
+    )
+    assert answer(scaled)[-1] == (
+        "Fastest to try by size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 from 16 "
+        "nodes on."
+    )
+
+
+def test_the_same_at_every_size_and_a_single_size(result: Result) -> None:
+    same = answer(at(result, none=0.2, fp16=0.1))[-1]
+    assert same == "The same holds at every size, from 1 node on."
+    single = at(result, none={32: 0.2}, fp16={32: 0.1})
+    assert not any("size" in sentence for sentence in answer(single))
+
+
+def test_a_method_that_wins_at_the_largest_size_only(result: Result) -> None:
+    late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.2, 2: 0.05})
+    assert answer(late)[-1] == "Fastest to try by size: dense on 1 node, FP16 on 2 nodes."
+
+
+def test_without_a_dense_row_no_speedup_is_claimed(result: Result) -> None:
+    text = said(result, fp16={32: 0.2}, powersgd={32: 0.1})
+    assert "no speedup to state" in text
+    assert "Fastest to try: PowerSGD rank 4, 100 ms; train before" in text
+    assert "Safe: FP16, 200 ms; its update is practically the dense one." in text
+
+
+def test_a_single_row_is_not_called_a_winner(result: Result) -> None:
+    assert answer(at(result, none={32: 0.2})) == [
+        "On 32 nodes (64 workers) dense takes 200 ms an iteration: nothing to compare it with."
+    ]
+
+
+# --- random times --------------------------------------------------------------------------------
+
+
+def spread(result: Result, iterations: int | None = 50) -> Result:
+    """Iterations that are 10 % shorter and 20 % longer now and then."""
+    rows = tuple(
+        replace(row, iteration_p5_s=row.iteration_s * 0.9, iteration_p95_s=row.iteration_s * 1.2,
+                iterations=iterations)
+        for row in result.rows
+    )  # fmt: skip
+    return replace(result, rows=rows)
+
+
+def test_random_times_are_called_means_with_their_spread(result: Result) -> None:
+    text = answer(spread(at(result, none={32: 0.4}, powersgd={32: 0.1})))
+    assert text[-1] == (
+        "These are means of 50 iterations; nine in ten take: PowerSGD rank 4 90.0 ms to 120 ms, "
+        "dense 360 ms to 480 ms."
+    )
+
+
+def test_every_kind_of_answer_says_so(result: Result) -> None:
+    for shown in (
+        at(result, none={32: 0.4}),
+        at(result, none={32: 0.1}, fp16={32: 0.4}),
+        at(result, fp16={32: 0.4}, topk={32: 0.1}),
+    ):
+        assert "means of 50 iterations" in " ".join(answer(spread(shown)))
+        assert "mean" not in " ".join(answer(shown))
+
+
+def test_numbers_of_iterations_are_not_invented(result: Result) -> None:
+    shown = at(result, none={32: 0.4}, fp16={32: 0.1})
+    assert "means of many iterations; " in " ".join(answer(spread(shown, iterations=None)))
+    rows = spread(shown).rows
+    more = (replace(rows[0], iterations=200), *rows[1:])
+    assert "means of 50 to 200 iterations; " in " ".join(answer(replace(shown, rows=more)))
+
+
+def test_a_single_random_iteration_may_be_luck(result: Result) -> None:
+    once = spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=1)
+    assert "Each time is of one iteration, which may be luck." in " ".join(answer(once))
+
+
+def noisy(result: Result, error: float, **errors: float) -> Result:
+    """Spread, with this standard error in seconds, or the named compressors' own."""
+    shown = spread(result)
+    rows = tuple(
+        replace(row, iteration_error_s=errors.get(row.compressor, error)) for row in shown.rows
+    )
+    return replace(shown, rows=rows)
+
+
+def test_within_two_standard_errors_of_dense_it_is_not_sure_that_compression_pays(
+    result: Result,
+) -> None:
+    # 2 sqrt(3^2 + 4^2) = 10 ms: 91 and 100 ms are nearer than that, 89 and 100 ms are not;
+    # 9 ms are 1.8 standard errors, below which 96 % of a normal distribution lie
+    near = " ".join(answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.091}), 0.003, none=0.004)))
+    assert "likely to pay, but that is not sure (96% for FP16): dense takes 100 ms" in near
+    assert "50 iterations are too few to tell some of them apart: set training.iterations" in near
+    far = answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.089}), 0.003, none=0.004))
+    assert far[1].startswith("Safe, and the fastest: FP16, 1.12 times")
+    assert "luck" not in " ".join(far)
+
+
+def test_dense_is_not_said_to_win_by_luck_either(result: Result) -> None:
+    near = at(result, none={32: 0.1}, fp16={32: 0.105})
+    assert (
+        "it is not known whether compression pays (12% for FP16)" in answer(noisy(near, 0.003))[0]
+    )
+    assert "does not pay" in answer(near)[0]
+
+
+def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
+    shown = noisy(
+        at(result, none={32: 0.4}, powersgd={32: 0.1}, topk={32: 0.104}, fp16={32: 0.3}), 0.002
+    )
+    text = " ".join(answer(shown))
+    assert "Not clearly slower: Top-k 1%, 3.85 times." in text
+    assert "Safe: FP16, 1.33 times" in text
+    assert "50 iterations are too few" in text
+    found = largest_verdict(shown)
+    assert [row.compressor for row in found.foremost] == ["powersgd", "topk"]
+
+
+def test_sizes_where_it_is_open_have_the_probability(result: Result) -> None:
+    # 1 ms between means that are known to 4 ms each: 0.18 standard errors
+    late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.101, 2: 0.05})
+    assert answer(noisy(late, 0.004))[-1] == (
+        "Fastest to try by size: FP16 (43% to pay) on 1 node, FP16 on 2 nodes."
+    )
+
+
+# --- provenance ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def facts() -> dict[str, Any]:
+    return {
+        "versions": {"gcsim": "0.1.0", "torch": "2.13.0"},
+        "seed": 7,
+        "gradients": {
+            "source": "live", "iterations": 4, "workers": 2, "warmup_losses": [6.9, 3.0, 2.2],
+        },
+        "compute": {"source": "alexnet, batch 32, on a P100", "estimate": True},
+        "kernels": {
+            "method": "metered",
+            "device": "P100",
+            "classes": {
+                "streaming": {"source": "x", "estimate": False},
+                "sort": {"source": "y", "estimate": True},
+            },
+        },
+        "links": {
+            "network": {
+                "name": "10gbe", "calibration": "estimate", "efficiency": 0.9415, "source": "TCP",
+            },
+            "intra_node": {
+                "name": "pcie", "calibration": "measured", "efficiency": 1.0,
+                "source": "PCIe " * 99,
+            },
+        },
+        "transport": "gloo",
+        "algorithms": {"dense": ["Gloo ring"], "Top-k": ["all-gather", "Gloo ring"]},
+    }  # fmt: skip
+
+
+def test_each_kind_of_number_has_a_note(result: Result, facts: dict[str, Any]) -> None:
+    notes = provenance_notes(replace(result, provenance=facts))
+    assert notes[:3] == [
+        "gradients: live, workers 2, iterations 4, loss 6.90 -> 2.20 in the warm-up",
+        "forward and backward: an estimate; alexnet, batch 32, on a P100",
+        "encode and decode: metered, P100; measured: streaming; ESTIMATES: sort",
+    ]
+    assert notes[3] == "network: 10gbe, an estimate (94.2% of the line rate); TCP"
+    assert notes[4].startswith("intra node: pcie, measured; PCIe ")
+    assert len(notes[4]) < 300
+    assert "transport: gloo; algorithms: Gloo ring; all-gather" in notes
+    assert "versions: seed 7, gcsim 0.1.0, torch 2.13.0" in notes
+    assert "not simulated" in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("calibration", "said"),
+    [("measured", "measured"), ("estimate", "an estimate"), ("ideal", "ideal"),
+     ("stated", "stated by the user")],
+)  # fmt: skip
+def test_a_links_note_says_how_it_is_known(result: Result, calibration: str, said: str) -> None:
+    link = {"name": "mine", "calibration": calibration, "efficiency": 1.0, "source": "x"}
+    notes = provenance_notes(replace(result, provenance={"links": {"network": link}}))
+    assert notes[0] == f"network: mine, {said}; x"  # all of the line rate: no share to tell
+
+
+def test_every_kind_of_card_has_a_note_with_its_nodes(result: Result) -> None:
+    card = {"calibration": "estimate", "efficiency": 0.9, "source": "x"}
+    links = {
+        "cards": [
+            {"nodes": [3], "name": "1gbe", **card},
+            {"nodes": list(range(10, 20)), "name": "5gbe", **card},
+        ],
+        "rack_uplink": {"name": "20gbe", **card},
+    }
+    notes = provenance_notes(replace(result, provenance={"links": links}))
+    assert notes[:3] == [
+        "card of node 3: 1gbe, an estimate (90.0% of the line rate); x",
+        "cards of nodes 10, 11, 12, 13, 14, 15 and 4 more: 5gbe, an estimate (90.0% of the line "
+        "rate); x",
+        "rack uplink: 20gbe, an estimate (90.0% of the line rate); x",
+    ]
+
+
+def test_why_iterations_differ_is_told(result: Result) -> None:
+    facts = {"random": ["training.noise", "cluster.network"], "iterations": 50, "seed": 3}
+    notes = provenance_notes(replace(result, provenance={"averages": facts}))
+    assert notes[0] == (
+        "means of 50 iterations, which differ; random, from seed 3: training.noise, cluster.network"
+    )
+    timed = {"random": [], "changing_with_time": ["cluster.network"], "iterations": 9, "seed": 3}
+    notes = provenance_notes(replace(result, provenance={"averages": timed}))
+    assert notes[0] == "means of 9 iterations, which differ; changing with time: cluster.network"
+    assert not any("differ" in note for note in provenance_notes(result)[:-1])
+
+
+def test_with_accumulation_the_error_is_of_one_micro_batch(result: Result) -> None:
+    scenario = {**result.scenario, "training": {"accumulation": 4}}
+    last = provenance_notes(replace(result, scenario=scenario))[-1]
+    assert "of single updates from one micro-batch's gradients, not the sum of 4;" in last
+    assert "micro-batch" not in provenance_notes(result)[-1]
+
+
+def test_unknown_provenance_is_not_invented(result: Result) -> None:
+    notes = provenance_notes(replace(result, provenance={}))
+    assert len(notes) == 1  # what holds of every run
+
+
+def test_a_compute_source_may_be_a_sentence(result: Result) -> None:
+    notes = provenance_notes(replace(result, provenance={"compute": "measured by the user"}))
+    assert notes[0] == "forward and backward: measured by the user"

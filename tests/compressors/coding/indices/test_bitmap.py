@@ -1,0 +1,56 @@
+"""Values at set bits come out in order and go back to where they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.coding.indices.bitmap import (
+    BLOCK,
+    add_at_bits,
+    as_mask,
+    at_bits,
+    bit_starts,
+    unite,
+)
+
+SIZES = [0, 1, 7, 8, 9, 255, BLOCK - 1, BLOCK, BLOCK + 1, 10 * BLOCK + 3]
+
+
+def random_bits(
+    n: int, density: float
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Tensor]:
+    flags = np.random.default_rng(n).random(n) < density
+    return flags, torch.from_numpy(np.packbits(flags, bitorder="little"))
+
+
+@pytest.mark.parametrize("density", [0.0, 0.01, 0.5, 1.0])
+@pytest.mark.parametrize("n", SIZES)
+def test_values_are_picked_and_put_back(n: int, density: float) -> None:
+    # Against numpy's boolean indexing.
+    flags, bits = random_bits(n, density)
+    values = torch.arange(1.0, n + 1)
+    starts = bit_starts(bits.numpy(), n)
+    assert starts[-1] == flags.sum()
+    assert starts.tolist() == [int(flags[:at].sum()) for at in [*range(0, n, BLOCK), n]]
+    picked = at_bits(values, bits, starts)
+    np.testing.assert_array_equal(picked.numpy(), values.numpy()[flags])
+    out = torch.ones(n)
+    add_at_bits(out, bits, starts, picked, 0.5)
+    np.testing.assert_array_equal(out.numpy(), 1 + 0.5 * np.where(flags, values.numpy(), 0))
+    np.testing.assert_array_equal(as_mask(bits, n).numpy(), flags)
+
+
+def test_infinite_values_do_not_leak_to_their_neighbours() -> None:
+    bits = torch.tensor([0b1010], dtype=torch.uint8)
+    out = torch.zeros(4)
+    add_at_bits(out, bits, bit_starts(bits.numpy(), 4), torch.tensor([torch.inf, 2.0]), 1.0)
+    assert out.tolist() == [0.0, torch.inf, 0.0, 2.0]
+
+
+def test_a_union_has_the_bits_of_both_and_of_the_indices() -> None:
+    bits = torch.tensor([0b0001, 0], dtype=torch.uint8)
+    unite(bits, torch.tensor([0b1001, 0b1], dtype=torch.uint8), torch.tensor([1, 9]).int())
+    assert bits.tolist() == [0b1011, 0b11]

@@ -1,0 +1,213 @@
+"""The k largest are exactly the k largest, whichever way they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gcsim.compressors.coding.selecting.marks import BLOCK, add_and_mark, at_least, mark, take
+from gcsim.compressors.coding.selecting.selection import (
+    _largest_on_device,
+    add_and_take_largest,
+    count_kept,
+    kth_magnitude,
+    largest,
+    scatter_add,
+    take_largest,
+)
+from gcsim.errors import InputError, InternalError
+
+
+def by_sorting(values: list[float], k: int) -> list[int]:
+    """The definition: by falling magnitude, then by rising index."""
+    order = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))
+    return sorted(order[:k])
+
+
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, 1e-42, -3e38])), st.data())
+def test_ties_go_to_the_lowest_index(values: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, len(values)))
+    single = torch.tensor(values, dtype=torch.float32)
+    assert largest(single, k).tolist() == by_sorting(single.tolist(), k)
+    if k:  # what runs on an accelerator
+        assert _largest_on_device(single, k).tolist() == by_sorting(single.tolist(), k)
+
+
+def test_the_sampled_shortcut_selects_what_a_full_sort_selects(
+    normal: Callable[..., Tensor],
+) -> None:
+    values = normal((1 << 20) + 3, 1)
+    k = 12_345
+    order = np.argsort(-np.abs(values.numpy()), kind="stable")[:k]
+    assert np.array_equal(largest(values, k).numpy(), np.sort(order))
+
+
+def test_a_sample_that_misleads_costs_time_but_not_exactness() -> None:
+    # Every 255th element is huge, and they are the sample: its threshold passes too few.
+    values = torch.linspace(1.0, 2.0, (1 << 20) + 255)
+    values[::255] = 100.0
+    k = 50_000
+    order = np.argsort(-values.numpy(), kind="stable")[:k]
+    assert np.array_equal(largest(values, k).numpy(), np.sort(order))
+
+
+def test_equal_magnitudes_everywhere_select_the_first_k() -> None:
+    values = torch.ones((1 << 20) + 7)
+    assert largest(values, 10_000).tolist() == list(range(10_000))
+
+
+def test_not_a_number_is_named_instead_of_selected() -> None:
+    with pytest.raises(InputError, match="not a number"):
+        largest(torch.tensor([1.0, float("nan"), 2.0]), 1)
+
+
+def test_an_impossible_k_is_our_bug() -> None:
+    with pytest.raises(InternalError, match="4 of 3"):
+        largest(torch.ones(3), 4)
+
+
+@given(st.lists(st.floats(-4, 4, width=32)), st.floats(0, 4, width=32))
+def test_threshold_selection_is_the_definition(values: list[float], threshold: float) -> None:
+    expected = [i for i, value in enumerate(values) if abs(value) >= threshold]
+    assert at_least(torch.tensor(values), threshold).tolist() == expected
+
+
+def test_k_is_at_least_one_and_rounds() -> None:
+    assert [count_kept(n, 0.01) for n in (0, 1, 49, 151, 1000)] == [0, 1, 1, 2, 10]
+    assert count_kept(3, 1.0) == 3
+
+
+def test_scatter_add_adds_where_it_is_told() -> None:
+    update = torch.ones(4)
+    scatter_add(update, torch.tensor([0, 3]), torch.tensor([0.5, -1.0]))
+    assert update.tolist() == [1.5, 1.0, 1.0, 0.0]
+
+
+# --- marks: one pass, then what was found -----------------------------------------------------
+
+LENGTHS = [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 150_000]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("up", [0.0, 0.3, 1.2, 2.5, 4.0, float("inf")])
+def test_what_is_marked_is_what_lies_outside(
+    normal: Callable[..., Tensor], n: int, up: float
+) -> None:
+    # the densities run from all over one in eight (a block's notes overflow) to none
+    values = normal(n, n)
+    down = -up / 2
+    outside: Tensor = ((values >= up) | (values <= float(np.float32(down)))).nonzero().view(-1)
+    marks = mark(values, up, down)
+    assert marks.total == outside.numel()
+    indices, found = take(values, marks)
+    assert torch.equal(indices, outside)
+    assert torch.equal(found, values[outside])
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_marking_while_adding_is_adding_then_marking(normal: Callable[..., Tensor], n: int) -> None:
+    memory, gradient = normal(n, 1), normal(n, 2)
+    expected = memory + gradient
+    marks = add_and_mark(memory, gradient, 1.5)
+    assert torch.equal(memory, expected)
+    indices, values = take(memory, marks, clear=True)
+    assert torch.equal(indices, (expected.abs() >= 1.5).nonzero().view(-1))
+    assert torch.equal(values, expected[indices])
+    expected[indices] = 0
+    assert torch.equal(memory, expected)
+
+
+def test_a_full_block_between_empty_ones_is_found() -> None:
+    values = torch.zeros(5 * BLOCK + 3)
+    values[2 * BLOCK : 3 * BLOCK] = -1.0
+    values[-1] = 1.0
+    indices, _ = take(values, mark(values, 0.5))
+    assert indices.tolist() == [*range(2 * BLOCK, 3 * BLOCK), 5 * BLOCK + 2]
+
+
+def test_results_do_not_depend_on_the_number_of_threads(normal: Callable[..., Tensor]) -> None:
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            memory = normal(700_001, 3)
+            indices, values = add_and_take_largest(memory, normal(700_001, 4), 9_000)
+            found.append((indices, values, memory))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+
+
+# --- the k largest in every corner ------------------------------------------------------------
+
+
+def ranked(values: Tensor, k: int) -> Tensor:
+    """By a stable sort: ties to the lowest index."""
+    order = np.argsort(-np.abs(values.numpy()), kind="stable")[:k]
+    return torch.from_numpy(np.sort(order))
+
+
+@pytest.mark.parametrize("k", [1, 20, 777, 40_000, 70_000, 139_999, 140_000])
+@pytest.mark.parametrize("kind", ["normal", "equal", "two", "zeros", "spikes", "sorted"])
+def test_the_k_largest_for_any_share_and_any_ties(
+    normal: Callable[..., Tensor], kind: str, k: int
+) -> None:
+    n = 140_000
+    z = normal(n, 5)
+    values = {
+        "normal": z,
+        "equal": torch.full((n,), -2.0),
+        "two": torch.where(z > 0, 1.0, -2.0),
+        "zeros": torch.where(z > 2, z, 0.0),
+        "spikes": torch.where(torch.arange(n) % 255 == 0, 100.0, 1.0),  # only these are sampled
+        "sorted": torch.arange(n) * 1e-3,
+    }[kind]
+    expected = ranked(values, k)
+    assert torch.equal(largest(values, k), expected)
+    half, rest = values * 0.5, values * 0.5
+    indices, taken = add_and_take_largest(half, rest, k)
+    assert torch.equal(indices, expected)
+    assert torch.equal(taken, values[expected])
+    left = values.clone()
+    left[expected] = 0
+    assert torch.equal(half, left)
+    assert kth_magnitude(values, k) == float(values[expected].abs().min())
+
+
+def test_marks_that_hold_too_few_are_not_believed(normal: Callable[..., Tensor]) -> None:
+    values = normal(50_000, 6)
+    expected = ranked(values, 500)
+    for up in (10.0, 3.0, 0.0):  # none, too few, far too many
+        indices, taken = take_largest(values, 500, mark(values, up), clear=False)
+        assert torch.equal(indices, expected)
+        assert torch.equal(taken, values[expected])
+
+
+@pytest.mark.parametrize("n", [3, 100_000])
+def test_not_a_number_is_refused_wherever_it_is_taken(n: int) -> None:
+    values = torch.linspace(1, 2, n)
+    values[n // 2] = float("nan")
+    for select in (
+        lambda: take(values, mark(values, 5.0)),
+        lambda: take_largest(values, n // 3, clear=False),
+        lambda: add_and_take_largest(values.clone(), torch.zeros(n), n),
+        lambda: at_least(values, 1.5),
+    ):
+        with pytest.raises(InputError, match="not a number"):
+            select()
+
+
+def test_infinity_is_the_largest() -> None:
+    values = torch.tensor([1.0, -float("inf"), 3.0, float("inf")])
+    assert largest(values, 2).tolist() == [1, 3]
+    assert kth_magnitude(values, 3) == 3.0
+    with pytest.raises(InternalError, match="number 5 of 4"):
+        kth_magnitude(values, 5)

@@ -1,0 +1,194 @@
+"""What do ranks under DDP exchange, and what should come of it? Shared by tests and ranks.
+
+Gradients are known to the last bit, so that `in_lockstep` can be asked for the updates.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gcsim.compressors.base import Compressor, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.participation import participate
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class, create
+from tests.compressors.ddp.gloo_order import in_gloo_ring_order
+
+SCRIPT = Path(__file__).with_name("ranks.py")
+ROOT = SCRIPT.parent.parent.parent
+SHAPES = [(40, 60), (60,), (30, 8, 3, 3), (30,), (70, 30), (), (9, 50), (2500,)]
+STEPS = 4
+"""Of the compressor; one more iteration comes before."""
+BUCKET_MB = 0.008
+SEED = 11
+
+PHASES: dict[str, dict[str, Any]] = {
+    # kinds of step that come late by default
+    "torch_powersgd": {"start": 2, "rank": 2},
+    "onebit_adam": {"freeze_step": 2},
+    "gradient_sampling": {"tau": 2},
+    "gradient_sampling_bayes": {"tau": 3},
+    "tk_ccd": {"ratio": 0.5, "groups": 3},
+    "ok_topk": {"threshold_interval": 2, "region_interval": 4},
+    "alq": {"update_every": 2},
+    "amq": {"update_every": 2},
+    "l_greco": {"every": 2, "over": 1},
+    "accordion": {"steps_per_epoch": 1, "interval_epochs": 1},
+}
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    # collectives that the defaults do not use
+    ("signsgd", {"aggregation": "counters"}),
+    ("signum", {"aggregation": "all_gather"}),
+    ("ef_signsgd", {"aggregation": "push_pull"}),
+    ("fp8", {"aggregation": "all_to_all"}),
+    ("fp8", {"aggregation": "tree"}),
+    ("thc", {"aggregation": "all_reduce"}),
+    ("qsgd", {"coding": "elias_sparse"}),
+    ("terngrad", {"packing": "all_reduce"}),
+    ("onebit_sgd", {"aggregation": "all_gather"}),
+    ("count_sketch", {"aggregate": "push_pull"}),
+    ("powersgd", {"start": 2, "rank": 3}),
+    # inner compressors whose requests are fused
+    ("l_greco", {"compressor": "topk", "parameters": {"ratio": 0.1}, "vary": "ratio", "every": 2,
+                 "over": 1}),
+    ("l_greco", {"compressor": "threshold", "parameters": {"threshold": 0.5}, "vary": "threshold",
+                 "every": 2, "over": 1}),
+    ("accordion", {"compressor": "gtopk", "low": {"ratio": 0.1}, "high": {"ratio": 0.01},
+                   "steps_per_epoch": 1, "interval_epochs": 1}),
+]  # fmt: skip
+
+
+def carried() -> list[tuple[str, dict[str, Any]]]:
+    """Every registered compressor that DDP can carry, and some of their variants."""
+    names = [
+        name
+        for name in REGISTRY
+        for cls, parameters in [(compressor_class(name), check_parameters(name, {}))]
+        if cls.laws(parameters).replicas == "identical" and not cls.requires
+    ]
+    return [(name, PHASES.get(name, {})) for name in names] + OTHERS
+
+
+def gradients(step: int, rank: int) -> list[Tensor]:
+    """By parameter; N(0, 1) exp(.8 N(0, 1)) of different sizes, shared in part by the ranks."""
+    found = []
+    for number, shape in enumerate(SHAPES):
+        seeds = (1000 * step + number, 1000 * step + number + 100_000 * (rank + 1))
+        common, own = (
+            torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds
+        )
+        found.append((common + own) * (0.8 * own).exp() * 10.0 ** -(number % 3))
+    return found
+
+
+class Planned(nn.Module):
+    """A network whose gradients are what it is given, to the last bit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in SHAPES])
+
+    def forward(self, given: list[Tensor]) -> Tensor:
+        """d/dp of sum(p g) is g."""
+        parts = [(p * g).sum() for p, g in zip(self.tensors, given, strict=True)]
+        return torch.stack(parts).sum()
+
+
+def planned(**options: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(Planned(), bucket_cap_mb=BUCKET_MB, **options)
+
+
+def steps_of(model: nn.Module, rank: int, steps: int = STEPS + 1) -> Iterator[list[Tensor]]:
+    """What DDP hands to the optimiser in each iteration, by parameter."""
+    for step in range(steps):
+        model.zero_grad()
+        model(gradients(step, rank)).backward()
+        yield [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """NaN equals itself, and 0 is not -0."""
+    return one.dtype == other.dtype and torch.equal(
+        one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8)
+    )
+
+
+def layouts_of(buckets: Sequence[Sequence[int]]) -> list[BucketLayout]:
+    made = []
+    for number, members in enumerate(buckets):
+        slices, offset = [], 0
+        for index in members:
+            name, shape = f"tensors.{index}", SHAPES[index]
+            slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=index))
+            offset += slices[-1].numel
+        made.append(BucketLayout(index=number, slices=tuple(slices)))
+    return made
+
+
+def in_lockstep(
+    name: str,
+    parameters: dict[str, Any],
+    layouts: Sequence[BucketLayout],
+    given: Iterable[Sequence[Sequence[Tensor]]],
+) -> Iterator[list[list[Tensor]]]:
+    """By step, rank and parameter; each bucket has a team of its own, as in stage 1.
+
+    `given` holds gradients by step of the compressor, rank and parameter.
+    """
+    teams: list[list[Compressor]] = []
+    for step, of_ranks in enumerate(given):
+        count = len(of_ranks)
+        workers = [Worker(rank=rank, count=count, seed=SEED) for rank in range(count)]
+        teams = teams or [[create(name, w, parameters) for w in workers] for _ in layouts]
+        updates = [[torch.empty(0)] * len(SHAPES) for _ in range(count)]
+        for layout, team in zip(layouts, teams, strict=True):
+            exchanges = []
+            for worker, tensors in zip(team, of_ranks, strict=True):
+                flat = torch.cat([tensors[piece.index].reshape(-1) for piece in layout.slices])
+                bucket = Bucket(layout=layout, gradient=flat)
+                exchanges.append(participate(worker, bucket, step))
+            with torch.no_grad():
+                found = lockstep(exchanges, reduction=in_gloo_ring_order)
+            for rank, update in enumerate(found):
+                for piece, part in layout.views(update):
+                    updates[rank][piece.index] = part.view(piece.shape)
+        yield updates
+
+
+def start_ranks(folder: Path, count: int, job: str, timeout: float = 600) -> list[Any]:
+    """What each of `count` ranks made of a job, by rank."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    running: list[subprocess.Popen[bytes]] = []
+    deadline = time.monotonic() + timeout
+    try:
+        for rank in range(count):
+            with (folder / f"{rank}.log").open("w") as log:
+                command = [sys.executable, str(SCRIPT), str(rank), str(count), str(folder), job]
+                running.append(subprocess.Popen(command, env=environment, stderr=log))
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+            if any(process.poll() for process in running):
+                break  # the others would wait for the one that failed
+            time.sleep(0.05)
+        logs = [(folder / f"{rank}.log").read_text()[-3000:] for rank in range(count)]
+        codes = [process.poll() for process in running]
+        assert codes == [0] * count, "\n".join([f"exit codes {codes}", *logs])
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]

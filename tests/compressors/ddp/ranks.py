@@ -1,0 +1,172 @@
+"""One rank of a process group on loopback: what its DDP hooks and collectives give. A script.
+
+    python ranks.py RANK COUNT FOLDER JOB
+
+`test_ddp.py` starts COUNT of them and compares FOLDER/RANK.pt with lockstep.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import gcsim
+from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    PushPull,
+    Request,
+    TreeMerge,
+)
+from tests.compressors.ddp.loops import LOOPS
+from tests.compressors.ddp.plan import SEED, carried, planned, steps_of
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.uint8)
+LENGTHS = (1, 2, 3, 7, 64, 1001, 300_007, 1_300_001)
+"""Elements; the longest take several of Gloo's segments a chunk."""
+_LONG = (torch.float32, torch.int16)
+
+
+def buckets_of(hook: Any) -> list[list[int]]:
+    return [[p.index for p in hook.layouts[i].slices] for i in range(len(hook.layouts))]
+
+
+def registry(rank: int) -> Iterator[Any]:
+    """Every compressor, on a group that they share."""
+    group = dist.new_group(backend="gloo")
+    for name, parameters in carried():
+        model = planned()
+        hook = gcsim.ddp_hook(name, seed=SEED, process_group=group, **parameters).register(model)
+        updates = list(steps_of(model, rank))
+        told = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        yield {
+            "updates": updates,
+            "step": hook.step,
+            "buckets": buckets_of(hook),
+            "of DDP": told["rebuilt_per_bucket_param_indices"],
+        }
+
+
+# --- requests ----------------------------------------------------------------------------
+
+
+def requests(rank: int, count: int) -> list[Request]:
+    """One rank's requests, of all kinds: payloads of no byte and of many, of odd lengths."""
+    made: list[Request] = []
+    for dtype in DTYPES:
+        for length in LENGTHS if dtype in _LONG else LENGTHS[:-2]:
+            made.append(AllReduce(tensor=_numbers(dtype, length, rank)))
+        made.append(AllReduce(tensor=_numbers(dtype, 999, rank).view(27, 37), op="max"))
+    for length in (0, 1, 5, 4096, 100_003):
+        own = _bytes(length, rank)
+        made.append(AllGather(payload=own))
+        made.append(PushPull(payload=own, server=lambda received: torch.cat(list(received))))
+        made.append(TreeMerge(payload=own, merge=lambda a, b: torch.cat((b, a))))
+        made.append(AllToAll(payloads=[_bytes(length, rank + 7 * r) for r in range(count)]))
+    for length in (0, 1, 5000):
+        ragged = _bytes(length * (rank % 3), rank)  # rank 0 has nothing
+        made.append(AllGather(payload=ragged, variable=True))  # nobody has told lengths
+        told = torch.tensor([ragged.numel()]).view(torch.uint8)
+        made.extend([AllGather(payload=told), AllGather(payload=ragged, variable=True)])
+        # two parts, packed behind their lengths, as `controllers.fusing` does
+        parts = torch.tensor([ragged.numel(), 3]).view(torch.uint8)
+        packed = torch.cat((parts, ragged, _bytes(3, rank)))
+        made.extend([AllGather(payload=parts), AllGather(payload=packed, variable=True)])
+        last = lambda received: list(received)[-1][:2]  # noqa: E731 - beside the others
+        made.append(PushPull(payload=ragged, server=last, variable=True))
+        made.append(TreeMerge(payload=ragged, merge=lambda a, b: torch.cat((a, b))))
+        each = [_bytes(length * ((rank + r) % 3), rank + 7 * r) for r in range(count)]
+        made.append(AllToAll(payloads=each, variable=True))
+    return made
+
+
+def _numbers(dtype: torch.dtype, length: int, rank: int) -> Tensor:
+    generator = torch.Generator().manual_seed(length + 10 * rank)
+    if dtype.is_floating_point:
+        return (torch.randn(length, generator=generator).exp() * 3).to(dtype)
+    return torch.randint(0, 40, (length,), generator=generator).to(dtype)
+
+
+def _bytes(length: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (length,), dtype=torch.uint8, generator=generator)
+
+
+def collectives(rank: int) -> Iterator[Any]:
+    carried_out = Collectives(dist.new_group(backend="gloo"))
+    for request in requests(rank, carried_out.count):
+        reply = carried_out.carry_out(request)
+        yield [t.clone() for t in reply] if isinstance(reply, list) else reply.clone()
+
+
+# --- training loops ----------------------------------------------------------------------
+
+
+def loops(rank: int) -> Iterator[Any]:
+    """Each of loops.py: what was wrong, or nothing. The first failure ends them, since other
+    ranks may wait."""
+    for loop in LOOPS.values():
+        try:
+            loop(rank)
+        except Exception:
+            traceback.print_exc()
+            yield traceback.format_exc()
+            return
+        yield ""
+
+
+def left(rank: int) -> Iterator[Any]:
+    """Rank 1 is gone after two iterations: what rank 0 gets, and after how many seconds."""
+    model = planned()
+    gcsim.ddp_hook("topk", seed=SEED).register(model)
+    list(steps_of(model, rank, 2))
+    if rank == 1:
+        torch.save([], Path(sys.argv[3]) / "1.pt")
+        os._exit(0)
+    began = time.monotonic()
+    try:
+        list(steps_of(model, rank, 1))
+    except Exception as error:
+        found = [type(error).__name__ + f": {error}", time.monotonic() - began]
+        torch.save(found, Path(sys.argv[3]) / "0.pt")
+        os._exit(0)
+    yield "nothing"
+
+
+def main() -> None:
+    rank, count, folder, job = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    jobs: dict[str, Callable[[int], Iterator[Any]]] = {
+        "registry": registry,
+        "collectives": collectives,
+        "loops": loops,
+        "left": left,
+    }
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'store'}",
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=600),
+    )
+    torch.save(list(jobs[job](rank)), folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A compressor under DDP gives what lockstep gives, bit for bit, in processes on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.reductions import in_rank_order
+from gcsim.compressors.requests import Exchange, Request
+from tests.compressors.ddp.gloo_order import in_gloo_ring_order
+from tests.compressors.ddp.loops import COUNT, LOOPS
+from tests.compressors.ddp.plan import (
+    SHAPES,
+    STEPS,
+    carried,
+    gradients,
+    in_lockstep,
+    layouts_of,
+    same_bits,
+    start_ranks,
+)
+from tests.compressors.ddp.ranks import LENGTHS, requests
+
+COUNTS = (pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long))
+CASES = carried()
+Results = Callable[[int, str], list[Any]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Results of a job with so many ranks; each is started once, also when it fails."""
+
+    @cache
+    def outcome(count: int, job: str) -> list[Any] | AssertionError:
+        try:
+            return start_ranks(tmp_path_factory.mktemp(f"{job}-{count}"), count, job)
+        except AssertionError as error:
+            return error
+
+    def found(count: int, job: str) -> list[Any]:
+        results = outcome(count, job)
+        if isinstance(results, AssertionError):
+            raise results
+        return results
+
+    return found
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("case", range(len(CASES)), ids=[name for name, _ in CASES])
+def test_updates_equal_those_of_lockstep_to_the_last_bit(
+    ranks: Results, case: int, count: int
+) -> None:
+    name, parameters = CASES[case]
+    found = [of_rank[case] for of_rank in ranks(count, "registry")]
+    assert [f["step"] for f in found] == [STEPS - 1] * count
+    layouts = layouts_of(found[0]["buckets"])
+    assert len(layouts) >= 3
+    given = [[gradients(step + 1, rank) for rank in range(count)] for step in range(STEPS)]
+    for step, updates in enumerate(in_lockstep(name, parameters, layouts, given)):
+        for rank, expected in enumerate(updates):
+            for number, update in enumerate(expected):
+                got = found[rank]["updates"][step + 1][number]
+                assert same_bits(got, update), f"step {step}, rank {rank}, tensor {number}"
+                assert same_bits(got, found[0]["updates"][step + 1][number])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) -> None:
+    for of_rank in ranks(count, "registry"):
+        for found in of_rank:
+            told = [[int(n) for n in b.split()] for b in found["of DDP"].split(",")]
+            assert found["buckets"] == told
+            assert sorted(chain(*told)) == list(range(len(SHAPES)))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_first_iteration_delivers_the_mean(ranks: Results, count: int) -> None:
+    given = [gradients(0, rank) for rank in range(count)]
+    wanted = [torch.stack(of_ranks).double() for of_ranks in zip(*given, strict=True)]
+    for of_rank in ranks(count, "registry"):
+        for found in of_rank:
+            for parts, update in zip(wanted, found["updates"][0], strict=True):
+                limit = 2.0**-22 * parts.abs().sum(0)  # of float32: 2 ulp a summand
+                assert bool(((update.double() - parts.mean(0)).abs() <= limit).all())
+
+
+def one_request(request: Request) -> Exchange:
+    reply = yield request
+    return reply if isinstance(reply, Tensor) else list(reply)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int) -> None:
+    asked = [requests(rank, count) for rank in range(count)]
+    found = ranks(count, "collectives")
+    for number, together in enumerate(zip(*asked, strict=True)):
+        replies: list[Any] = lockstep(
+            [one_request(request) for request in together], reduction=in_gloo_ring_order
+        )
+        for rank, expected in enumerate(replies):
+            got = found[rank][number]
+            what = f"request {number}, {type(together[0]).__name__}, rank {rank}"
+            if isinstance(expected, list):
+                assert len(got) == len(expected)
+                assert all(same_bits(a, b) for a, b in zip(got, expected, strict=True)), what
+            else:
+                assert got.shape == expected.shape
+                assert same_bits(got, expected), what
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [0, *LENGTHS])
+def test_the_order_of_sums_does_not_matter_where_nothing_is_rounded(
+    count: int, length: int
+) -> None:
+    tensors = [torch.arange(length) * (rank + 1) % 101 for rank in range(count)]
+    for op in ("sum", "max"):
+        assert torch.equal(in_gloo_ring_order(tensors, op), in_rank_order(tensors, op))
+    pair = [torch.randn(length, generator=torch.Generator().manual_seed(s)) for s in range(2)]
+    assert torch.equal(in_gloo_ring_order(pair, "sum"), in_rank_order(pair, "sum"))
+
+
+def test_a_chunk_is_summed_down_from_the_rank_before_it() -> None:
+    # Three workers, three chunks of two segments of one element: (t2 + t1) + t0, (t0 + t2) + t1,
+    # (t1 + t0) + t2. In float32 1 + 2^24 is 2^24, and 1 - 2^24 is exact.
+    big, one = 2.0**24, 1.0
+    tensors = [torch.tensor([value] * 6) for value in (one, -big, big)]
+    assert in_gloo_ring_order(tensors, "sum").tolist() == [one, one, 0.0, 0.0, one, one]
+    assert in_rank_order(tensors, "sum").tolist() == [one] * 6
+
+
+@pytest.mark.parametrize("number", range(len(LOOPS)), ids=list(LOOPS))
+def test_loop(ranks: Results, number: int) -> None:
+    for of_rank in ranks(COUNT, "loops"):
+        assert len(of_rank) > number, "an earlier one failed"
+        assert of_rank[number] == ""

@@ -1,0 +1,180 @@
+"""What is accepted and refused as DDP hook, the page about it, and the end of a rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcsim
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.compressors.sparsification.by_size.topk import TopK
+from gcsim.errors import InputError
+from tests.compressors.ddp.plan import ROOT, carried, start_ranks
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    yield
+    dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def model_of(net: nn.Module | None = None) -> DistributedDataParallel:
+    return DistributedDataParallel(net or nn.Linear(30, 20))
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda: gcsim.ddp_hook("topk", ratio=0.1),
+        lambda: gcsim.ddp_hook({"kind": "topk", "ratio": 0.1, "label": "top-k 10 %"}),
+        lambda: gcsim.ddp_hook({"kind": "topk"}, ratio=0.1),
+        lambda: gcsim.ddp_hook(TopK, ratio=0.1),
+        lambda: gcsim.ddp_hook("gcsim.compressors.sparsification.by_size.topk:TopK", ratio=0.1),
+    ],
+)
+def test_a_compressor_is_named_in_any_form(hook: Any, alone: None) -> None:
+    model = model_of()
+    registered = hook().register(model)
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.ones(4, 30)).sum().backward()
+    weight, bias = (p.grad for p in model.parameters())
+    assert registered.step == 0
+    # one worker, top-k of each tensor: a tenth of 600 and of 20 elements
+    assert weight is not None
+    assert bias is not None
+    assert [int(weight.count_nonzero()), int(bias.count_nonzero())] == [60, 2]
+    assert [piece.name for piece in registered.layouts[0].slices] == ["bias", "weight"]
+
+
+def test_one_worker_and_no_compression_is_plain_training(alone: None) -> None:
+    torch.manual_seed(0)
+    net, inputs = nn.Linear(30, 20), torch.randn(4, 30)
+    wanted = torch.autograd.grad(net(inputs).square().sum(), list(net.parameters()))
+    model = model_of(net)
+    gcsim.ddp_hook("none").register(model)
+    for _ in range(2):
+        model.zero_grad()
+        model(inputs).square().sum().backward()
+    for parameter, gradient in zip(net.parameters(), wanted, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: gcsim.ddp_hook("topkk"), "unknown compressor 'topkk'; did you mean 'topk'?"),
+        (lambda: gcsim.ddp_hook("topk", ratoi=0.1), "topk has no parameter 'ratoi'"),
+        (lambda: gcsim.ddp_hook("topk", ratio=2.0), "topk.ratio = 2.0"),
+        (lambda: gcsim.ddp_hook({"ratio": 0.1}), "kind: error: no compressor is named"),
+        (lambda: gcsim.ddp_hook(nn.Linear), "Linear is not a subclass of gcsim.Compressor"),  # type: ignore[arg-type]
+        (lambda: gcsim.ddp_hook("cser"), "cser: error: workers hold different models"),
+        (lambda: gcsim.ddp_hook("qsparse_local_sgd"), "workers hold different models"),
+        (lambda: gcsim.ddp_hook("ce_sgd", mask_received=True), "workers hold different models"),
+        (lambda: gcsim.ddp_hook("variance"), "variance: error: needs second moments"),
+    ],
+)
+def test_what_ddp_cannot_carry_is_refused_before_a_model_is_touched(wrong: Any, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        wrong()
+
+
+def test_exactly_what_is_not_refused_is_compared_with_lockstep() -> None:
+    accepted = set()
+    for name in REGISTRY:
+        try:
+            gcsim.ddp_hook(name)
+        except InputError:
+            cls = compressor_class(name)
+            local = cls.laws(check_parameters(name, {})).replicas != "identical"
+            assert local or cls.requires, name
+        else:
+            accepted.add(name)
+    assert accepted == {name for name, _ in carried()}
+    assert len(REGISTRY) - len(accepted) == 7  # 5 with local updates, 2 with second moments
+
+
+def test_a_model_that_cannot_be_served_is_refused(alone: None) -> None:
+    hook = gcsim.ddp_hook("topk")
+    with pytest.raises(InputError, match="Linear is no DistributedDataParallel"):
+        hook.register(nn.Linear(3, 3))
+    with pytest.raises(InputError, match=r"parameter weight: error: float64 gradients are not"):
+        hook.register(model_of(nn.Linear(3, 3).double()))
+    model = model_of()
+    hook.register(model)
+    with pytest.raises(InputError, match="the hook serves a model already"):
+        hook.register(model_of())
+    with pytest.raises(InputError, match="it has a hook already"):
+        gcsim.ddp_hook("topk").register(model)
+
+
+def test_sparse_gradients_are_refused(alone: None) -> None:
+    model = model_of(nn.Embedding(50, 4, sparse=True))
+    gcsim.ddp_hook("topk").register(model)
+    with pytest.raises((InputError, RuntimeError), match="sparse gradients are not compressed"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+def test_infinity_passes_where_nobody_looks(alone: None) -> None:
+    model = model_of()
+    gcsim.ddp_hook("none", check_finite=False).register(model)
+    (model(torch.ones(4, 30)).sum() * float("inf")).backward()
+    gradient = next(model.parameters()).grad
+    assert gradient is not None
+    assert bool(gradient.isinf().all())
+
+
+def test_a_rank_that_leaves_is_noticed(tmp_path: Path) -> None:
+    survivor, _ = start_ranks(tmp_path, 2, "left", timeout=60)
+    assert survivor[0].startswith("RuntimeError")
+    assert survivor[1] < 30  # seconds; the group's time-out is 60
+
+
+def test_the_page_s_example_trains(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "train.py").write_text(example, encoding="utf-8")
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2",
+        "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [sys.executable, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**environment, "RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        for rank, process in enumerate(running):
+            out, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+            if rank == 0:
+                assert re.fullmatch(r"loss \d\.\d{3}, 19 compressed iterations\n", out)
+    finally:
+        for process in running:
+            process.kill()

@@ -1,0 +1,295 @@
+"""Qsparse-local-SGD: replicas part, meet again where the formula says, and lose no mass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gcsim.compressors import check
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
+from gcsim.compressors.coding.selecting.selection import largest
+from gcsim.compressors.local_updates.qsparse_local_sgd import (
+    QsparseLocalSgd,
+    QsparseLocalSgdParameters,
+)
+from gcsim.compressors.local_updates.qsparse_messages import (
+    add_decoded,
+    beta,
+    from_sign_magnitude,
+    to_sign_magnitude,
+)
+from gcsim.compressors.meter import Meter
+from gcsim.errors import InputError
+
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+
+
+def workers(count: int = 1, **parameters: Any) -> list[QsparseLocalSgd]:
+    chosen = QsparseLocalSgdParameters(**parameters)
+    return [QsparseLocalSgd(Worker(rank=r, count=count, seed=7), chosen) for r in range(count)]
+
+
+def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
+    out = torch.zeros(layout.numel)
+    add_decoded(message, layout, out, 1.0)
+    return out
+
+
+@pytest.mark.parametrize("interval", [1, 3, 4])
+def test_replicas_meet_at_the_synchronised_model(
+    interval: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # x_sync - lr * mean(decoded), with each round's a = e + sum of heavy-ball directions formed
+    # independently in float64 from the same gradients, and e from the worker's own message.
+    count, n, lr, m = 3, 410, 0.05, 0.9
+    layout, group = layout_of(400, 10), workers(count, interval=interval, momentum=m)
+    start = normal(n, 99).double()
+    replicas = [start.clone() for _ in range(count)]
+    synchronised = start.clone()
+    u, e = torch.zeros(count, n).double(), torch.zeros(count, n).double()
+    for step in range(3 * interval):
+        gradients = [normal(n, 31 * step + rank) for rank in range(count)]
+        u = m * u + torch.stack(gradients)
+        e += u
+        last = (step + 1) % interval == 0
+        twins = []
+        if last:  # what each worker is about to send; random bits depend on nothing but the key
+            for rank, worker in enumerate(group):
+                message = worker.encode(e[rank].float(), layout, step)
+                twins.append(decode(message, layout).double())
+                e[rank] -= twins[rank]
+        updates = step_of(group, layout, gradients, step)
+        for rank, update in enumerate(updates):
+            replicas[rank] -= lr * update.double()
+        if last:
+            synchronised -= lr * torch.stack(twins).mean(0)
+            for rank, replica in enumerate(replicas):
+                torch.testing.assert_close(replica, synchronised, rtol=0, atol=2e-5)
+                torch.testing.assert_close(
+                    group[rank].residual[0].double(), e[rank], rtol=0, atol=2e-4
+                )
+        else:
+            assert float((replicas[0] - replicas[1]).abs().max()) > 0.01
+
+
+def test_a_local_step_exchanges_nothing_and_returns_heavy_ball_momentum(
+    layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # By hand: u = 1, 1.9; the gradient is 1.
+    layout, group = layout_of(5), workers(2, interval=3)
+    for step, expected in enumerate((1.0, 1.9)):
+        meter = Meter(2)
+        updates = step_of(group, layout, [torch.ones(5)] * 2, step, meter)
+        assert meter.collectives == []
+        torch.testing.assert_close(updates[0], torch.full((5,), expected))
+    meter = Meter(2)
+    step_of(group, layout, [torch.ones(5)] * 2, 2, meter)
+    assert [record.kind for record in meter.collectives] == ["all_gather", "all_gather"]
+
+
+def test_what_was_not_decoded_is_in_the_error(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Conservation: sum of decoded messages + error = sum of all directions; with one worker the
+    # sum of the updates over whole rounds is the sum of the decoded messages.
+    layout, (worker,) = layout_of(700), workers(interval=2)
+    u, wanted, applied = torch.zeros(700), torch.zeros(700), torch.zeros(700)
+    for step in range(8):
+        gradient = normal(700, step)
+        u = 0.9 * u + gradient
+        wanted += u
+        applied += step_of([worker], layout, [gradient], step)[0]
+    torch.testing.assert_close(applied + worker.residual[0], wanted, rtol=1e-4, atol=1e-4)
+    assert float(worker.residual[0].norm()) > 1.0
+    assert not worker._applied[0].any()
+
+
+@pytest.mark.parametrize("norm", ["max", "l2"])
+def test_a_message_is_a_contraction_that_quantises_the_largest(
+    norm: str, normal: Draw, layout_of: LayoutOf
+) -> None:
+    # |v - Q(TopK v)|^2 = |rest|^2 + quantisation error <= (1 - k / n + k / n beta) |v|^2, with
+    # beta = d / s^2 = 512 / 127^2 = .032 (Alistarh et al., Lemma 3.1; the maximum norm is below).
+    values, ratio = normal(20_000), 0.08
+    layout, (worker,) = layout_of(20_000), workers(ratio=ratio, norm=norm)
+    kept = largest(values, 1600)
+    energy, top = float(values.square().sum()), float(values[kept].square().sum())
+    for step in range(5):
+        decoded = decode(worker.encode(values, layout, step), layout)
+        assert not decoded[torch.ones(20_000, dtype=torch.bool).index_fill(0, kept, False)].any()
+        error = float((values - decoded).square().sum())
+        assert error <= energy - top + 512 / 127**2 * top
+        assert error <= (1 - ratio + ratio * 512 / 127**2) * energy
+
+
+def test_kept_values_are_right_on_average(normal: Draw, layout_of: LayoutOf) -> None:
+    values, draws = normal(600), 300
+    layout, (worker,) = layout_of(600), workers(ratio=1.0)
+    decoded = torch.stack([decode(worker.encode(values, layout, s), layout) for s in range(draws)])
+    norms = torch.tensor([values[:512].abs().max(), values[512:].abs().max()])
+    interval = norms.repeat_interleave(512)[:600] / 127
+    # Bernoulli rounding: a deviation of at most half an interval, so the mean of 300 draws lies
+    # within 5.5 deviations except with probability 600 * 4e-8.
+    bound = 5.5 * 0.5 * interval / math.sqrt(draws) + 1e-6
+    assert bool(((decoded.mean(0) - values).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("coder", list(Coder))
+def test_the_message_has_the_length_of_the_formula(
+    coder: Coder, normal: Draw, layout_of: LayoutOf
+) -> None:
+    n, values = 10_000, normal(10_000)
+    layout, (worker,) = layout_of(n), workers(indices=coder.name.lower(), ratio=0.08)
+    message = worker.encode(values, layout, 0)
+    positions = encode_indices(largest(values, 800), n, coder).numel()
+    # k (8 + index) + 32 for each 512 kept values
+    assert message.numel() == HEADER_BYTES + 4 * 2 + 800 + positions
+    exact = {Coder.RAW: 3200, Coder.PACKED: 800 * 14 / 8, Coder.BITMAP: n / 8}
+    assert positions == exact.get(coder, positions)
+
+
+def test_the_default_interval_brings_the_volume_to_one_percent(
+    normal: Draw, layout_of: LayoutOf
+) -> None:
+    # .08 (8 + 32/512 + 5.05 Rice bits) / 32 = 3.28 % a round; H = 3 gives 1.09 %, nearest to 1 %.
+    n = 1_000_000
+    (worker,) = workers()
+    nbytes = worker.encode(normal(n), layout_of(n), 0).numel()
+    for interval in (2, 3, 4):
+        assert abs(nbytes / (4 * n) / 3 - 0.01) <= abs(nbytes / (4 * n) / interval - 0.01)
+    assert worker.parameters.steps == 3
+    assert nbytes / (4 * n) / 3 == pytest.approx(0.0109, abs=0.0001)
+
+
+def test_bytes_are_sign_and_magnitude() -> None:
+    levels = torch.tensor([0, 5, -1, 127, -127])
+    stored = to_sign_magnitude((levels + 127).to(torch.uint8))
+    assert stored.tolist() == [0x00, 0x05, 0x81, 0x7F, 0xFF]
+    everything = torch.arange(255, dtype=torch.uint8)
+    assert torch.equal(from_sign_magnitude(to_sign_magnitude(everything)), everything)
+
+
+def test_replicas_differ_between_and_the_schedule_says_when() -> None:
+    parameters = workers(interval=4)[0].parameters
+    phases = [QsparseLocalSgd.phase(parameters, step) for step in range(8)]
+    assert phases == (["local"] * 3 + ["synchronisation"]) * 2
+    assert QsparseLocalSgd.period(parameters) == QsparseLocalSgd.window(parameters) == 4
+    assert QsparseLocalSgd.momentum(parameters) == (0.9, False)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e30])
+def test_zero_one_element_and_extremes_stay_right(
+    scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    layout, group = layout_of(1, 30), workers(2, interval=2, momentum=0.0)
+    gradient = normal(31) * scale
+    step_of(group, layout, [gradient] * 2, 0)
+    update = step_of(group, layout, [gradient] * 2, 1)[0]
+    assert torch.isfinite(update).all()
+    # A tensor of one element is kept whole: after the round both gradients have been applied.
+    # Where float32 ends, one of 127 levels of the norm is nothing: it stays in the error.
+    torch.testing.assert_close(update[0], gradient[0], rtol=1e-5, atol=127 * 2.0**-148)
+    if scale == 0.0:
+        assert not update.any()
+
+
+def test_a_local_update_is_not_the_state_itself(layout_of: LayoutOf, step_of: Exchange) -> None:
+    layout, (worker,) = layout_of(3), workers(interval=2)
+    gradient = torch.ones(3)
+    (update,) = step_of([worker], layout, [gradient], 0)
+    update.mul_(0.1)  # an optimiser may scale in place
+    assert worker._momentum[0].tolist() == [1.0, 1.0, 1.0]
+    assert gradient.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+    layout, (worker,) = layout_of(2000), workers()
+    message = worker.encode(normal(2000), layout, 0)
+    with pytest.raises(InputError):
+        decode(message[:-1], layout)
+    for position, value in ((1, 77), (2, 0), (8, 0)):  # coder, bucket of norms, number kept
+        damaged = message.clone()
+        damaged[position] = value
+        if position == 2:
+            damaged[3] = 0
+        with pytest.raises(InputError):
+            decode(damaged, layout)
+
+
+# --- options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "steps"),
+    [
+        # ratio (8 + 32/512 + index bits) / 32 / .01, rounded: .08 (8.06 + 5.05) / .32 = 3.28
+        ({}, 3),
+        ({"indices": "raw"}, 10),  # .08 * 40.06 / .32 = 10.0
+        ({"indices": "packed"}, 9),  # .08 * 34.06 / .32 = 8.5
+        ({"indices": "bitmap"}, 5),  # .08 * (8.06 + 12.5) / .32 = 5.1
+        ({"interval": "values"}, 2),  # .08 * 8 / .32 = 2
+        ({"quantiser": "sign"}, 2),  # .08 * (1 + 5.05) / .32 = 1.5
+        ({"interval": 7}, 7),
+    ],
+)
+def test_presets_of_the_interval_follow_from_the_payload(
+    parameters: dict[str, Any], steps: int
+) -> None:
+    chosen = QsparseLocalSgdParameters(**parameters)
+    assert QsparseLocalSgd.period(chosen) == steps
+
+
+def test_sign_top_k_sends_one_magnitude_and_is_exactly_that_far_off(
+    normal: Draw, layout_of: LayoutOf
+) -> None:
+    values, n, k = normal(5000), 5000, 400
+    layout, (worker,) = layout_of(n), workers(quantiser="sign", indices="packed")
+    message = worker.encode(values, layout, 0)
+    assert message.numel() == HEADER_BYTES + 4 + k // 8 + k * 13 // 8  # 32 + k (1 + log2 n) bits
+    decoded, top = decode(message, layout), values[largest(values, k)].double()
+    expected = torch.zeros(n).double()
+    expected[largest(values, k)] = top.sign() * top.abs().mean()
+    torch.testing.assert_close(decoded.double(), expected, rtol=1e-6, atol=0)
+    # |v|^2 - |top k|_1^2 / k, by completing the square
+    error = float((values - decoded).double().square().sum())
+    energy = float(values.double().square().sum())
+    assert error == pytest.approx(energy - float(top.abs().sum()) ** 2 / k, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [64, None])
+def test_scaled_divides_the_same_levels_by_one_plus_beta(
+    size: int | None, normal: Draw, layout_of: LayoutOf
+) -> None:
+    values, layout = normal(3000), layout_of(3000)
+    plain, scaled = (workers(bucket=size, norm="l2", ratio=0.5, scaled=s)[0] for s in (False, True))
+    d = size or 1500
+    factor = 1 + min(d / 127**2, d**0.5 / 127)
+    once, twice = (decode(w.encode(values, layout, 0), layout) for w in (plain, scaled))
+    torch.testing.assert_close(twice * factor, once, rtol=1e-6, atol=0)
+    assert beta(d) == pytest.approx(factor - 1)
+
+
+def test_one_norm_for_all_kept_values_takes_one_word(normal: Draw, layout_of: LayoutOf) -> None:
+    layout, (worker,) = layout_of(10_000), workers(bucket=None, indices="raw")
+    message = worker.encode(normal(10_000), layout, 0)
+    assert message.numel() == HEADER_BYTES + 4 + 800 + 3200  # k (8 + 32) + 32 bits
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"interval": 1, "scaled": True, "norm": "l2", "bucket": None, "ratio": 0.5},
+        {"interval": 1, "quantiser": "sign", "ratio": 0.3},
+    ],
+)
+def test_laws_hold_for_variants(parameters: dict[str, Any]) -> None:
+    check("qsparse_local_sgd", parameters)

@@ -1,0 +1,170 @@
+"""FP8: torch's casts are the oracle of the codes, a loop over Python floats that of the sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors import check
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.floats.narrow_floats import decoding_table, narrow
+from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.quantization.floats.fp8 import FORMATS, Fp8, add_decoded, power_of_two_scale
+from gcsim.errors import InputError
+
+DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+BOTH = pytest.mark.parametrize("form", DTYPES)
+Draw = Callable[..., Tensor]
+
+
+def cast(values: Tensor, form: str) -> Tensor:
+    """Torch's cast of numbers that are within range, back in float32."""
+    largest = FORMATS[form].largest
+    return values.clamp(-largest, largest).to(DTYPES[form]).float()
+
+
+def scaled(values: Tensor, form: str) -> tuple[Tensor, float]:
+    """(values * scale, scale) with the scale of the formula."""
+    scale = 2.0 ** math.floor(math.log2(FORMATS[form].largest / float(values.abs().max())))
+    return values * scale, scale
+
+
+@BOTH
+def test_codes_are_those_of_torch(normal: Draw, form: str) -> None:
+    values = normal(50_000) * 10.0 ** torch.linspace(-9, 2.6, 50_000)
+    codes = narrow(values, FORMATS[form], 1.0)
+    assert torch.equal(codes.view(DTYPES[form]).float(), cast(values, form))
+
+
+@BOTH
+def test_the_table_holds_what_torch_decodes(form: str) -> None:
+    # E5M2's infinities are never written; what reads one gets NaN
+    codes = torch.arange(256, dtype=torch.uint8)
+    expected = codes.view(DTYPES[form]).float()
+    expected[expected.isinf()] = float("nan")
+    found = torch.from_numpy(decoding_table(FORMATS[form], 1.0))
+    assert torch.equal(found.nan_to_num(0.3), expected.nan_to_num(0.3))
+
+
+@pytest.mark.parametrize(("form", "largest", "power"), [
+    ("e4m3", 1.0, 8),  # 448 = 1.75 * 2^8
+    ("e4m3", 1.75, 8),
+    ("e4m3", 1.7500001, 7),
+    ("e5m2", 1.0, 15),  # 57344 = 1.75 * 2^15
+    ("e4m3", 448.0, 0),
+    ("e4m3", 1e5, -8),  # 448 / 1e5 = 1.15 * 2^-8
+    ("e4m3", 0.0, 0),
+    ("e4m3", 1e-44, 126),  # as far as float32's own exponent goes
+])  # fmt: skip
+def test_the_scale_is_the_largest_power_of_two_that_fits(
+    form: str, largest: float, power: int
+) -> None:
+    assert power_of_two_scale(largest, FORMATS[form]) == 2.0**power
+
+
+@pytest.mark.parametrize(("form", "bits", "least"), [("e4m3", 4, 2.0**-6), ("e5m2", 3, 2.0**-14)])
+def test_the_relative_error_is_that_of_the_format(
+    team: Any, normal: Draw, form: str, bits: int, least: float
+) -> None:
+    # half a unit in the last of 4 (3) places is 2^-4 (2^-3) of a power of two; of the number in
+    # the middle between that and the next, 1 / 17 (1 / 9); above the smallest normal number
+    values = normal(100_000)
+    update = team("fp8", [(100_000,)], workers=1, format=form).step([values])[0]
+    in_range = values.abs() * scaled(values, form)[1] > least
+    error = ((update - values).abs() / values.abs())[in_range]
+    assert 0.99 < float(error.max()) * (2**bits + 1) < 1.0001
+
+
+@BOTH
+def test_gathered_messages_are_decoded_and_averaged(team: Any, normal: Draw, form: str) -> None:
+    # every tensor of every worker has its own scale
+    given = [normal(700, rank) * 10.0 ** (rank - 3) for rank in range(3)]
+    crew = team("fp8", [(500,), (10, 20)], workers=3, format=form)
+    expected = torch.zeros(700, dtype=torch.float64)
+    for gradient in given:
+        for part in (slice(0, 500), slice(500, 700)):
+            numbers, scale = scaled(gradient[part], form)
+            expected[part] += cast(numbers, form).double() / scale / 3
+    for update in crew.step(given):
+        torch.testing.assert_close(update.double(), expected, rtol=1e-5, atol=1e-9)
+    # 8 n + 32 bits and a header a tensor
+    assert crew.sent == [(2 * HEADER_BYTES + 500 + 200 + 2 * 4,) * 3]
+
+
+@BOTH
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_shares_are_averaged_and_encoded_once_more(
+    team: Any, normal: Draw, form: str, workers: int
+) -> None:
+    given = [normal(700, rank) for rank in range(workers)]
+    crew = team("fp8", [(500,), (200,)], workers=workers, format=form, aggregation="all_to_all")
+    expected = torch.zeros(700)
+    for part in (slice(0, 500), slice(500, 700)):
+        _, scale = scaled(torch.stack([g[part] for g in given]), form)
+        codes = [cast(gradient[part] * scale, form) for gradient in given]
+        total = torch.zeros(codes[0].numel())
+        for numbers in codes:
+            total += (numbers.double() / workers).float()
+        expected[part] = cast(total, form) / scale
+    for update in crew.step(given):
+        torch.testing.assert_close(update, expected, rtol=1e-6, atol=0)
+    # 32 bits a tensor; n bytes in N parts; an n / N part back (lengths cost 8 bytes)
+    length = -(-700 // workers)
+    own = [max(0, min(length, 700 - rank * length)) for rank in range(workers)]
+    assert crew.sent[0] == (8,) * workers
+    assert crew.sent[1] == (700 + workers * HEADER_BYTES,) * workers
+    assert crew.sent[-1] == tuple(HEADER_BYTES + part for part in own)
+
+
+@BOTH
+def test_a_tree_rounds_each_partial_sum(team: Any, normal: Draw, form: str) -> None:
+    # ranks (0, 1), (2, 3), then (0, 2): by hand, with every worker's share divided by 4 first
+    given = [normal(300, rank) for rank in range(4)]
+    crew = team("fp8", [(300,)], workers=4, format=form, aggregation="tree")
+    _, scale = scaled(torch.stack(given), form)
+    a, b, c, d = (cast(g * (scale / 4), form) for g in given)
+    expected = cast(cast(a + b, form) + cast(c + d, form), form) / scale
+    for update in crew.step(given):
+        assert torch.equal(update, expected)
+    assert crew.sent == [(4,) * 4, (HEADER_BYTES + 300,) * 4]
+
+
+@BOTH
+def test_equal_gradients_never_overflow_their_sum(team: Any, form: str) -> None:
+    # three times the largest element: its mean is the element
+    for aggregation in ("all_gather", "all_to_all", "tree"):
+        crew = team("fp8", [(2,)], workers=3, format=form, aggregation=aggregation)
+        (update, *_) = crew.step([torch.tensor([7e4, -1.0])] * 3)
+        assert float(update[0]) == pytest.approx(7e4, rel=3 * FORMATS[form].rounding)
+
+
+@pytest.mark.parametrize(
+    "aggregation",
+    [
+        "all_gather",
+        pytest.param("all_to_all", marks=pytest.mark.long),
+        pytest.param("tree", marks=pytest.mark.long),
+    ],
+)
+def test_all_ways_pass_all_checks(aggregation: str) -> None:
+    check("fp8", {"format": "e5m2", "aggregation": aggregation})
+
+
+def test_a_message_that_says_the_impossible_is_refused(
+    team: Any, normal: Draw, layout_of: Callable[..., BucketLayout]
+) -> None:
+    (worker,) = team("fp8", [(20,)], workers=1).workers
+    assert isinstance(worker, Fp8)
+    layout, out = layout_of(20), torch.zeros(20)
+    message = worker.encode(normal(20), layout)
+    add_decoded(message, layout, out, 1.0)
+    for changed in (message[:-1], torch.cat((message, message)), message[:HEADER_BYTES]):
+        with pytest.raises(InputError):
+            add_decoded(changed, layout, out, 1.0)
+    with pytest.raises(InputError, match="elements, its frame"):
+        add_decoded(message, layout_of(21), torch.zeros(21), 1.0)

@@ -1,0 +1,240 @@
+"""BinGrad-b's levels are class means: it keeps every bucket's mean, and errs least for its bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.quantization.one_bit.bingrad_b import (
+    BinGradB,
+    BinGradBParameters,
+    add_decoded,
+    bucket_lengths,
+    class_means,
+)
+from gcsim.compressors.quantization.one_bit.bingrad_pb import BinGradPb, BinGradPbParameters
+from gcsim.compressors.registry import check_parameters
+from gcsim.errors import InputError
+
+Draw = Callable[..., Tensor]
+
+
+def cut(values: Tensor, size: int) -> list[Tensor]:
+    """The buckets of a vector."""
+    return [values[at : at + size] for at in range(0, values.numel(), size)]
+
+
+def error_of(values: Tensor, **parameters: Any) -> float:
+    """The error that the laws state."""
+    bound = BinGradB.laws(BinGradBParameters(**parameters)).error_bound
+    assert bound is not None
+    return bound(values)
+
+
+def means(part: np.ndarray[Any, Any], threshold: float) -> tuple[float, float]:
+    """Class means; an empty class's is the threshold."""
+    low, high = part[part < threshold], part[part >= threshold]
+    return (
+        float(low.mean()) if low.size else threshold,
+        float(high.mean()) if high.size else threshold,
+    )
+
+
+def naive(part: np.ndarray[Any, Any], iterations: int) -> tuple[float, float, float]:
+    """(threshold, low, high) of one bucket in float64, the threshold rounded to float32."""
+    threshold = float(np.float32(part.mean()))
+    for _ in range(iterations):
+        low, high = means(part, threshold)
+        threshold = float(np.float32((low + high) / 2))
+    return threshold, *means(part, threshold)
+
+
+def chosen(bucket: Tensor, threshold: float, low: float, high: float) -> Tensor:
+    """`high` where the element reaches the threshold, else `low`: float64."""
+    return low + (high - low) * (bucket >= threshold).double()
+
+
+def decoded(values: Tensor, size: int, iterations: int = 0) -> Tensor:
+    """The naive coder, bucket by bucket: float64."""
+    parts = []
+    for bucket in cut(values.double(), size):
+        threshold, low, high = naive(bucket.numpy(), iterations)
+        parts.append(chosen(bucket, threshold, low, high))
+    return torch.cat(parts)
+
+
+def heavy_tailed(n: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.randn(n, generator=generator).exp_()
+    return torch.randn(n, generator=generator).mul_(spread)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 4])
+def test_updates_follow_the_definition_over_steps_and_workers(
+    iterations: int, team: Any, normal: Draw
+) -> None:
+    crew = team(
+        "bingrad_b", [(100,), (33,), (1,)], workers=3, bucket=40, lloyd_iterations=iterations
+    )
+    for step in range(3):
+        gradients = [normal(134, 10 * step + rank) for rank in range(3)]
+        expected = torch.zeros(134).double()
+        for gradient in gradients:
+            parts = gradient[:100], gradient[100:133], gradient[133:]
+            expected += torch.cat([decoded(part, 40, iterations) for part in parts])
+        updates = crew.step(gradients, step)
+        assert torch.equal(updates[0], updates[2])
+        torch.testing.assert_close(updates[0].double(), expected / 3, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("levels", ["own", "coherent"])
+@pytest.mark.parametrize("size", [1, 7, 64, 512])
+def test_the_mean_of_every_bucket_is_kept(size: int, levels: str, team: Any, normal: Draw) -> None:
+    crew = team("bingrad_b", [(1000,)], workers=3, bucket=size, levels=levels)
+    gradients = [1 + rank + normal(1000, rank) for rank in range(3)]
+    update = crew.step(gradients)[0]
+    wanted = torch.stack(gradients).mean(0)
+    for now, then in zip(cut(update, size), cut(wanted, size), strict=True):
+        assert float(now.mean()) == pytest.approx(float(then.mean()), rel=2e-6)
+
+
+def test_the_error_on_gaussian_elements(normal: Draw) -> None:
+    # 1 - 2 / pi of the energy: half-normal means. A million elements: standard error below .001.
+    values = normal(1 << 20)
+    energy = float(values.double().square().sum())
+    assert error_of(values, bucket=65535) / energy == pytest.approx(1 - 2 / math.pi, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"lloyd_iterations": 5}, {"levels": "coherent"}, {"clip": 1.7}]
+)
+def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -> None:
+    values = heavy_tailed(1000)
+    crew = team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
+    error = float((crew.step([values])[0] - values).double().square().sum())
+    laws = BinGradB.laws(BinGradBParameters(bucket=128, **parameters))
+    assert laws.error_bound is not None
+    assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
+    assert error <= float((values - values.mean()).double().square().sum())  # the variance
+
+
+@pytest.mark.parametrize("levels", ["own", "coherent"])
+def test_clipping_comes_before_everything_else(levels: str, team: Any) -> None:
+    # Clipped by numpy, bucket by bucket, the same gradients give the same update without `clip`.
+    gradients = [heavy_tailed(100, rank) for rank in range(2)]
+    cuts = []
+    for gradient in gradients:
+        parts = [bucket.double().numpy() for bucket in cut(gradient, 40)]
+        bounds = [float(np.float32(2.5 * part.std())) for part in parts]
+        clipped = [part.clip(-b, b) for part, b in zip(parts, bounds, strict=True)]
+        cuts.append(torch.from_numpy(np.concatenate(clipped)).float())
+    assert not torch.equal(cuts[0], gradients[0])
+    options = {"bucket": 40, "levels": levels}
+    found = team("bingrad_b", [(100,)], clip=2.5, **options).step(gradients)[0]
+    expected = team("bingrad_b", [(100,)], **options).step(cuts)[0]
+    torch.testing.assert_close(found, expected)
+
+
+def test_every_lloyd_iteration_lowers_the_error_until_the_condition_holds() -> None:
+    # Equation 17 of the paper: b0 is the middle of the class means.
+    values = heavy_tailed(4000).exp().clamp(max=100)
+    errors = [error_of(values, bucket=4000, lloyd_iterations=i) for i in (0, 1, 2, 5, 50)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.9 * errors[0]
+    thresholds, lows, highs = class_means(values, 4000, 50)
+    torch.testing.assert_close(thresholds, (lows + highs) / 2)
+
+
+@pytest.mark.parametrize("size", [128, 512, 2048, 8192, 32768])
+def test_the_error_is_below_bingrad_pbs(size: int) -> None:
+    values = heavy_tailed(1 << 16)
+    theirs = BinGradPb.laws(BinGradPbParameters(bucket=size, clip=None)).error_bound
+    assert theirs is not None
+    assert error_of(values, bucket=size) < theirs(values)
+
+
+def test_coherent_levels_are_pooled_class_means(team: Any, normal: Draw) -> None:
+    # Naively: all workers' elements of a bucket as one vector, thresholds and levels from that.
+    size, workers = 50, 3
+    for iterations in (0, 2):
+        crew = team(
+            "bingrad_b", [(120,), (7,)], workers=workers, bucket=size, levels="coherent",
+            lloyd_iterations=iterations,
+        )  # fmt: skip
+        gradients = [normal(127, rank) + 0.2 * rank for rank in range(workers)]
+        expected = []
+        for part in (slice(0, 120), slice(120, 127)):
+            for buckets in zip(*(cut(g[part].double(), size) for g in gradients), strict=True):
+                threshold, low, high = naive(torch.cat(buckets).numpy(), iterations)
+                coded = [chosen(bucket, threshold, low, high) for bucket in buckets]
+                expected.append(torch.stack(coded).mean(0))
+        updates = crew.step(gradients)
+        torch.testing.assert_close(updates[1].double(), torch.cat(expected), rtol=1e-5, atol=1e-5)
+        kinds = [record.kind for record in crew.listener.collectives]
+        assert kinds == ["all_reduce"] * (2 + iterations) + ["all_gather"]
+        # bits alone travel: 32 bits a bucket, then 96 for each pair of means, are reduced
+        assert crew.sent[0] == (4 * 4,) * workers
+        assert crew.sent[1] == (12 * 4,) * workers
+        assert crew.sent[-1] == (2 * HEADER_BYTES + 15 + 1,) * workers
+
+
+@pytest.mark.parametrize(("n", "size"), [(0, 8), (1, 8), (8, 8), (9, 8), (1000, 512), (5000, 2048)])
+def test_a_message_has_one_bit_an_element_and_two_levels_a_bucket(
+    n: int, size: int, team: Any, normal: Draw
+) -> None:
+    crew = team("bingrad_b", [(n,), (3,)], workers=1, bucket=size)
+    crew.step([normal(n + 3)])
+    expected = HEADER_BYTES + 8 * -(-n // size) + -(-n // 8) + HEADER_BYTES + 8 * -(-3 // size) + 1
+    assert crew.sent == [(expected,)]
+
+
+def test_buckets_of_equal_elements_are_exact(team: Any) -> None:
+    for value in (0.1, -3e4, 0.0, 1e-44):
+        crew = team("bingrad_b", [(100,)], workers=1, bucket=33)
+        (update,) = crew.step([torch.full((100,), value)])
+        assert torch.equal(update, torch.full((100,), value))
+
+
+def test_the_last_bucket_of_a_tensor_may_be_shorter(layout_of: Callable[..., BucketLayout]) -> None:
+    assert bucket_lengths(layout_of(10, 8, 0, 3), 4).tolist() == [4, 4, 2, 4, 4, 3]
+
+
+def test_damage_is_refused(team: Any, normal: Draw) -> None:
+    crew = team("bingrad_b", [(20,)], workers=1)
+    crew.step([normal(20)])
+    ((payload,),) = crew.listener.received
+    for damaged in (payload[:-1], torch.cat((payload, payload)), payload[:HEADER_BYTES]):
+        with pytest.raises(InputError):
+            add_decoded(damaged, crew.layout, torch.zeros(20), 1.0)
+    with pytest.raises(InputError, match="levels"):
+        add_decoded(
+            payload, crew.layout, torch.zeros(20), 1.0, (torch.zeros(1), torch.zeros(1), 2048)
+        )
+
+
+def test_coherent_bits_with_another_bucket_length_are_refused(team: Any, normal: Draw) -> None:
+    crew = team("bingrad_b", [(20,), (30,)], workers=1, bucket=10, levels="coherent")
+    crew.step([normal(50)])
+    ((payload,),) = crew.listener.received
+    layout: BucketLayout = crew.layout
+    for size in (9, 11):  # 20 and 30 elements make as many buckets of 11 as of 10
+        known = torch.zeros(6), torch.zeros(6), size
+        with pytest.raises(InputError, match="damaged payload"):
+            add_decoded(payload, layout, torch.zeros(50), 1.0, known)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bucket": 0}, {"bucket": 65536}, {"lloyd_iterations": -1}, {"levels": "all"}, {"clip": 0.0}],
+)
+def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        check_parameters("bingrad_b", wrong)

@@ -1,0 +1,249 @@
+"""dist-EF-blockSGDM is its published algorithm, bit by bit on the wire, and loses no mass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame
+from gcsim.compressors.coding.one_bit.signs import scaled_sign_bits
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm, EfBlockSgdmParameters
+from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, block_length, encode
+from gcsim.compressors.requests import PushPull
+from gcsim.errors import InputError
+
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+
+
+def workers(count: int, **parameters: Any) -> list[EfBlockSgdm]:
+    chosen = EfBlockSgdmParameters(**parameters)
+    return [EfBlockSgdm(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def coded(vector: np.ndarray[Any, Any], blocks: list[slice]) -> np.ndarray[Any, Any]:
+    """Reference coder: mean magnitude times sign (of zero: +), block by block."""
+    out = np.empty_like(vector)
+    for block in blocks:
+        sign = np.where(vector[block] < 0, -1.0, 1.0)
+        out[block] = np.abs(vector[block]).mean() * sign
+    return out
+
+
+def test_updates_follow_the_published_algorithm_step_by_step(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Independent float64 loop over Algorithm 2 of Zheng et al. (rho = 1), three workers.
+    sizes, m, count = (37, 5, 1), 0.9, 3
+    layout, group = layout_of(*sizes), workers(count)
+    blocks = [slice(0, 37), slice(37, 42), slice(42, 43)]
+    u, e = np.zeros((count, 43)), np.zeros((count, 43))
+    server = np.zeros(43)
+    for step in range(6):
+        gradients = [normal(43, 10 * step + rank) for rank in range(count)]
+        total = np.zeros(43)
+        for rank, gradient in enumerate(gradients):
+            g = gradient.double().numpy()
+            u[rank] = m * u[rank] + g
+            p = g + m * u[rank] + e[rank]
+            e[rank] = p - coded(p, blocks)
+            total += coded(p, blocks)
+        q = total / count + server
+        server = q - coded(q, blocks)
+        updates = step_of(group, layout, gradients, step)
+        for update in updates:
+            np.testing.assert_allclose(update.numpy(), coded(q, blocks), rtol=2e-4, atol=1e-5)
+        assert torch.equal(updates[0], updates[2])
+
+
+def test_what_is_not_applied_is_still_in_an_error(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Conservation: sum of updates + server error + mean worker error = sum of mean directions.
+    layout, count, m = layout_of(200, 30), 4, 0.9
+    group = workers(count, block_elements=64)
+    momentum = torch.zeros(count, 230, dtype=torch.float64)
+    wanted, applied = torch.zeros(230).double(), torch.zeros(230).double()
+    for step in range(8):
+        gradients = [normal(230, 100 * step + rank) for rank in range(count)]
+        momentum = m * momentum + torch.stack(gradients)
+        wanted += (torch.stack(gradients) + m * momentum).mean(0)
+        applied += step_of(group, layout, gradients, step)[1].double()
+    bucket = Bucket(layout=layout, gradient=torch.zeros(230))
+    remaining = torch.stack([worker.owed(bucket) for worker in group]).mean(0)
+    torch.testing.assert_close(applied + remaining.double(), wanted, rtol=1e-4, atol=1e-4)
+    assert all(not worker._server.error(bucket).any() for worker in group[1:])
+    assert group[0]._server.error(bucket).any()
+
+
+def test_the_coder_is_the_contraction_of_the_formula(normal: Draw, layout_of: LayoutOf) -> None:
+    # |v - Q(v)|^2 = |v|^2 - |v|_1^2 / n exactly; for N(0, 1) that is 1 - 2 / pi = .3634 of |v|^2.
+    values = normal(1_000_000)
+    layout = layout_of(1_000_000)
+    decoded = torch.zeros_like(values)
+    add_decoded(encode(values, layout), layout, decoded, 1.0)
+    energy = float(values.double().square().sum())
+    error = float((values - decoded).double().square().sum())
+    mean = float(values.double().abs().mean())
+    assert error == pytest.approx(energy - 1_000_000 * mean**2, rel=1e-5)
+    assert error / energy == pytest.approx(0.3634, abs=0.002)
+
+
+@pytest.mark.parametrize("most", [None, 1, 64, 100, 4096])
+@pytest.mark.parametrize("n", [1, 7, 8, 1000, 1001])
+def test_both_directions_take_one_bit_and_one_scale_a_block(
+    n: int, most: int | None, normal: Draw, layout_of: LayoutOf, exchange: Exchange
+) -> None:
+    layout = layout_of(n, 3)
+    meter = Meter(1)
+    (worker,) = workers(1, block_elements=most)
+    bucket = Bucket(layout=layout, gradient=normal(n + 3))
+    exchange([worker], [bucket], 0, meter)
+    expected = 0
+    for size in (n, 3):
+        blocks = math.ceil(size / block_length(size, most))
+        expected += HEADER_BYTES + 4 * blocks + math.ceil(size / 8)
+    assert meter.collectives == [
+        CollectiveRecord(
+            kind="push_pull",
+            sent=(expected,),
+            pulled=expected,
+            without_server="alltoall_allgather",
+        )
+    ]
+
+
+@given(n=st.integers(1, 10**8), most=st.none() | st.integers(1, 10**6))
+def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
+    n: int, most: int | None
+) -> None:
+    length = block_length(n, most)
+    blocks = -(-n // length)
+    assert length <= (n if most is None else most)
+    assert -(-n // blocks) == length
+    assert blocks == 1 or most is not None
+
+
+def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:
+    values = torch.tensor([1.0, -3.0, 10.0, 30.0, -500.0])
+    # By hand, blocks of at most 2 elements: (1, 3), (10, 30), (500).
+    assert scaled_sign_bits(values, 2)[1].tolist() == [2.0, 20.0, 500.0]
+    layout = layout_of(5)
+    out = torch.zeros(5)
+    message = encode(values, layout, 2)
+    add_decoded(message, layout, out, 1.0)
+    assert out.tolist() == [2.0, -2.0, 20.0, 20.0, -500.0]
+
+
+def test_the_scale_of_a_long_tensor_is_exact_to_float32(normal: Draw) -> None:
+    values = normal(1 << 20).repeat(16)
+    exact = float(values.double().abs().mean())
+    assert float(scaled_sign_bits(values, values.numel())[1]) == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_bit_of_zero_says_positive(layout_of: LayoutOf) -> None:
+    layout, out = layout_of(4), torch.zeros(4)
+    values = torch.tensor([0.0, -0.0, 2.0, -2.0])
+    add_decoded(encode(values, layout), layout, out, 1.0)
+    assert out.tolist() == [1.0, 1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e30])
+def test_extremes_stay_finite(
+    scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    layout, group = layout_of(9), workers(2)
+    for step in range(4):
+        (update, _) = step_of(group, layout, [normal(9, rank) * scale for rank in range(2)], step)
+        assert torch.isfinite(update).all()
+        assert update.any()
+
+
+def test_one_element_is_exact_nesterov_momentum(layout_of: LayoutOf, step_of: Exchange) -> None:
+    # A block of one element loses nothing: updates are g + m u with u = m u + g, by hand.
+    layout, (worker,) = layout_of(1), workers(1)
+    updates = [float(step_of([worker], layout, [torch.tensor([1.0])], s)[0]) for s in range(3)]
+    assert updates == pytest.approx([1.9, 1 + 0.9 * 1.9, 1 + 0.9 * 2.71])
+    assert EfBlockSgdm.momentum(worker.parameters) == (0.9, True)
+
+
+def test_the_server_counts_and_decodes_each_payload_once(normal: Draw, layout_of: LayoutOf) -> None:
+    layout = layout_of(64)
+    group = workers(3)
+    requests = [
+        next(w.exchange(Bucket(layout=layout, gradient=normal(64, w.worker.rank)), 0))
+        for w in group
+    ]
+    assert all(isinstance(request, PushPull) for request in requests)
+    pushed = [request.payload for request in requests if isinstance(request, PushPull)]
+    mean = torch.zeros(64)
+    for payload in pushed:
+        add_decoded(payload, layout, mean, 1 / 3)
+    assert isinstance(requests[0], PushPull)
+    answer = requests[0].server(iter(pushed))  # any iterable will do: it is only iterated over
+    assert torch.equal(answer, encode(mean, layout))
+
+
+def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+    layout = layout_of(20)
+    message = encode(normal(20), layout)
+    out = torch.zeros(20)
+    for damaged in (message[:-1], torch.cat((message, message)), message[:HEADER_BYTES]):
+        with pytest.raises(InputError):
+            add_decoded(damaged, layout, out, 1.0)
+    # A whole frame of a body that nobody wrote: 20 signs leave four bits of padding.
+    scale, bits = as_bytes(torch.ones(1)), torch.full((3,), 0xFF, dtype=torch.uint8)
+    for body, words in (
+        (torch.cat((scale, bits)), "padding"),
+        (torch.cat((as_bytes(-torch.ones(1)), bits & 0x0F)), "scale"),
+        (torch.cat((as_bytes(torch.tensor([torch.inf])), bits & 0x0F)), "scale"),
+        (bits & 0x0F, "blocks"),
+        (torch.cat((as_bytes(torch.ones(11)), bits & 0x0F)), "11 scales"),  # 2 each: 10 would do
+    ):
+        with pytest.raises(InputError, match=words):
+            add_decoded(pack_frame(Codec.SIGN_BLOCK, body, numel=20, nonzero=20), layout, out, 1.0)
+
+
+def test_the_error_of_the_first_step_is_what_the_laws_say(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Without memory p = (1 + m) g: the update is 1.9 Q(g), compared with g.
+    group = workers(1, block_elements=64)
+    gradient = normal(1000)
+    (update,) = step_of(group, layout_of(1000), [gradient], 0)
+    law = EfBlockSgdm.laws(group[0].parameters)
+    assert law.error_bound is not None
+    error = float((update - gradient).double().square().sum())
+    assert error == pytest.approx(law.error_bound(gradient), rel=1e-4)
+    decoded = np.concatenate(
+        [
+            coded(part, [slice(None)])
+            for part in np.split(gradient.double().numpy(), range(63, 1000, 63))
+        ]
+    )
+    assert error == pytest.approx(float(((1.9 * decoded - gradient.numpy()) ** 2).sum()), rel=1e-4)
+    assert law.error_is_exact
+    assert law.conserves
+
+
+def test_an_empty_tensor_is_a_frame_without_body(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    group = workers(2)
+    layout = layout_of(5, 0, 3)
+    for step in range(3):
+        first, second = step_of(group, layout, [normal(8, 1), normal(8, 2)], step)
+        assert torch.equal(first, second)
+    assert encode(torch.zeros(0), layout_of(0)).numel() == HEADER_BYTES

@@ -1,0 +1,258 @@
+"""1-bit Adam is its published algorithm: Adam first, then signs of its momentum in chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.one_bit.signs import error_of
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.quantization.one_bit.onebit_adam import (
+    OneBitAdam,
+    OneBitAdamParameters,
+    chunk_frame,
+    put_chunk,
+    sign_error,
+)
+from gcsim.errors import InputError
+
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+Vector = np.ndarray[Any, Any]
+SIZES = (37, 0, 5, 1)
+N = sum(SIZES)
+
+
+def workers(count: int, **parameters: Any) -> list[OneBitAdam]:
+    chosen = OneBitAdamParameters(**parameters)
+    return [OneBitAdam(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def coded(vector: Vector, norm: str) -> Vector:
+    """A scale times signs, zero being positive; nothing of nothing."""
+    if vector.size == 0:
+        return vector
+    scale = np.sqrt((vector**2).mean()) if norm == "rms" else np.abs(vector).mean()
+    decoded: Vector = scale * np.where(vector < 0, -1.0, 1.0)
+    return decoded
+
+
+class Oracle:
+    """The algorithm in float64, all workers at once, with the errors written out."""
+
+    def __init__(self, count: int, n: int, chosen: OneBitAdamParameters) -> None:
+        self.chosen, self.count = chosen, count
+        self.m, self.v = np.zeros(n), np.zeros(n)
+        self.errors, self.server = np.zeros((count, n)), np.zeros(n)
+        chunk = 8 * math.ceil(n / (8 * count))
+        self.chunks = [slice(rank * chunk, min(n, (rank + 1) * chunk)) for rank in range(count)]
+        self.warm = False
+
+    def step(self, gradients: list[Vector], step: int) -> Vector:
+        p = self.chosen
+        if step < p.freeze_step:
+            g = np.mean(gradients, axis=0)
+            self.m = p.beta1 * self.m + (1 - p.beta1) * g
+            self.v = p.beta2 * self.v + (1 - p.beta2) * g * g
+            self.warm = True
+        else:
+            total = np.zeros_like(self.m)
+            for rank, g in enumerate(gradients):
+                a = p.beta1 * self.m + (1 - p.beta1) * g + self.errors[rank]
+                q = coded(a, p.scale)
+                self.errors[rank] = a - q
+                total += q / self.count
+            total += self.server
+            for chunk in self.chunks:
+                self.m[chunk] = coded(total[chunk], p.scale)
+            self.server = total - self.m
+            if not self.warm:
+                self.v, self.warm = (self.m / (1 - p.beta1)) ** 2, True
+            if p.mask_unused:
+                self.m[self.v == 0] = 0
+        divisor = 1 - p.beta1 if p.update == "momentum" else np.sqrt(self.v) + p.epsilon
+        update: Vector = self.m / divisor
+        return update
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"freeze_step": 3},
+        {"freeze_step": 0},
+        {"freeze_step": 3, "update": "momentum"},
+        {"freeze_step": 2, "scale": "mean_abs", "beta1": 0.5, "beta2": 0.9},
+        {"freeze_step": 3, "mask_unused": True, "epsilon": 1e-6},
+        {"freeze_step": 3, "mask_unused": True, "update": "momentum"},
+    ],
+)
+def test_updates_follow_the_algorithm_step_by_step(
+    parameters: dict[str, Any],
+    count: int,
+    normal: Draw,
+    layout_of: LayoutOf,
+    step_of: Exchange,
+) -> None:
+    layout, group = layout_of(*SIZES), workers(count, **parameters)
+    oracle = Oracle(count, N, group[0].parameters)
+    for step in range(8):
+        gradients = [normal(N, 10 * step + rank) for rank in range(count)]
+        for gradient in gradients:
+            gradient[20:25] = 0.0  # never used
+        expected = oracle.step([g.double().numpy() for g in gradients], step)
+        updates = step_of(group, layout, gradients, step)
+        # Adam divides what is 0 but for rounding by epsilon: looser where v is 0
+        np.testing.assert_allclose(updates[0].numpy(), expected, rtol=5e-4, atol=1e-5)
+        assert all(torch.equal(update, updates[0]) for update in updates)
+
+
+def test_the_warm_up_is_adam_without_bias_correction(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # torch's Adam with its bias corrections taken out: update = lr-scaled step times
+    # (1 - b1^t) / sqrt(1 - b2^t), up to its eps, which is added to the corrected root.
+    weight = torch.zeros(64, requires_grad=True)
+    adam = torch.optim.Adam([weight], lr=1.0, eps=1e-12)
+    (worker,) = workers(1, freeze_step=5, epsilon=1e-12, update="adam")
+    for step in range(5):
+        gradient = normal(64, step)
+        before = weight.detach().clone()
+        weight.grad = gradient.clone()
+        adam.step()
+        moved = before - weight.detach()
+        factor = (1 - 0.9 ** (step + 1)) / math.sqrt(1 - 0.999 ** (step + 1))
+        (update,) = step_of([worker], layout_of(64), [gradient], step)
+        torch.testing.assert_close(update, moved * factor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["rms", "mean_abs"])
+def test_the_error_is_exactly_that_of_the_law(
+    norm: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # One worker, first settled step: the update is Q(g), signed twice without a further loss.
+    for vector in (normal(1000), normal(1001, 1).exp(), torch.ones(9), torch.zeros(5)):
+        (worker,) = workers(1, update="momentum", scale=norm)
+        law = OneBitAdam.laws(worker.parameters)
+        first = OneBitAdam.settled(worker.parameters)
+        (update,) = step_of([worker], layout_of(vector.numel()), [vector], first)
+        error = float((update - vector).double().square().sum())
+        assert law.error_bound is not None
+        assert error == pytest.approx(law.error_bound(vector), rel=1e-4, abs=1e-6)
+    assert OneBitAdam.laws(workers(1, update="adam")[0].parameters).error_bound is None
+
+
+@pytest.mark.parametrize(("sigma", "rms", "mean_abs"), [(0.0, 0.404, 0.363), (0.8, 0.842, 0.665)])
+def test_known_distributions_lose_known_parts(
+    sigma: float, rms: float, mean_abs: float, normal: Draw
+) -> None:
+    # z exp(sigma w): with r = sqrt(2 / pi) exp(-sigma^2 / 2), 2 (1 - r) and 1 - r^2.
+    ratio = math.sqrt(2 / math.pi) * math.exp(-(sigma**2) / 2)
+    assert 2 * (1 - ratio) == pytest.approx(rms, abs=1e-3)
+    assert 1 - ratio**2 == pytest.approx(mean_abs, abs=1e-3)
+    values = normal(1_000_000, 1) * (sigma * normal(1_000_000, 2)).exp()
+    energy = float(values.double().square().sum())
+    assert sign_error(values, "rms") / energy == pytest.approx(rms, abs=0.004)
+    assert sign_error(values, "mean_abs") / energy == pytest.approx(mean_abs, abs=0.004)
+
+
+def test_a_start_at_the_settled_step_needs_no_warm_up(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # v is the square of the first delivered mean gradient m / (1 - b1): the update is then
+    # (1 - b1) sign(m), up to eps, and compression of the next step divides by the same v.
+    group = workers(2, update="adam")
+    first = OneBitAdam.settled(group[0].parameters)
+    assert first == 100_000
+    assert OneBitAdam.phase(group[0].parameters, first - 1) == "warm-up"
+    assert OneBitAdam.phase(group[0].parameters, first) == "compressed"
+    update = step_of(group, layout_of(64), [normal(64, 1), normal(64, 2)], first)[0]
+    torch.testing.assert_close(update.abs(), torch.full((64,), 0.1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [0, 1, 8, 17, 1000])
+def test_two_bits_an_element_and_two_scales_a_worker_travel(
+    n: int, count: int, normal: Draw, layout_of: LayoutOf, exchange: Exchange
+) -> None:
+    # Chunks of ceil(n / (8 N)) bytes: N of them and N scales to the owners, one of each to all.
+    part = HEADER_BYTES + 4 + math.ceil(n / (8 * count))
+    meter = Meter(count)
+    buckets = [Bucket(layout=layout_of(n), gradient=normal(n, rank)) for rank in range(count)]
+    exchange(workers(count, freeze_step=0), buckets, 0, meter)
+    assert meter.collectives == [
+        CollectiveRecord(kind="all_to_all", sent=(count * part,) * count),
+        CollectiveRecord(kind="all_gather", sent=(part,) * count, part=True),
+    ]
+    meter = Meter(count)
+    exchange(workers(count, freeze_step=1), buckets, 0, meter)
+    assert meter.collectives == [
+        CollectiveRecord(kind="all_reduce", sent=(4 * n,) * count, element=4)
+    ]
+
+
+def test_what_one_step_loses_the_next_one_adds(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # m_t + errors_t = b1 m_{t-1} + (1 - b1) g_t + errors_{t-1}: nothing is added or lost on the
+    # way. Errors: the workers' mean, and each owner's on its chunk.
+    count = 3
+    group = workers(count, freeze_step=0, update="momentum")
+    before, m = torch.zeros(N).double(), torch.zeros(N).double()
+    for step in range(6):
+        given = [normal(N, 100 * step + rank) for rank in range(count)]
+        wanted = 0.9 * m + 0.1 * torch.stack(given).mean(0).double() + before
+        m = step_of(group, layout_of(*SIZES), given, step)[0].double() * 0.1
+        server = torch.cat(
+            [
+                error_of(w._server_coded[0], w._server_scale[0], w._server_coded[0].numel())
+                for w in group
+            ]
+        )
+        before = torch.stack([error_of(w._coded[0], w._scale[0], N) for w in group]).mean(0)
+        before = (before + server).double()
+        torch.testing.assert_close(m + before, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_chunk_decodes_exactly_and_damage_is_refused() -> None:
+    bits = torch.tensor([0b101, 0b1], dtype=torch.uint8)
+    message = chunk_frame(bits, torch.tensor([1.5]), 24)
+    assert message.numel() == HEADER_BYTES + 4 + 3
+    out = torch.full((9,), torch.nan)
+    put_chunk(message, out, 24, 2.0, overwrite=True)
+    assert out.tolist() == [-3.0, 3.0, -3.0, 3.0, 3.0, 3.0, 3.0, 3.0, -3.0]
+    put_chunk(message, out, 24, 2.0)
+    assert out[0] == -6.0
+    for damaged in (message[:-1], torch.cat((message, message)), message[:0]):
+        with pytest.raises(InputError):
+            put_chunk(damaged, out, 24, 1.0)
+    with pytest.raises(InputError, match="not one frame of 16"):
+        put_chunk(message, out, 16, 1.0)
+    with pytest.raises(InputError, match="padding"):
+        put_chunk(message, torch.zeros(8), 24, 1.0)
+    short = pack_frame(Codec.SIGN_BLOCK, bits, numel=24, nonzero=24)
+    with pytest.raises(InputError):
+        put_chunk(short, out, 24, 1.0)
+
+
+@pytest.mark.parametrize("update", ["adam", "momentum"])
+@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-30, 3e4, 1e15])
+def test_extremes_stay_finite(
+    scale: float, update: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    group = workers(3, freeze_step=2, update=update)
+    for step in range(5):
+        gradients = [normal(64, rank) * scale for rank in range(3)]
+        found = step_of(group, layout_of(64), gradients, step)[0]
+        assert found.isfinite().all()
+        assert bool(found.any()) or scale < 1e-30

@@ -1,0 +1,259 @@
+"""1-bit SGD is its published algorithm: column means, stripes with owners, and no lost mass."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.quantization.one_bit.onebit_sgd import (
+    Matrix,
+    OneBitSgd,
+    add_stripe,
+    column_levels,
+)
+from gcsim.compressors.registry import check_parameters
+from gcsim.errors import InputError
+
+Draw = Callable[..., Tensor]
+Array = NDArray[np.float64]
+
+SHAPES = [(16, 7), (5,), (4, 3, 2), (), (3, 1), (0, 4)]
+MATRICES = [(16, 7), (5, 1), (4, 6), (1, 1), (3, 1), (0, 4)]
+N = 16 * 7 + 5 + 24 + 1 + 3
+
+
+def coded(matrix: Array, threshold: str) -> Array:
+    """What each column decodes to, column by column."""
+    out = np.zeros_like(matrix)
+    for j in range(matrix.shape[1] if matrix.size else 0):
+        column = matrix[:, j]
+        if threshold == "zero":
+            over = column >= 0
+            high = column[over].mean() if over.any() else 0.0
+            low = column[~over].mean() if (~over).any() else 0.0
+        else:
+            mean = column.mean()
+            over = column >= mean
+            spread = np.abs(column - mean).mean()
+            low, high = mean - spread, mean + spread
+        out[:, j] = np.where(over, high, low)
+    return out
+
+
+def matrices_of(flat: Tensor) -> list[Array]:
+    found, at = [], 0
+    for rows, columns in MATRICES:
+        part = flat[at : at + rows * columns].double().numpy()
+        found.append(part.reshape(rows, columns))
+        at += rows * columns
+    return found
+
+
+def flat_of(matrices: list[Array]) -> Tensor:
+    return torch.from_numpy(np.concatenate([matrix.reshape(-1) for matrix in matrices]))
+
+
+@pytest.mark.parametrize(
+    "options", list(itertools.product(["stripes", "all_gather"], ["zero", "mean"], [True, False]))
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_updates_follow_the_published_algorithm_step_by_step(
+    count: int, options: tuple[str, str, bool], team: Any, normal: Draw
+) -> None:
+    # Naive float64 loop. A column's levels do not depend on who owns it: the owner's step is the
+    # same coder on the mean, with an error of its own. Shifted, so that no element lies at a
+    # column's mean (of one element it does: there the two levels are equal).
+    aggregation, threshold, feedback = options
+    crew = team(
+        "onebit_sgd", SHAPES, workers=count, threshold=threshold, aggregation=aggregation,
+        error_feedback=feedback,
+    )  # fmt: skip
+    errors = [[np.zeros(shape) for shape in MATRICES] for _ in range(count)]
+    owned = [np.zeros(shape) for shape in MATRICES]
+    for step in range(4):
+        gradients = [0.1 + normal(N, 10 * step + rank) for rank in range(count)]
+        total = [np.zeros(shape) for shape in MATRICES]
+        for rank, gradient in enumerate(gradients):
+            for t, part in enumerate(matrices_of(gradient)):
+                a = part + errors[rank][t]
+                q = coded(a, threshold)
+                errors[rank][t] = a - q if feedback else 0 * a
+                total[t] += q / count
+        if aggregation == "stripes":
+            for t, mean in enumerate(total):
+                a = mean + owned[t]
+                total[t] = coded(a, threshold)
+                owned[t] = a - total[t] if feedback else 0 * a
+        updates = crew.step(gradients, step)
+        assert all(torch.equal(update, updates[0]) for update in updates)
+        torch.testing.assert_close(updates[0].double(), flat_of(total), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("threshold", ["zero", "mean"])
+@pytest.mark.parametrize("aggregation", ["stripes", "all_gather"])
+def test_what_is_not_delivered_is_owed(
+    aggregation: str, threshold: str, team: Any, normal: Draw
+) -> None:
+    # Sum of updates + mean of what workers owe = sum of mean gradients.
+    crew = team("onebit_sgd", SHAPES, workers=3, threshold=threshold, aggregation=aggregation)
+    wanted, applied = torch.zeros(N).double(), torch.zeros(N).double()
+    for step in range(8):
+        gradients = [normal(N, 10 * step + rank) for rank in range(3)]
+        wanted += torch.stack(gradients).double().mean(0)
+        applied += crew.step(gradients, step)[1].double()
+    bucket = Bucket(layout=crew.layout, gradient=torch.zeros(N))
+    owed = torch.stack([worker.owed(bucket) for worker in crew.workers]).double().mean(0)
+    assert float(owed.abs().max()) > 0.1
+    torch.testing.assert_close(applied + owed, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_without_error_feedback_nothing_is_owed(team: Any, normal: Draw) -> None:
+    crew = team("onebit_sgd", SHAPES, error_feedback=False)
+    gradients = [normal(N, rank) for rank in range(2)]
+    first, second = crew.step(gradients, 0)[0], crew.step(gradients, 1)[0]
+    assert torch.equal(first, second)
+    bucket = Bucket(layout=crew.layout, gradient=gradients[0])
+    assert all(worker.owed(bucket) is None for worker in crew.workers)
+
+
+@pytest.mark.parametrize("aggregation", ["stripes", "all_gather"])
+def test_the_error_on_gaussian_elements(aggregation: str, team: Any, normal: Draw) -> None:
+    # 1 - 2 / pi of the energy at either threshold: half-normal means. 400,000 elements in columns
+    # of 4000: standard error below .002. Coding the coded mean of one worker loses nothing.
+    values = normal(400_000)
+    energy = float(values.double().square().sum())
+    for threshold in ("zero", "mean"):
+        crew = team(
+            "onebit_sgd", [(4000, 100)], workers=1, threshold=threshold, aggregation=aggregation
+        )
+        error = float((crew.step([values])[0] - values).double().square().sum())
+        assert error / energy == pytest.approx(1 - 2 / math.pi, abs=0.005)
+
+
+def test_the_laws_hold(team: Any, normal: Draw) -> None:
+    for parameters, shape in (
+        ({}, (50, 4)),
+        ({"aggregation": "all_gather"}, (200,)),
+        ({"aggregation": "all_gather", "levels_per": "tensor"}, (50, 4)),
+        ({"aggregation": "all_gather", "levels_per": "tensor", "threshold": "mean"}, (50, 4)),
+    ):
+        chosen: Any = check_parameters("onebit_sgd", parameters)
+        laws = OneBitSgd.laws(chosen)
+        for seed in range(5):
+            values = normal(200, seed) + 0.3
+            crew = team("onebit_sgd", [shape], workers=1, **parameters)
+            error = float((crew.step([values])[0] - values).double().square().sum())
+            assert laws.error_bound is not None
+            assert error <= laws.error_bound(values) * (1 + 1e-6)
+            if laws.error_is_exact or len(shape) == 1:
+                assert error == pytest.approx(laws.error_bound(values), rel=1e-5)
+        assert laws.conserves
+    about_mean: Any = check_parameters("onebit_sgd", {"threshold": "mean"})
+    assert OneBitSgd.laws(about_mean).error_bound is None
+
+
+def test_levels_by_hand() -> None:
+    # Columns (1, -2, 3, -6) and (5, 6, 7, 8). Zero: means -4 | 2 and none | 6.5.
+    values = torch.tensor([1.0, 5, -2, 6, 3, 7, -6, 8])
+    thresholds, lows, highs = column_levels(values, 2, "zero")
+    assert thresholds.tolist() == [0, 0]
+    assert lows.tolist() == [-4, 0]  # an empty side has level 0
+    assert highs.tolist() == [2, 6.5]
+    # Mean: -1 and 6.5; mean distances (2 + 1 + 4 + 5) / 4 = 3 and (1.5 + .5) / 2 = 1.
+    thresholds, lows, highs = column_levels(values, 2, "mean")
+    assert thresholds.tolist() == [-1, 6.5]
+    assert lows.tolist() == [-4, 5.5]
+    assert highs.tolist() == [2, 7.5]
+
+
+def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, normal: Draw) -> None:
+    # 3 workers: stripes of ceil(7 / 3) = 3 columns of 16 rows, then 1 of 5, 2 of 4, 1 of 1,
+    # 1 of 3, and ceil(4 / 3) = 2 of none.
+    crew = team("onebit_sgd", SHAPES, workers=3)
+    crew.step([normal(N, rank) for rank in range(3)])
+    stripes = [(16, 3), (5, 1), (4, 2), (1, 1), (3, 1), (0, 0)]
+    part = sum(HEADER_BYTES + 8 * w + -(-r * w // 8) for r, w in stripes)
+    assert crew.listener.collectives == [
+        CollectiveRecord(kind="all_to_all", sent=(3 * part,) * 3),
+        CollectiveRecord(kind="all_gather", sent=(part,) * 3, part=True),
+    ]
+
+
+@pytest.mark.parametrize(("levels_per", "columns"), [("column", 7), ("tensor", 1)])
+def test_an_all_gathered_message_has_one_bit_an_element_and_two_levels_a_column(
+    levels_per: str, columns: int, team: Any, normal: Draw
+) -> None:
+    crew = team("onebit_sgd", [(16, 7)], workers=2, aggregation="all_gather", levels_per=levels_per)
+    crew.step([normal(112, rank) for rank in range(2)])
+    assert crew.sent == [(HEADER_BYTES + 8 * columns + 14,) * 2]
+
+
+def test_more_workers_than_columns_own_nothing_but_padding(team: Any, normal: Draw) -> None:
+    crew = team("onebit_sgd", [(10, 2)], workers=4)
+    gradients = [normal(20, rank) for rank in range(4)]
+    (update, *_) = crew.step(gradients)
+    total = sum(coded(g.double().view(10, 2).numpy(), "zero") for g in gradients)
+    expected = coded(np.asarray(total) / 4, "zero")
+    np.testing.assert_allclose(update.view(10, 2).numpy(), expected, rtol=1e-5)
+    assert not any(worker._owned_error[0].any() for worker in crew.workers[2:])
+
+
+def test_wide_and_long_matrices_on_any_number_of_threads(team: Any, normal: Draw) -> None:
+    before = torch.get_num_threads()
+    for shape in ((20, 20_000), (200_000, 2), (400_000,)):
+        found = []
+        try:
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                crew = team("onebit_sgd", [shape], workers=2)
+                found.append(crew.step([normal(400_000, rank) for rank in range(2)])[0])
+        finally:
+            torch.set_num_threads(before)
+        assert torch.equal(found[0], found[1])
+        matrix = (shape[0], 400_000 // shape[0])
+        values = [normal(400_000, rank).double().view(matrix).numpy() for rank in range(2)]
+        expected = coded((coded(values[0], "zero") + coded(values[1], "zero")) / 2, "zero")
+        np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
+
+
+def test_damage_is_refused(team: Any, normal: Draw) -> None:
+    crew = team("onebit_sgd", [(5, 4)], workers=1, aggregation="all_gather")
+    crew.step([normal(20)])
+    ((payload,),) = crew.listener.received
+    matrices = [Matrix(rows=5, columns=4, offset=0, tensor_numel=20)]
+
+    def decode(message: Tensor, stripe: tuple[int, int] = (0, 1)) -> None:
+        add_stripe(message, crew.layout, torch.zeros(20), 1.0, matrices=matrices, stripe=stripe)
+
+    decode(payload)
+    for damaged in (payload[:-1], torch.cat((payload, payload)), payload[:HEADER_BYTES]):
+        with pytest.raises(InputError):
+            decode(damaged)
+    with pytest.raises(InputError, match="damaged payload"):
+        decode(payload, (0, 2))  # a stripe of 2 columns is expected
+    (frame,) = read_frames(payload)
+    padded = torch.cat((frame.body[:-1], frame.body[-1:] | 0xF0))  # 20 bits: 4 of padding
+    for body, flags in ((padded, 0), (frame.body, 1), (frame.body[:-1], 0)):
+        message = pack_frame(Codec.BINARY, body, numel=20, nonzero=20, flags=flags)
+        with pytest.raises(InputError, match="damaged payload"):
+            decode(message)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"threshold": "median"}, {"levels_per": "tensor"}, {"aggregation": "ring"}, {"momentum": 0.9}],
+)
+def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        check_parameters("onebit_sgd", wrong)

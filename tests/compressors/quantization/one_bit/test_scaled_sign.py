@@ -1,0 +1,172 @@
+"""Scaled sign has exactly the error of its formula; EF-signSGD makes up for what it loses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.quantization.one_bit.scaled_sign import (
+    EfSignSgd,
+    ScaledSign,
+    ScaledSignParameters,
+    add_decoded,
+    encode,
+    sign_error,
+)
+
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+SIZES = (37, 0, 5, 1)
+N = sum(SIZES)
+BLOCKS = [slice(0, 37), slice(37, 42), slice(42, 43)]
+
+
+def workers(cls: type[ScaledSign], count: int, **parameters: Any) -> list[ScaledSign]:
+    chosen = ScaledSignParameters(**parameters)
+    return [cls(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def coded(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Mean magnitude times sign (of zero: +), tensor by tensor."""
+    out = np.empty_like(vector)
+    for block in BLOCKS:
+        out[block] = np.abs(vector[block]).mean() * np.where(vector[block] < 0, -1.0, 1.0)
+    return out
+
+
+def owing(worker: ScaledSign, bucket: Bucket) -> torch.Tensor:
+    owed = worker.owed(bucket)
+    assert owed is not None
+    return owed
+
+
+@pytest.mark.parametrize("aggregation", ["all_gather", "push_pull"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
+def test_updates_follow_the_algorithm_step_by_step(
+    cls: type[ScaledSign],
+    count: int,
+    aggregation: str,
+    normal: Draw,
+    layout_of: LayoutOf,
+    step_of: Exchange,
+) -> None:
+    # Independent float64 loop: p = g + e, e = p - Q(p) on workers and, with push_pull, the server.
+    layout, group = layout_of(*SIZES), workers(cls, count, aggregation=aggregation)
+    remember = cls is EfSignSgd
+    errors, server = np.zeros((count, N)), np.zeros(N)
+    for step in range(5):
+        gradients = [normal(N, 10 * step + rank) for rank in range(count)]
+        mean = np.zeros(N)
+        for rank, gradient in enumerate(gradients):
+            p = gradient.double().numpy() + errors[rank]
+            mean += coded(p) / count
+            errors[rank] = (p - coded(p)) * remember
+        if aggregation == "push_pull":
+            q = mean + server
+            server = (q - coded(q)) * remember
+            mean = coded(q)
+        updates = step_of(group, layout, gradients, step)
+        np.testing.assert_allclose(updates[0].numpy(), mean, rtol=2e-4, atol=1e-5)
+        assert all(torch.equal(update, updates[0]) for update in updates)
+
+
+@pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
+def test_the_error_is_exactly_that_of_the_law(
+    cls: type[ScaledSign], normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n, one worker's first step.
+    for vector in (normal(1000), normal(1000, 1).exp(), torch.ones(9), torch.zeros(5)):
+        for aggregation in ("all_gather", "push_pull"):
+            group = workers(cls, 1, aggregation=aggregation)
+            law = cls.laws(group[0].parameters)
+            (update,) = step_of(group, layout_of(vector.numel()), [vector])
+            error = float((update - vector).double().square().sum())
+            assert law.error_bound is not None
+            assert error == pytest.approx(law.error_bound(vector), rel=1e-5, abs=1e-9)
+            assert law.error_is_exact
+            assert law.conserves == (cls is EfSignSgd)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "expected"),
+    [
+        # z exp(sigma w), z and w N(0, 1): 1 - (E|v|)^2 / E v^2 = 1 - 2 / pi exp(-sigma^2).
+        (0.0, 1 - 2 / math.pi),  # .3634
+        (0.8, 1 - 2 / math.pi * math.exp(-0.64)),  # .6643
+    ],
+)
+def test_known_distributions_lose_known_parts(sigma: float, expected: float, normal: Draw) -> None:
+    values = normal(1_000_000, 1) * (sigma * normal(1_000_000, 2)).exp()
+    part = sign_error(values, None) / float(values.double().square().sum())
+    assert part == pytest.approx(expected, abs=0.003)
+
+
+@pytest.mark.parametrize("aggregation", ["all_gather", "push_pull"])
+def test_what_is_not_applied_is_owed(
+    aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Sum of updates + mean of owed = sum of mean gradients.
+    layout, count = layout_of(*SIZES), 3
+    group = workers(EfSignSgd, count, aggregation=aggregation)
+    bucket = Bucket(layout=layout, gradient=torch.zeros(N))
+    wanted, applied = torch.zeros(N).double(), torch.zeros(N).double()
+    for step in range(8):
+        gradients = [normal(N, 100 * step + rank) for rank in range(count)]
+        wanted += torch.stack(gradients).mean(0)
+        applied += step_of(group, layout, gradients, step)[1].double()
+        owed = torch.stack([owing(worker, bucket) for worker in group]).mean(0)
+        torch.testing.assert_close(applied + owed.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_worker_that_has_not_begun_owes_nothing(layout_of: LayoutOf) -> None:
+    bucket = Bucket(layout=layout_of(*SIZES), gradient=torch.ones(N))
+    assert torch.equal(owing(workers(EfSignSgd, 2)[0], bucket), torch.zeros(N))
+    assert workers(ScaledSign, 2)[0].owed(bucket) is None
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000, 1001])
+@pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
+def test_a_tensor_takes_one_scale_and_one_bit_an_element(
+    cls: type[ScaledSign], n: int, normal: Draw, layout_of: LayoutOf, exchange: Exchange
+) -> None:
+    bucket = Bucket(layout=layout_of(n, 3), gradient=normal(n + 3))
+    expected = HEADER_BYTES + (4 if n else 0) + math.ceil(n / 8) + HEADER_BYTES + 4 + 1
+    for aggregation, pulled in (("all_gather", 0), ("push_pull", expected)):
+        meter = Meter(1)
+        exchange(workers(cls, 1, aggregation=aggregation), [bucket], 0, meter)
+        kind: Any = aggregation
+        without: Any = "alltoall_allgather" if pulled else "all_gather"
+        assert meter.collectives == [
+            CollectiveRecord(kind=kind, sent=(expected,), pulled=pulled, without_server=without)
+        ]
+
+
+def test_decoding_gives_scale_times_sign_exactly(layout_of: LayoutOf) -> None:
+    # By hand: (1 + 3 + 0 + 4) / 4 = 2, and zero of either sign is positive.
+    values = torch.tensor([1.0, -3.0, -0.0, 4.0])
+    out = torch.full((4,), torch.nan)
+    add_decoded(encode(values, layout_of(4)), layout_of(4), out, 1.0, overwrite=True)
+    assert out.tolist() == [2.0, -2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-30, 3e4, 1e30])
+@pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
+def test_extremes_stay_finite(
+    cls: type[ScaledSign], scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    group, layout = workers(cls, 3), layout_of(64)
+    for step in range(4):
+        gradients = [normal(64, rank) * scale for rank in range(3)]
+        assert step_of(group, layout, gradients, step)[0].isfinite().all()

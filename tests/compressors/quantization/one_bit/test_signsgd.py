@@ -1,0 +1,179 @@
+"""signSGD's update is the majority of the workers' signs, however they are counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.quantization.one_bit.signsgd import (
+    SignSgd,
+    SignSgdParameters,
+    Signum,
+    SignumParameters,
+    encode,
+    from_counters,
+    negative,
+    write_decoded,
+)
+from gcsim.compressors.registry import check_parameters
+from gcsim.errors import InputError
+
+LayoutOf = Callable[..., BucketLayout]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+WAYS = pytest.mark.parametrize("aggregation", ["push_pull", "all_gather", "counters"])
+SIZES = (37, 0, 5, 1)
+N = sum(SIZES)
+
+
+def workers(count: int, **parameters: Any) -> list[SignSgd]:
+    chosen = SignSgdParameters(**parameters)
+    return [SignSgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def majority(vectors: list[torch.Tensor], tie: str) -> torch.Tensor:
+    """By counting: the sum of signs, zero being positive."""
+    total = torch.stack([torch.where(v < 0, -1.0, 1.0) for v in vectors]).sum(0)
+    return torch.where(total == 0, 0.0 if tie == "zero" else 1.0, total.sign())
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "tie"),
+    [
+        ("push_pull", "plus"),
+        ("all_gather", "plus"),
+        ("counters", "plus"),
+        ("all_gather", "zero"),
+        ("counters", "zero"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_the_update_is_the_majority_of_the_signs(
+    count: int, tie: str, aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    layout, group = layout_of(*SIZES), workers(count, aggregation=aggregation, tie=tie)
+    for step in range(3):
+        gradients = [normal(N, 10 * step + rank) for rank in range(count)]
+        gradients[0][3] = -0.0
+        for update in step_of(group, layout, gradients, step):
+            assert torch.equal(update, majority(gradients, tie))
+
+
+@WAYS
+def test_two_against_one_and_a_tie(
+    aggregation: str, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    plus, minus = torch.tensor([1e-3]), torch.tensor([-1e3])
+    three = workers(3, aggregation=aggregation)
+    assert step_of(three, layout_of(1), [plus, plus, minus])[2].tolist() == [1.0]
+    assert step_of(three, layout_of(1), [minus, plus, minus])[0].tolist() == [-1.0]
+    assert step_of(workers(2, aggregation=aggregation), layout_of(1), [minus, plus])[0] == 1.0
+
+
+def test_a_tie_cannot_be_zero_in_one_bit() -> None:
+    with pytest.raises(InputError, match="tie = zero"):
+        check_parameters(
+            "gcsim.compressors.quantization.one_bit.signsgd:SignSgd",
+            {"tie": "zero", "aggregation": "push_pull"},
+        )
+    workers(1, tie="zero", aggregation="counters")
+
+
+@WAYS
+def test_signum_votes_on_the_running_average(
+    aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Oracle in float64: m = beta m + (1 - beta) g on each worker, from zero.
+    beta, count = 0.7, 3
+    given: dict[str, Any] = {"beta": beta, "aggregation": aggregation}
+    chosen = SignumParameters(**given)
+    group = [Signum(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+    layout = layout_of(*SIZES)
+    m = np.zeros((count, N))
+    for step in range(6):
+        gradients = [normal(N, 10 * step + rank) for rank in range(count)]
+        m = beta * m + (1 - beta) * np.stack([g.double().numpy() for g in gradients])
+        expected = majority([torch.from_numpy(v) for v in m], "plus").float()
+        assert torch.equal(step_of(group, layout, gradients, step)[1], expected)
+    assert Signum.momentum(chosen) == (0.7, False)
+    assert SignSgd.momentum(workers(1)[0].parameters) == (0.0, False)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1001])
+def test_one_bit_an_element_travels(
+    n: int, normal: Draw, layout_of: LayoutOf, exchange: Exchange
+) -> None:
+    expected = 2 * HEADER_BYTES + math.ceil(n / 8) + 1
+    bucket = Bucket(layout=layout_of(n, 3), gradient=normal(n + 3))
+    records = {
+        "push_pull": CollectiveRecord(
+            kind="push_pull",
+            sent=(expected,) * 3,
+            pulled=expected,
+            without_server="alltoall_allgather",
+        ),
+        "all_gather": CollectiveRecord(kind="all_gather", sent=(expected,) * 3),
+        "counters": CollectiveRecord(kind="all_reduce", sent=(n + 3,) * 3, dtype="uint8"),
+    }
+    for aggregation, record in records.items():
+        meter = Meter(3)
+        exchange(workers(3, aggregation=aggregation), [bucket] * 3, 0, meter)
+        assert meter.collectives == [record]
+
+
+@pytest.mark.parametrize(
+    ("count", "dtype"),
+    [
+        (1, torch.uint8),
+        (255, torch.uint8),
+        (256, torch.int16),
+        (32767, torch.int16),
+        (32768, torch.int32),
+    ],
+)
+def test_counters_are_the_smallest_integers_that_hold_all_votes(
+    count: int, dtype: torch.dtype
+) -> None:
+    one = negative(torch.tensor([-1.0, 1.0, 0.0]), count)
+    assert one.dtype == dtype
+    total = one * count  # all workers alike: the largest sum
+    assert total.tolist() == [count, 0, 0]
+    assert from_counters(total, count, False).tolist() == [-1.0, 1.0, 1.0]
+
+
+def test_payloads_decode_to_signs(normal: Draw, layout_of: LayoutOf) -> None:
+    values, out = normal(N), torch.full((N,), torch.nan)
+    write_decoded(encode(values, layout_of(*SIZES)), layout_of(*SIZES), out)
+    assert torch.equal(out, torch.where(values < 0, -1.0, 1.0))
+
+
+def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
+    layout, out = layout_of(20), torch.zeros(20)
+    message = encode(normal(20), layout)
+    bits = torch.full((3,), 0xFF, dtype=torch.uint8)
+    for damaged in (
+        message[:-1],
+        message[:HEADER_BYTES],
+        torch.cat((message, message)),
+        pack_frame(Codec.SIGN, bits, numel=20, nonzero=20),  # four bits of padding are set
+        pack_frame(Codec.SIGN, bits[:2], numel=20, nonzero=20),
+        pack_frame(Codec.SIGN, bits[:2], numel=16, nonzero=16),
+        pack_frame(Codec.SIGN_BLOCK, bits & 15, numel=20, nonzero=20),
+    ):
+        with pytest.raises(InputError):
+            write_decoded(damaged, layout, out)
+
+
+def test_an_all_zero_gradient_moves_every_element(layout_of: LayoutOf, step_of: Exchange) -> None:
+    # What the method does: no scale, and zero is positive.
+    assert step_of(workers(2), layout_of(4), [torch.zeros(4)] * 2)[0].tolist() == [1.0] * 4

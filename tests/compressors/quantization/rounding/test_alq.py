@@ -1,0 +1,325 @@
+"""ALQ's levels are a coordinate-wise minimum of the expected variance, the same on all workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.rounding.tables import exponential_levels, table_error
+from gcsim.compressors.coding.rounding.truncated_normals import (
+    Histogram,
+    coordinate_descent,
+    separate,
+)
+from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
+from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
+from gcsim.compressors.requests import AllGather, AllReduce
+
+BucketOf = Callable[..., Bucket]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+
+SINGLE = np.array([[0.01, 0.05, 1.0]])
+MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
+
+
+def parameters_of(**given: Any) -> AlqParameters:
+    return AlqParameters(**given)
+
+
+def workers(count: int, **parameters: Any) -> list[Alq]:
+    chosen = parameters_of(**parameters)
+    return [Alq(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def density(components: np.ndarray[Any, Any], *, folded: bool) -> Callable[[float], float]:
+    """The mixture of truncated normals, by scipy."""
+    parts = [
+        (w, stats.truncnorm((-1 - mu) / s, (1 - mu) / s, loc=mu, scale=s))
+        for mu, s, w in components
+    ]
+
+    def f(r: float) -> float:
+        value = sum(w * part.pdf(r) for w, part in parts)
+        return float(value + sum(w * part.pdf(-r) for w, part in parts)) if folded else float(value)
+
+    return f
+
+
+def psi(f: Callable[[float], float], levels: np.ndarray[Any, Any]) -> float:
+    """The sum over neighbours of the integral of (hi - r) (r - lo) dF, by quadrature."""
+    return float(
+        sum(
+            integrate.quad(lambda r, a=a, b=b: (b - r) * (r - a) * f(r), a, b)[0]
+            for a, b in pairwise(levels.tolist())
+        )
+    )
+
+
+@pytest.mark.parametrize("components", [SINGLE, MIXTURE], ids=["single", "mixture"])
+@pytest.mark.parametrize("folded", [True, False])
+def test_the_histogram_has_the_integrals_of_the_truncated_normals(
+    components: np.ndarray[Any, Any], folded: bool
+) -> None:
+    model, f = Histogram(components, folded=folded), density(components, folded=folded)
+    for x in (0.0, 0.003, 0.05, 0.4, 0.9) if folded else (-0.7, -0.02, 0.0, 0.05, 0.6):
+        zeroth, first, second = model.tails(x)
+        for power, found in enumerate((zeroth, first, second)):
+            points = sorted({min(1.0, max(x, p)) for p in (-0.1, 0.0, 0.02, 0.1, 0.5)})
+            exact = integrate.quad(
+                lambda r, power=power: r**power * f(r), x, 1, points=points, limit=200
+            )[0]
+            assert found == pytest.approx(exact, abs=2e-6)
+    assert model.tails(model.edges[0])[0] == pytest.approx(1.0)
+    assert model.tails(1.0) == (0.0, 0.0, 0.0)
+    shares = np.linspace(0, 1, 9)
+    back = 1 - model.tails(model.quantiles(shares))[0]
+    np.testing.assert_allclose(back, shares, atol=1e-12)
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_the_expected_variance_is_the_integral(folded: bool) -> None:
+    levels = np.array([0.0, 0.02, 0.06, 0.2, 1.0])
+    if not folded:
+        levels = np.concatenate((-levels[:0:-1], levels))
+    model = Histogram(MIXTURE, folded=folded)
+    assert model.variance(levels) == pytest.approx(
+        psi(density(MIXTURE, folded=folded), levels), rel=1e-4
+    )
+
+
+def test_one_coordinate_step_is_the_rule_for_the_best_level() -> None:
+    # l = F^-1(F(b) - integral_a^b (r - a) / (b - a) dF), by scipy, for a single truncated normal.
+    mu, sigma = SINGLE[0, :2]
+    law = stats.truncnorm((-1 - mu) / sigma, (1 - mu) / sigma, loc=mu, scale=sigma)
+    for a, b in ((-1.0, 1.0), (-0.05, 0.1), (0.0, 0.06), (0.02, 0.2)):
+        above = integrate.quad(lambda r, a=a, b=b: (r - a) / (b - a) * law.pdf(r), a, b)[0]
+        expected = float(law.ppf(law.cdf(b) - above))
+        model = Histogram(SINGLE, folded=False)
+        (_, found, _) = coordinate_descent(model, np.array([a, (a + b) / 2, b]), 1)
+        assert found == pytest.approx(expected, abs=2e-4)
+
+
+def test_one_coordinate_step_is_the_best_of_all_places() -> None:
+    model = Histogram(MIXTURE, folded=True)
+    a, b = 0.01, 0.3
+    (_, found, _) = coordinate_descent(model, np.array([a, 0.2, b]), 1)
+    least = model.variance(np.array([a, found, b]))
+    for place in np.linspace(a, b, 203)[1:-1]:
+        assert model.variance(np.array([a, place, b])) >= least - 1e-12
+
+
+@pytest.mark.parametrize("components", [SINGLE, MIXTURE], ids=["single", "mixture"])
+@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize("count", [4, 8, 128])
+def test_no_sweep_makes_the_expected_variance_larger(
+    components: np.ndarray[Any, Any], folded: bool, count: int
+) -> None:
+    model = Histogram(components, folded=folded)
+    first = 0.0 if folded else -1.0
+    for start in (
+        np.linspace(first, 1, count),
+        separate(model.quantiles(np.linspace(0, 1, count))),
+    ):
+        levels, before = start, model.variance(start)
+        for _ in range(6):
+            levels = coordinate_descent(model, levels, 1)
+            after = model.variance(levels)
+            assert after <= before + 1e-12
+            assert (np.diff(levels) > 0).all()
+            before = after
+        assert (levels[0], levels[-1]) == (first, 1.0)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_tables_ascend_from_minus_one_to_one_and_beat_the_first_table(
+    symmetric: bool, bits: int
+) -> None:
+    chosen = parameters_of(bits=bits, symmetric=symmetric)
+    first = Alq.initial(chosen)
+    levels = Alq.fitted(chosen, MIXTURE, first)
+    assert levels.dtype == np.float32
+    assert levels.size == first.size == 2**bits - symmetric
+    assert (levels[0], levels[-1]) == (-1.0, 1.0)
+    assert (np.diff(levels) > 0).all()
+    model = Histogram(MIXTURE, folded=False)
+    assert model.variance(levels.astype(np.float64)) <= model.variance(first.astype(np.float64))
+    if symmetric:
+        assert 0.0 in levels
+        np.testing.assert_array_equal(levels, -levels[::-1])
+
+
+def test_gaussian_gradients_are_rounded_better_than_by_exponential_levels(normal: Draw) -> None:
+    # r of a bucket of 1024 is nearly N(0, 1 / 1024). For a normal density the companding limit of
+    # random rounding with m intervals is (1 / 6) (integral f^(1/3))^3 / m^2 |v|^2 a bucket
+    # = (1 / 6) 6 sqrt(3) pi / m^2 = 5.44 / m^2: .028 at m = 14, were no level spent on the tails.
+    values = normal(1024 * 300, seed=3)
+    energy = float(values.double().square().sum())
+    chosen = parameters_of()
+    levels = Alq.fitted(chosen, in_common(statistics([values], chosen)), Alq.initial(chosen))
+    fitted = table_error(values, levels, size=1024, norm="l2") / energy
+    exponential = exponential_levels(4, 0.5, zero=True)
+    known = table_error(values, exponential, size=1024, norm="l2") / energy
+    assert 0.028 < fitted < 0.04
+    assert known == pytest.approx(0.0955, rel=0.02)
+
+
+def naive_statistics(
+    parts: list[torch.Tensor], size: int
+) -> list[tuple[float, float, float, float, int]]:
+    """By bucket: (norm, mean, within sum of squares, unbiased variance, length) of v / norm."""
+    found = []
+    for values in parts:
+        for part in torch.split(values.double(), size) if values.numel() else ():
+            norm = float(part.norm())
+            if norm:
+                r = (part / norm).numpy()
+                unbiased = float(r.var(ddof=1)) if r.size > 1 else 0.0
+                found.append((norm, float(r.mean()), float(r.var() * r.size), unbiased, r.size))
+    return found
+
+
+def test_statistics_are_those_of_the_normalised_buckets(normal: Draw) -> None:
+    parts = [normal(250) + 0.3, torch.zeros(120), normal(0), 5 * normal(1), 2 * normal(101, 4)]
+    found = naive_statistics(parts, 100)
+    single = statistics(parts, parameters_of(bucket=100, distribution="single"))
+    n = sum(row[4] for row in found)
+    assert single.dtype == torch.float64
+    assert single.tolist() == [
+        [n, pytest.approx(sum(r[1] * r[4] for r in found)), pytest.approx(sum(r[2] for r in found))]
+    ]
+    mixture = statistics(parts, parameters_of(bucket=100, components=4))
+    for row, known in zip(mixture.tolist(), sorted(found, reverse=True), strict=False):
+        norm, mean, _, variance, _ = known
+        expected = (norm, norm * mean, norm * variance)
+        assert row == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    # as many rows as buckets, all-zero ones too: the same on every worker
+    assert statistics(parts, parameters_of(bucket=100)).shape == (3 + 2 + 0 + 1 + 2, 3)
+    assert statistics([torch.zeros(0)], parameters_of()).shape == (0, 3)
+
+
+def test_workers_agree_on_the_average_of_their_statistics(
+    normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    group = workers(3, bucket=64, bits=3, components=5)
+    buckets = [bucket_of((rank + 1) * normal(640, rank), normal(7, rank)) for rank in range(3)]
+    exchange(group, buckets, 0)
+    chosen = group[0].parameters
+    rows = [statistics([v for _, v in b.layout.views(b.gradient)], chosen) for b in buckets]
+    components = in_common(torch.stack(rows).sum(0))
+    expected = Alq.fitted(chosen, components, Alq.initial(chosen))
+    for worker, bucket in zip(group, buckets, strict=True):
+        np.testing.assert_array_equal(worker.levels_of(bucket), expected)
+    # by hand: the weights of the k-th component are the sums of the k-th largest norms
+    norms = sum(
+        torch.tensor(sorted((r[0] for r in naive_statistics([b.gradient[:640]], 64)), reverse=True))
+        for b in buckets
+    )
+    assert isinstance(norms, torch.Tensor)
+    assert components[:, 2] == pytest.approx((norms[:5] / norms[:5].sum()).tolist(), rel=1e-5)
+
+
+def test_levels_change_only_every_so_many_steps(
+    normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    group = workers(2, update_every=3, bits=3, bucket=64)
+    tables = []
+    for step in range(7):
+        buckets = [bucket_of(normal(200, 10 * step + r) ** 3) for r in range(2)]
+        requests = [type(next(w.exchange(b, step))) for w, b in zip(group, buckets, strict=True)]
+        assert requests == [AllReduce if step % 3 == 0 else AllGather] * 2
+        exchange(group, buckets, step)
+        tables.append(group[0].levels_of(buckets[0]).tolist())
+        assert tables[-1] == group[1].levels_of(buckets[1]).tolist()
+    changed = [a != b for a, b in pairwise(tables)]
+    assert changed == [False, False, True, False, False, True]
+    assert Alq.period(group[0].parameters) == 3
+    assert [Alq.phase(group[0].parameters, t) for t in range(4)] == [
+        "update",
+        "step",
+        "step",
+        "update",
+    ]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 5])
+@pytest.mark.parametrize("components", [1, 20])
+def test_messages_have_the_length_of_the_formula(
+    bits: int, components: int, normal: Draw, bucket_of: BucketOf
+) -> None:
+    (worker,) = workers(1, bits=bits, bucket=100, components=components)
+    generator = worker.exchange(bucket_of(normal(1001)), 0)
+    request = next(generator)
+    assert isinstance(request, AllReduce)
+    assert request.tensor.nbytes == 24 * min(components, 11)
+    request = generator.send(request.tensor)
+    assert isinstance(request, AllGather)
+    assert request.payload.numel() == HEADER_BYTES + 4 * 11 + math.ceil(1001 * bits / 8)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"symmetric": False, "distribution": "single"}])
+def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
+    parameters: dict[str, Any], normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    values, draws = normal(1300, seed=2), 300
+    bucket = bucket_of(values)
+    updates = []
+    for seed in range(draws):
+        alone = Alq(Worker(rank=0, count=1, seed=seed), parameters_of(bucket=512, **parameters))
+        updates.append(exchange([alone], [bucket])[0].double())
+    errors = torch.stack(updates) - values.double()
+    laws = Alq.laws(parameters_of(bucket=512, **parameters))
+    assert laws.unbiased
+    assert laws.error_bound is not None
+    expected = laws.error_bound(values)
+    totals = errors.square().sum(1)
+    # five standard errors, and a tenth for jumps to the highest level that were not drawn
+    slack = 5 * float(totals.std()) / math.sqrt(draws) + 0.1 * expected
+    assert abs(float(totals.mean()) - expected) <= slack
+    mean = errors.mean(0)
+    assert float(mean.square().sum()) <= 2 * expected / draws
+
+
+def test_zero_gradients_keep_the_table_and_give_zeros(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    (worker,) = workers(1)
+    bucket = bucket_of(torch.zeros(50), torch.zeros(0))
+    (update,) = exchange([worker], [bucket])
+    assert not update.any()
+    np.testing.assert_array_equal(worker.levels_of(bucket), Alq.initial(worker.parameters))
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.5] * 64, [1e-44, -3e-44], [3e38, 1.0, -1e30]])
+def test_extremes_stay_finite(values: list[float], bucket_of: BucketOf, exchange: Exchange) -> None:
+    for step in range(3):
+        (update,) = exchange(workers(1), [bucket_of(torch.tensor(values))], step)
+        assert bool(update.isfinite().all())
+
+
+def test_each_ddp_bucket_has_its_own_table(
+    normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    from gcsim.compressors.bucket import BucketLayout
+
+    (worker,) = workers(1, bucket=64)
+    first = bucket_of(normal(640))
+    second = Bucket(
+        layout=BucketLayout(index=1, slices=first.layout.slices), gradient=normal(640) ** 5
+    )
+    exchange([worker], [first])
+    before = worker.levels_of(first).tolist()
+    exchange([worker], [second])
+    assert worker.levels_of(first).tolist() == before
+    assert worker.levels_of(second).tolist() != before

@@ -1,0 +1,145 @@
+"""NUQSGD rounds to powers of one half of a bucket's norm, unbiased, in its bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
+from gcsim.compressors.random import random_key
+from gcsim.compressors.requests import AllGather
+
+BucketOf = Callable[..., Bucket]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+
+
+def parameters_of(**given: Any) -> NuqsgdParameters:
+    return NuqsgdParameters(**given)
+
+
+def workers(count: int, **parameters: Any) -> list[Nuqsgd]:
+    chosen = parameters_of(**parameters)
+    return [Nuqsgd(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+def naive_nuqsgd(
+    values: torch.Tensor, *, step: int, tensor: int, rank: int, chosen: NuqsgdParameters
+) -> np.ndarray[Any, Any]:
+    """Q(v), element by element: lo + (hi - lo) [lo + u (hi - lo) < r], u of 16 random bits."""
+    key = int(random_key(7, step, tensor, "nuqsgd rounding", rank))
+    powers = [chosen.multiplier**j for j in range(2 ** (chosen.bits - 1) - chosen.zero)]
+    levels = sorted([*powers, *(-power for power in powers)] + [0.0] * chosen.zero)
+    size = chosen.bucket or values.numel()
+    out = np.zeros(values.numel())
+    for i, v in enumerate(values.tolist()):
+        part = values[i // size * size : (i // size + 1) * size].double()
+        norm = float(part.abs().max() if chosen.norm == "max" else part.norm())
+        if norm == 0:
+            continue
+        z = (key + (i // 4 + 1) * 0x9E3779B97F4A7C15) % 2**64  # SplitMix64 (Steele et al. 2014)
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        z ^= z >> 31
+        u = ((z >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+        r = min(max(v / norm, -1.0), 1.0)
+        low = max(level for level in levels[:-1] if level <= r)
+        high = min(level for level in levels if level > low)
+        out[i] = norm * (high if low + u * (high - low) < r else low)
+    return out
+
+
+@pytest.mark.parametrize("zero", [True, False])
+@pytest.mark.parametrize(
+    ("bits", "bucket", "norm"), [(4, 100, "l2"), (2, 7, "l2"), (6, None, "max")]
+)
+def test_updates_are_those_of_the_published_algorithm(
+    zero: bool,
+    bits: int,
+    bucket: int | None,
+    norm: str,
+    normal: Draw,
+    bucket_of: BucketOf,
+    exchange: Exchange,
+) -> None:
+    group = workers(3, bits=bits, bucket=bucket, norm=norm, zero=zero)
+    for step in range(2):
+        given = [
+            bucket_of(normal(150, 10 * step + r).view(3, 50), torch.zeros(4), normal(9, 90 + r))
+            for r in range(3)
+        ]
+        expected = np.zeros(163)
+        for rank, bucket_given in enumerate(given):
+            for piece, values in bucket_given.layout.views(bucket_given.gradient):
+                expected[piece.offset : piece.offset + piece.numel] += naive_nuqsgd(
+                    values, step=step, tensor=piece.index, rank=rank, chosen=group[0].parameters
+                )
+        for update in exchange(group, given, step):
+            np.testing.assert_allclose(update.numpy(), expected / 3, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize(("n", "bucket"), [(1, 1024), (1024, 1024), (1025, 1024), (999, None)])
+def test_the_message_has_the_length_of_the_formula(
+    bits: int, n: int, bucket: int | None, normal: Draw, bucket_of: BucketOf
+) -> None:
+    (worker,) = workers(1, bits=bits, bucket=bucket)
+    request = next(worker.exchange(bucket_of(normal(n)), 0))
+    assert isinstance(request, AllGather)
+    norms = math.ceil(n / bucket) if bucket else 1
+    assert request.payload.numel() == HEADER_BYTES + 4 * norms + math.ceil(n * bits / 8)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+@pytest.mark.parametrize("bits", [2, 4, 6])
+def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
+    zero: bool, bits: int, normal: Draw, bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    values, draws = normal(1200, seed=2), 300
+    group, bucket = workers(1, bits=bits, zero=zero, bucket=256), bucket_of(values)
+    updates = torch.stack([exchange(group, [bucket], step)[0] for step in range(draws)])
+    errors = updates.double() - values.double()
+    laws = Nuqsgd.laws(group[0].parameters)
+    assert laws.unbiased
+    assert laws.error_is_exact
+    assert laws.error_bound is not None
+    expected = laws.error_bound(values)
+    totals = errors.square().sum(1)
+    spread = float(totals.std()) / math.sqrt(draws)  # five standard errors
+    assert abs(float(totals.mean()) - expected) <= 5 * spread
+    assert float(errors.mean(0).square().sum()) == pytest.approx(expected / draws, rel=0.35)
+
+
+def test_long_buckets_are_rounded_better_than_by_even_levels(normal: Draw) -> None:
+    # Psi by hand: r = v / norm is nearly N(0, 1 / 1024). Even levels, 4 bits, s = 7: nearly all
+    # |r| are below 1/7, so E|Q - v|^2 / |v|^2 = sqrt(1024) / 7 sqrt(2 / pi) - 1 = 2.65. With
+    # powers of 1/2 the relative variance of an element between two powers is at most 1/8.
+    values = normal(1024 * 200, seed=6)
+    energy = float(values.double().square().sum())
+    laws = Nuqsgd.laws(parameters_of())
+    assert laws.error_bound is not None
+    relative = laws.error_bound(values) / energy
+    smallest = 2.0**-6  # of 15 levels; below it r is 0 or 2^-6
+    # sum over |r| < 2^-6 of |r| (2^-6 - |r|), numerically, plus at most 1/8 of the rest
+    r = np.abs(values.double().numpy()) / 32
+    below = float((r * (smallest - r))[r < smallest].sum()) / float((r**2).sum())
+    assert below < relative < below + 0.125
+    assert relative < 0.11 < 2.65 / 20
+
+
+def test_without_zero_a_zero_beside_others_is_the_smallest_level(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    values = torch.tensor([1.0] + [0.0] * 99)
+    (update,) = exchange(workers(1, zero=False, bits=3), [bucket_of(values)])
+    assert set(update[1:].tolist()) == {-0.125, 0.125}
+    (update,) = exchange(workers(1, zero=True, bits=3), [bucket_of(values)])
+    assert torch.equal(update, values)

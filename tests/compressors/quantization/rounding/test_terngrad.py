@@ -1,0 +1,354 @@
+"""TernGrad sends ternary digits of one shared scalar, unbiased for the clipped gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.quantization.rounding.terngrad import (
+    Scalar,
+    TernGrad,
+    TernGradParameters,
+    add_decoded,
+    bound_and_scalar,
+    magnitude_and_spread,
+)
+from gcsim.compressors.random import random_key
+from gcsim.compressors.requests import AllGather, AllReduce
+from gcsim.errors import InputError
+
+BucketOf = Callable[..., Bucket]
+Exchange = Callable[..., list[torch.Tensor]]
+Draw = Callable[..., torch.Tensor]
+Update = Callable[..., torch.Tensor]
+
+
+def parameters_of(**given: Any) -> TernGradParameters:
+    return TernGradParameters(**given)
+
+
+def workers(count: int, **parameters: Any) -> list[TernGrad]:
+    chosen = parameters_of(**parameters)
+    return [TernGrad(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+
+
+@pytest.fixture
+def alone(bucket_of: BucketOf, exchange: Exchange) -> Update:
+    """The update of a single worker: its own decoded message."""
+
+    def update(values: torch.Tensor, step: int = 0, **parameters: Any) -> torch.Tensor:
+        return exchange(workers(1, **parameters), [bucket_of(values)], step)[0]
+
+    return update
+
+
+def clipped(values: torch.Tensor, clip: float) -> torch.Tensor:
+    bound = clip * float(values.double().std(correction=0))
+    return values.clamp(-bound, bound)
+
+
+@pytest.mark.parametrize("packing", ["base3", "two_bit"])
+@pytest.mark.parametrize("clip", [2.5, None])
+def test_an_element_is_the_scalar_its_negative_or_zero(
+    packing: str, clip: float | None, alone: Update, normal: Draw
+) -> None:
+    values = normal(1001)
+    update = alone(values, clip=clip, packing=packing)
+    scalar = float((values if clip is None else clipped(values, clip)).abs().max())
+    assert set(np.round(update.numpy() / scalar, 5).tolist()) == {-1.0, 0.0, 1.0}
+    assert bool((update * values >= 0).all())
+
+
+@pytest.mark.parametrize("clip", [2.5, None])
+def test_the_mean_is_the_clipped_vector_and_the_variance_is_the_formula(
+    clip: float | None, alone: Update, normal: Draw
+) -> None:
+    values, draws = normal(1500, seed=2), 400
+    target = (values if clip is None else clipped(values, clip)).double()
+    updates = torch.stack([alone(values, step, clip=clip) for step in range(draws)]).double()
+    scalar = target.abs().max()
+    variance = float((target.abs() * (scalar - target.abs())).sum())  # sum |v| (s - |v|)
+    error = updates - target
+    # A sum of 1500 nearly independent terms, each with a relative deviation of about sqrt(2):
+    # its own is 3.7 %; a bias would add its square.
+    assert float(error.mean(0).square().sum()) == pytest.approx(variance / draws, rel=0.2)
+    assert float(error.square().sum(1).mean()) == pytest.approx(variance, rel=0.02)
+
+
+def test_the_error_of_gaussian_gradients_is_known(alone: Update, normal: Draw) -> None:
+    # c = 2.5: 1.01 |g|^2 (clipping bias included); unclipped: (s E|v| - E v^2) / E v^2, 2.76 when
+    # the largest of 10^6 values is 4.71, its most likely value being sqrt(2 ln(2 n)) ~ 4.9.
+    values = normal(1_000_000, seed=1)
+    energy = float(values.double().square().sum())
+    error = float((alone(values) - values).double().square().sum()) / energy
+    assert error == pytest.approx(1.01, abs=0.01)
+    error = float((alone(values, clip=None) - values).double().square().sum()) / energy
+    largest = float(values.abs().max())
+    assert error == pytest.approx(largest * math.sqrt(2 / math.pi) - 1, rel=0.01)
+    assert error == pytest.approx(2.76, abs=0.35)
+
+
+def test_the_scalar_is_the_largest_over_workers_of_each_tensor(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    group = workers(2, clip=None)
+    first = bucket_of(torch.tensor([1.0, -3.0]), torch.tensor([0.5]))
+    second = bucket_of(torch.tensor([2.0, -1.0]), torch.tensor([4.0]))
+    generator = group[0].exchange(first, 0)
+    request = next(generator)
+    assert isinstance(request, AllReduce)
+    assert (request.op, request.tensor.tolist()) == ("max", [3.0, 0.5])
+    assert isinstance(generator.send(torch.tensor([3.0, 4.0])), AllGather)
+    updates = exchange(workers(2, clip=None), (first, second), 1)
+    assert torch.equal(updates[0], updates[1])
+    # The element that is the scalar is certain; with two workers, digits count half of it.
+    assert updates[0][1] in (-1.5, -3.0)
+    assert updates[0][2] in (2.0, 4.0)
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 6, 1001])
+def test_the_message_has_the_length_of_the_formula(
+    n: int, normal: Draw, bucket_of: BucketOf
+) -> None:
+    for packing, packed in (("base3", math.ceil(n / 5)), ("two_bit", math.ceil(n / 4))):
+        (worker,) = workers(1, packing=packing)
+        exchange = worker.exchange(bucket_of(normal(n), normal(n)), 0)
+        scalars = next(exchange)
+        assert isinstance(scalars, AllReduce)
+        assert scalars.tensor.nbytes == 2 * 4
+        request = exchange.send(scalars.tensor)
+        assert isinstance(request, AllGather)
+        assert request.payload.numel() == 2 * (HEADER_BYTES + 4 + packed)
+
+
+def test_clipping_bounds_the_scalar_by_c_population_deviations() -> None:
+    values = torch.tensor([0.0] * 99 + [10.0])  # by hand: variance 100 / 100 - 0.1^2 = .99
+    sigma = math.sqrt(0.99)
+    assert bound_and_scalar(values, 2.5) == pytest.approx((2.5 * sigma, 2.5 * sigma), rel=1e-6)
+    assert bound_and_scalar(values, 20.0) == pytest.approx((20 * sigma, 10.0), rel=1e-6)
+    assert bound_and_scalar(values, None) == (math.inf, 10.0)
+    # the code's scalar: the bound, though no element reaches it
+    assert bound_and_scalar(values, 20.0, "clip") == pytest.approx((20 * sigma,) * 2, rel=1e-6)
+    assert bound_and_scalar(values, None, "clip") == (math.inf, 10.0)
+
+
+@pytest.mark.parametrize("values", [[-0.3], [2.0, 2.0, 2.0], [1e-30, -1e-30]])
+def test_a_tensor_without_spread_is_not_clipped_away(values: list[float], alone: Update) -> None:
+    vector = torch.tensor(values)
+    torch.testing.assert_close(alone(vector), vector, rtol=1e-6, atol=0)
+
+
+def test_zero_stays_zero_and_extremes_stay_finite(alone: Update) -> None:
+    assert not alone(torch.zeros(11)).any()
+    assert torch.isfinite(alone(torch.tensor([1e30, 1.0, -2.0]))).all()
+    assert torch.isfinite(alone(torch.tensor([1e-45, 0.0, -3e-45]))).all()
+
+
+def test_damage_is_refused(normal: Draw, bucket_of: BucketOf) -> None:
+    bucket = bucket_of(normal(10))
+    exchange = workers(1, packing="two_bit")[0].exchange(bucket, 0)
+    scalars = next(exchange)
+    assert isinstance(scalars, AllReduce)
+    request = exchange.send(scalars.tensor)
+    assert isinstance(request, AllGather)
+    for position, value in ((1, 9), (4, 11), (20, 0xFF)):  # packing, length, a code of 3
+        damaged = request.payload.clone()
+        damaged[position] = value
+        with pytest.raises(InputError):
+            add_decoded(damaged, bucket.layout, torch.zeros(10), 1.0)
+
+
+def test_each_worker_clips_to_its_own_bound_even_under_a_larger_shared_scalar(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    # By hand: the outlier 10 among 99 zeros is clipped to 2.5 sqrt(.99) = 2.487, so under a shared
+    # scalar of 10 it is sent with probability .2487; unclipped it would be sent at every step.
+    first = bucket_of(torch.tensor([0.0] * 99 + [10.0]))
+    second = bucket_of(torch.tensor([10.0, -10.0] * 50))
+    sent = 0
+    for step in range(200):
+        updates = exchange(workers(2), (first, second), step)
+        sent += int(updates[0][99]) == 0  # (10 - 10) / 2 when sent, else -5
+    assert sent == pytest.approx(200 * 0.2487, abs=5 * math.sqrt(200 * 0.2487 * 0.7513))
+
+
+def naive_ternary(
+    values: torch.Tensor,
+    *,
+    bound: float,
+    scalar: float,
+    key: int,
+) -> np.ndarray[Any, Any]:
+    """Digits, element by element: floor(v / s + u), u = (16 random bits + 1/2) / 65536."""
+    digits = np.zeros(values.numel())
+    for i, v in enumerate(values.tolist()):
+        z = (key + (i // 4 + 1) * 0x9E3779B97F4A7C15) % 2**64  # SplitMix64 (Steele et al. 2014)
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        z ^= z >> 31
+        u = ((z >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+        digits[i] = math.floor(min(max(v, -bound), bound) / scalar + u) if scalar else 0
+    return digits
+
+
+@pytest.mark.parametrize("packing", ["base3", "two_bit", "all_reduce"])
+@pytest.mark.parametrize("clip", [2.5, 1.0, None])
+@pytest.mark.parametrize("scalar", ["largest", "clip"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_updates_are_those_of_the_published_algorithm(
+    packing: str,
+    clip: float | None,
+    scalar: str,
+    shared: bool,
+    normal: Draw,
+    bucket_of: BucketOf,
+    exchange: Exchange,
+) -> None:
+    # Wen et al. 2017, Algorithm 1 and section 3.3, in float64: three workers, two steps.
+    if packing == "all_reduce" and not shared:
+        return
+    for step in range(2):
+        given = [
+            bucket_of(normal(150, 10 * step + r), torch.zeros(4), 9 * normal(9, 90 + r))
+            for r in range(3)
+        ]
+        group = workers(3, packing=packing, clip=clip, scalar=scalar, shared=shared)
+        expected = np.zeros(163)
+        for piece in given[0].layout.slices:
+            where = slice(piece.offset, piece.offset + piece.numel)
+            bounds, scalars = [], []
+            for one in given:
+                v = one.gradient[where].double()
+                sigma = float((v - v.mean()).square().mean().sqrt())
+                bounds.append(clip * sigma if clip and sigma else math.inf)
+                largest = min(float(v.abs().max()), bounds[-1])
+                from_clip = scalar == "clip" and bounds[-1] < math.inf
+                scalars.append(bounds[-1] if from_clip else largest)
+            for rank, one in enumerate(given):
+                used = max(scalars) if shared else scalars[rank]
+                key = int(random_key(7, step, piece.index, "terngrad rounding", rank))
+                expected[where] += used * naive_ternary(
+                    one.gradient[where], bound=bounds[rank], scalar=used, key=key
+                )
+        for update in exchange(group, given, step):
+            np.testing.assert_allclose(update.numpy(), expected / 3, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 9, 1000])
+def test_summed_digits_travel_as_one_byte_an_element(
+    n: int, normal: Draw, bucket_of: BucketOf
+) -> None:
+    exchange = workers(1, packing="all_reduce")[0].exchange(bucket_of(normal(n), normal(2)), 0)
+    scalars = next(exchange)
+    assert isinstance(scalars, AllReduce)
+    digits = exchange.send(scalars.tensor)
+    assert isinstance(digits, AllReduce)
+    assert (digits.tensor.dtype, digits.tensor.numel(), digits.op) == (torch.int8, n + 2, "sum")
+    assert int(digits.tensor.abs().max()) <= 1
+
+
+def test_own_scalars_need_no_collective_of_their_own(
+    bucket_of: BucketOf, exchange: Exchange
+) -> None:
+    one, other = bucket_of(torch.tensor([1.0, -1.0])), bucket_of(torch.tensor([10.0, 10.0]))
+    assert isinstance(next(workers(1, shared=False)[0].exchange(one, 0)), AllGather)
+    # by hand: with its own scalar each is exact, so the update is the mean, at every step
+    for step in range(5):
+        updates = exchange(workers(2, shared=False, clip=None), [one, other], step)
+        assert updates[0].tolist() == pytest.approx([5.5, 4.5], rel=1e-6)
+
+
+def test_int8_holds_the_sums_of_127_workers(bucket_of: BucketOf, exchange: Exchange) -> None:
+    group = workers(127, packing="all_reduce", clip=None)
+    updates = exchange(group, [bucket_of(torch.tensor([-2.0, 2.0]))] * 127)
+    assert updates[126].tolist() == pytest.approx([-2.0, 2.0], rel=1e-6)
+    with pytest.raises(InputError, match="128 workers"):
+        workers(128, packing="all_reduce")
+    assert len(workers(128)) == 128
+
+
+def test_a_sum_of_digits_of_own_scalars_is_refused() -> None:
+    with pytest.raises(ValidationError, match="shared"):
+        parameters_of(packing="all_reduce", shared=False)
+
+
+@pytest.mark.parametrize("clip", [2.5, None])
+@pytest.mark.parametrize("scalar", ["largest", "clip"])
+def test_the_error_of_the_laws_holds_clipping_and_rounding(
+    clip: float | None, scalar: Scalar, normal: Draw, alone: Update
+) -> None:
+    values, draws = normal(400, seed=4), 300
+    laws = TernGrad.laws(parameters_of(clip=clip, scalar=scalar))
+    assert laws.unbiased == (clip is None)
+    assert laws.error_is_exact
+    assert laws.error_bound is not None
+    errors = torch.stack(
+        [
+            (alone(values, step, clip=clip, scalar=scalar).double() - values).square().sum()
+            for step in range(draws)
+        ]
+    )
+    spread = float(errors.std()) / math.sqrt(draws)  # five standard errors
+    assert abs(float(errors.mean()) - laws.error_bound(values)) <= 5 * spread
+
+
+def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Draw) -> None:
+    # n = 10^6, an independent script: Gaussian 2.76 and 1.01 |g|^2; N(0, 1) exp(.8 N(0, 1)), as
+    # gradients are, 23.7 and .86. The unclipped ones follow the largest of 10^6 values, so they
+    # are compared with what that says: s E|v| / E v^2 - 1, E|v| = sqrt(2 / pi) e^.32,
+    # E v^2 = e^1.28 for the second.
+    def relative(values: torch.Tensor, clip: float | None) -> float:
+        laws = TernGrad.laws(parameters_of(clip=clip))
+        assert laws.error_bound is not None
+        return laws.error_bound(values) / float(values.double().square().sum())
+
+    gaussian = normal(1_000_000, seed=3)
+    heavy = (0.8 * normal(1_000_000, seed=4)).exp() * normal(1_000_000, seed=5)
+    assert relative(gaussian, 2.5) == pytest.approx(1.01, abs=0.01)
+    assert relative(heavy, 2.5) == pytest.approx(0.86, abs=0.01)
+    for values, known, ratio in (
+        (gaussian, 2.76, math.sqrt(2 / math.pi)),
+        (heavy, 23.7, math.sqrt(2 / math.pi) * math.exp(0.32 - 1.28)),
+    ):
+        exact = float(values.abs().max()) * ratio - 1
+        assert relative(values, None) == pytest.approx(exact, rel=0.03)
+        assert relative(values, None) == pytest.approx(known, rel=0.4)
+
+
+def test_deviation_is_about_the_mean_and_zero_only_without_spread(normal: Draw) -> None:
+    values = 1e4 + normal(100_001)  # squares about zero would lose six digits
+    largest, spread = magnitude_and_spread(values)
+    assert largest == float(values.abs().max())
+    assert spread == pytest.approx(float(values.double().std(correction=0)), rel=1e-9)
+    assert magnitude_and_spread(torch.full((9999,), 0.125)) == (0.125, 0.0)
+    assert magnitude_and_spread(torch.zeros(0)) == (0.0, 0.0)
+    assert magnitude_and_spread(torch.tensor([-3.0])) == (3.0, 0.0)
+
+
+def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum(
+    normal: Draw, bucket_of: BucketOf
+) -> None:
+    bucket = bucket_of(normal(10))
+    scalar = [0, 0, 128, 63]  # 1.0
+    for flags, digits in (
+        (0, [243, 0]),  # 3^5
+        (0, [0, 0, 0]),
+        (0, [0]),
+        (1, [3, 0, 0]),  # a digit of 3
+        (1, [0, 0, 16]),  # bits behind the tenth digit
+        (1, [0, 0]),
+        (2, [0, 0]),
+    ):
+        body = torch.tensor(scalar + digits, dtype=torch.uint8)
+        message = pack_frame(Codec.TERNGRAD, body, numel=10, nonzero=10, flags=flags)
+        with pytest.raises(InputError, match="damaged"):
+            add_decoded(message, bucket.layout, torch.zeros(10), 1.0)

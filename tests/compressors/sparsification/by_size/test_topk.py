@@ -1,0 +1,172 @@
+"""Top-k: the largest travel, the rest is remembered, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.sparse import add_message, pack_coded, pack_sparse
+from gcsim.errors import InputError
+
+
+def test_relative_error_of_one_percent_of_a_normal_vector(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    # 1 - energy share of |x| > q, q = 2.5758 (two-sided 1 %): the share is
+    # 2 (q phi(q) + 1 - Phi(q)) = 2 (2.5758 * 0.014460 + 0.005) = 0.0845: error .9155 (.9157 in
+    # one sample of an independent program)
+    n = 1_000_000
+    gradient = normal(n)
+    update = team("topk", [(n,)], workers=1, ratio=0.01).step([gradient])[0]
+    error = (update - gradient).square().sum() / gradient.square().sum()
+    assert float(error) == pytest.approx(0.9157, abs=0.001)
+
+
+def test_known_error_of_a_log_normal_vector(team: Any, normal: Callable[..., Tensor]) -> None:
+    # |x| = exp(z), density 1 %: energy share is P(z > q - 2), q = 2.3263: 1 - Phi(.3263) = .372;
+    # the remainder .628 is met within the spread of a heavy tail at n = 1e6 (.6387 in one sample)
+    gradient = normal(1_000_000, 5).exp()
+    update = team("topk", [(1_000_000,)], workers=1, ratio=0.01).step([gradient])[0]
+    error = (update - gradient).square().sum() / gradient.square().sum()
+    assert float(error) == pytest.approx(0.628, abs=0.02)
+
+
+@pytest.mark.parametrize("values", ["fp32", "fp16"])
+@pytest.mark.parametrize("indices", ["raw", "packed", "rice", "bitmap", "auto"])
+def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
+    team: Any, normal: Callable[..., Tensor], values: str, indices: str
+) -> None:
+    workers = team("topk", [(40, 25), (60,)], ratio=0.05, values=values, indices=indices)
+    given, sent = torch.zeros(1060), torch.zeros(1060)
+    for t in range(8):
+        gradients = [normal(1060, 10 * t + rank) for rank in range(2)]
+        given += (gradients[0] + gradients[1]) / 2
+        sent += workers.step(gradients, t)[0]
+    kept = sum(worker.residual[0] for worker in workers.workers) / 2
+    torch.testing.assert_close(sent + kept, given, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "bits"),
+    # value and index bits in each of the two tensors: ceil(log2 5000) = 13, ceil(log2 100) = 7
+    [
+        ("raw", "fp32", (32 + 32, 32 + 32)),
+        ("raw", "fp16", (16 + 32, 16 + 32)),
+        ("packed", "fp32", (32 + 13, 32 + 7)),
+    ],
+)
+def test_payload_is_k_values_and_indices_and_a_header_per_tensor(
+    team: Any, normal: Callable[..., Tensor], indices: str, values: str, bits: tuple[int, int]
+) -> None:
+    workers = team("topk", [(5000, 1), (100,)], ratio=0.01, indices=indices, values=values)
+    workers.step([normal(5100, seed) for seed in range(2)])
+    expected = (HEADER_BYTES + -(-50 * bits[0] // 8)) + (HEADER_BYTES + -(-1 * bits[1] // 8))
+    assert workers.sent == [(expected,) * 2]
+
+
+def test_bitmap_payload_is_one_bit_an_element(team: Any, normal: Callable[..., Tensor]) -> None:
+    workers = team("topk", [(1001,)], ratio=0.1, indices="bitmap")
+    workers.step([normal(1001, seed) for seed in range(2)])
+    assert workers.sent == [(HEADER_BYTES + 4 * 100 + 126,) * 2]
+
+
+def test_rice_indices_exchange_lengths_first(team: Any, normal: Callable[..., Tensor]) -> None:
+    workers = team("topk", [(10_000,)], ratio=0.01, indices="rice")
+    workers.step([normal(10_000, seed) for seed in range(2)])
+    assert workers.sent[0] == (8, 8)
+    expected = HEADER_BYTES + 100 * (32 + 8.11) / 8  # bits per index at density .01
+    assert all(length == pytest.approx(expected, rel=0.02) for length in workers.sent[1])
+
+
+def test_update_is_the_mean_of_each_workers_largest(team: Any) -> None:
+    workers = team("topk", [(4,)], ratio=0.25)
+    updates = workers.step([torch.tensor([4.0, 1, 0, 0]), torch.tensor([0, 0, 1.0, -8.0])])
+    assert updates[0].tolist() == [2.0, 0.0, 0.0, -4.0]
+    # what was left of worker 0 has grown to the largest: 1 + 2 > 2
+    updates = workers.step([torch.tensor([2.0, 2, 0, 0]), torch.zeros(4)], 1)
+    assert updates[0].tolist() == [0.0, 1.5, 0.5, 0.0]
+
+
+def test_without_error_feedback_nothing_is_remembered(team: Any) -> None:
+    workers = team("topk", [(4,)], workers=1, ratio=0.25, error_feedback=False)
+    workers.step([torch.tensor([4.0, 3, 0, 0])])
+    assert workers.step([torch.tensor([0.0, 1, 0, 0])], 1)[0].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert workers.workers[0].residual == {}
+
+
+def test_values_beyond_float16_saturate_and_the_rest_is_fed_back(team: Any) -> None:
+    workers = team("topk", [(2,)], workers=1, ratio=0.5, values="fp16")
+    assert workers.step([torch.tensor([100_000.0, 0])])[0].tolist() == [65504.0, 0.0]
+    assert workers.step([torch.zeros(2)], 1)[0].tolist() == [34496.0, 0.0]
+
+
+def test_a_message_of_another_tensor_is_refused(team: Any, normal: Callable[..., Tensor]) -> None:
+    sender, receiver = team("topk", [(100,)], workers=1), team("topk", [(101,)], workers=1)
+    sender.step([normal(100)])
+    message = sender.listener.received[0][0]
+    assert [frame.nonzero for frame in read_frames(message)] == [1]
+    with pytest.raises(InputError, match="t0 has 101 elements, its frame 100"):
+        add_message(message, receiver.layout, torch.zeros(101), 1.0)
+    with pytest.raises(InputError, match="ends before"):
+        add_message(message[:0], receiver.layout, torch.zeros(101), 1.0)
+
+
+@pytest.mark.parametrize("values", ["fp32", "fp16"])
+def test_several_steps_are_those_of_the_definition(
+    team: Any, normal: Callable[..., Tensor], values: str
+) -> None:
+    # sorting by falling magnitude and rising index, in plain Python
+    n, k, crew = 200, 10, 3
+    workers = team("topk", [(n,)], workers=crew, ratio=k / n, values=values)
+    errors = [torch.zeros(n) for _ in range(crew)]
+    for t in range(6):
+        gradients = [(4 * normal(n, 9 * t + rank)).round() / 4 for rank in range(crew)]  # ties
+        expected = torch.zeros(n)
+        for error, gradient in zip(errors, gradients, strict=True):
+            error.add_(gradient)
+            magnitudes = error.abs().tolist()
+            for i in sorted(range(n), key=lambda i: (-magnitudes[i], i))[:k]:
+                sent = error[i].half().float() if values == "fp16" else error[i].clone()
+                expected[i] += sent / crew
+                error[i] -= sent
+        for update in workers.step(gradients, t):
+            torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
+        for worker, error in zip(workers.workers, errors, strict=True):
+            assert torch.equal(worker.residual[0], error)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0])
+def test_the_error_bound_is_met_with_equality_by_equal_magnitudes(team: Any, ratio: float) -> None:
+    # k of n equal elements leave (1 - k / n) of the energy: Definition 2.1 of Stich et al. is tight
+    gradient = torch.ones(1000) * torch.tensor([1.0, -1.0]).repeat(500)
+    crew = team("topk", [(1000,)], workers=1, ratio=ratio)
+    update = crew.step([gradient])[0]
+    parameters = crew.workers[0].parameters
+    bound = type(crew.workers[0]).laws(parameters).error_bound
+    assert float((update - gradient).square().sum()) == pytest.approx(bound(gradient), abs=1e-9)
+
+
+@pytest.mark.parametrize("positions", [[0, 3, 3], [5, 4, 6], [0, 1, 10]])
+def test_positions_that_do_not_ascend_below_n_are_refused(
+    layout_of: Callable[..., Any], positions: list[int]
+) -> None:
+    message = pack_sparse(torch.ones(3), torch.tensor(positions), 10, Coder.RAW)
+    with pytest.raises(InputError, match="do not ascend"):
+        add_message(message, layout_of(10), torch.zeros(10), 1.0)
+
+
+@pytest.mark.parametrize(("bits", "k"), [([0b101, 0], 1), ([0b101, 0], 3), ([1, 0b1000], 2)])
+def test_a_bitmap_of_another_number_of_bits_is_refused(
+    layout_of: Callable[..., Any], bits: list[int], k: int
+) -> None:
+    # 10 elements: bit 3 of the second byte is the twelfth
+    coded = torch.tensor(bits, dtype=torch.uint8)
+    message = pack_coded(torch.ones(k), coded, 10, Coder.BITMAP)
+    with pytest.raises(InputError, match="bitmap"):
+        add_message(message, layout_of(10), torch.zeros(10), 1.0)

@@ -1,0 +1,128 @@
+"""Dryden: the largest share of each sign, as that sign's mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.sparsification.by_threshold.dryden import add_and_select
+from gcsim.errors import InputError
+
+
+def naive_selection(values: list[float], proportion: float) -> list[int]:
+    """Indices of the largest share of each sign; ties to the lowest index."""
+    found = []
+    for side in (
+        [i for i, x in enumerate(values) if x > 0],
+        [i for i, x in enumerate(values) if x < 0],
+    ):
+        if side:
+            k = max(1, round(proportion * len(side)))
+            found += sorted(side, key=lambda i: (-abs(values[i]), i))[:k]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("proportion", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("step", [0.25, 1e-7], ids=["ties", "distinct"])
+def test_several_steps_are_those_of_the_definition(
+    team: Any, normal: Callable[..., Tensor], proportion: float, step: float
+) -> None:
+    crew, n = 2, 300
+    workers = team("dryden", [(100,), (10, 20)], workers=crew, proportion=proportion)
+    residuals = [torch.zeros(n) for _ in range(crew)]
+    for t in range(5):
+        gradients = [(normal(n, 9 * t + rank) / step).round() * step for rank in range(crew)]
+        expected = torch.zeros(n)
+        for rank in range(crew):
+            residuals[rank] += gradients[rank]
+            for part in (residuals[rank][:100], residuals[rank][100:]):
+                sent = torch.zeros_like(part)
+                chosen = naive_selection(part.tolist(), proportion)
+                for side in (
+                    [i for i in chosen if part[i] > 0],
+                    [i for i in chosen if part[i] < 0],
+                ):
+                    if side:
+                        level = np.float32(np.mean([float(part[i]) for i in side]))
+                        sent[side] = float(level)
+                at = 0 if part.numel() == 100 else 100
+                expected[at : at + part.numel()] += sent / crew
+                part.sub_(sent)
+        for update in workers.step(gradients, t):
+            torch.testing.assert_close(update, expected, rtol=1e-5, atol=1e-6)
+        for rank, worker in enumerate(workers.workers):
+            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
+            torch.testing.assert_close(owed, residuals[rank], rtol=1e-5, atol=1e-6)
+            residuals[rank] = owed  # ties are decided by the last bit
+
+
+def test_hand_calculated_levels_words_and_residual(team: Any) -> None:
+    # half of 4 positives: 4 and 2, mean 3; half of 2 negatives: -5
+    crew = team("dryden", [(7,)], workers=1, proportion=0.5)
+    gradient = torch.tensor([4.0, -1.0, 1.0, 0.0, 2.0, -5.0, 1.0])
+    assert crew.step([gradient])[0].tolist() == [3.0, 0, 0, 0, 3.0, -5.0, 0]
+    assert crew.workers[0].residual[0].tolist() == [1.0, -1.0, 1.0, 0.0, -1.0, 0.0, 1.0]
+    (frame,) = read_frames(crew.listener.received[-1][0])
+    assert frame.body[:8].clone().view(torch.float32).tolist() == [3.0, -5.0]
+    assert frame.body[8:].clone().view(torch.int32).tolist() == [0, 4, 5 - 2**31]
+    assert crew.sent[-1] == (HEADER_BYTES + 8 + 3 * 4,)  # 64 bits, and 32 a sent element
+
+
+@pytest.mark.parametrize("kind", ["normal", "lopsided", "one sign", "heavy", "spikes", "two"])
+@pytest.mark.parametrize("proportion", [0.0005, 0.01, 0.3])
+def test_the_sample_does_not_change_what_is_selected(
+    normal: Callable[..., Tensor], kind: str, proportion: float
+) -> None:
+    n = 120_000  # enough for a sample
+    z = normal(n, 8)
+    values = {
+        "normal": z,
+        "lopsided": z + 2.5,
+        "one sign": z.abs(),
+        "heavy": z**5,
+        "spikes": torch.where(torch.arange(n) % 255 == 0, 100.0 * z, z),  # all in the sample
+        "two": torch.where(z > 0, 1.0, -1.0),
+    }[kind]
+    memory = values.clone()
+    indices, found = add_and_select(memory, torch.zeros(n), proportion)
+    assert torch.equal(memory, values)
+    assert indices.tolist() == naive_selection(values.tolist(), proportion)
+    assert torch.equal(found, values[indices])
+
+
+def test_the_error_bound_is_tight_for_equal_elements_of_a_sign(
+    team: Any, normal: Callable[..., Tensor]
+) -> None:
+    crew = team("dryden", [(1000,)], workers=1, proportion=0.1)
+    bound = type(crew.workers[0]).laws(crew.workers[0].parameters).error_bound
+    equal = torch.where(normal(1000) > 0.5, 2.0, -1.0)
+    error = float((crew.step([equal])[0] - equal).square().sum())
+    assert error == pytest.approx(bound(equal), rel=1e-6)
+
+
+def test_zero_sends_nothing_but_the_levels(team: Any) -> None:
+    crew = team("dryden", [(50,)], workers=1)
+    assert crew.step([torch.zeros(50)])[0].tolist() == [0.0] * 50
+    assert crew.sent[-1] == (HEADER_BYTES + 8,)
+
+
+def test_a_damaged_payload_is_refused(team: Any, normal: Callable[..., Tensor]) -> None:
+    from gcsim.compressors.coding.sparse import add_signed
+
+    crew = team("dryden", [(100,)], workers=1, proportion=0.1)
+    crew.step([normal(100)])
+    message = crew.listener.received[-1][0]
+    for place in range(0, message.numel(), 5):
+        damaged = message.clone()
+        damaged[place] ^= 0x20
+        with pytest.raises(InputError):
+            add_signed(damaged, crew.layout, torch.zeros(100), 1.0)
+    with pytest.raises(InputError, match="flags"):
+        add_signed(message, crew.layout, torch.zeros(100), 1.0, levels=(1.0, -1.0))

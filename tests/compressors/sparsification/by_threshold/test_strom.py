@@ -1,0 +1,126 @@
+"""Strom: signs of what exceeds a threshold, in words of 32 bits or in two bits an element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.sparse import add_signed, pack_signed
+from gcsim.compressors.sparsification.by_threshold.strom import add_codes
+from gcsim.errors import InputError
+
+
+@pytest.mark.parametrize("variant", ["words", "mxnet"])
+@pytest.mark.parametrize("shapes", [[(300,)], [(7, 11), (), (222,)], [(9000,)]])
+def test_several_steps_are_those_of_the_definition(
+    team: Any, normal: Callable[..., Tensor], variant: str, shapes: list[tuple[int, ...]]
+) -> None:
+    crew, tau = 3, float(np.float32(0.7))
+    workers = team("strom", shapes, workers=crew, threshold=0.7, variant=variant)
+    n = workers.layout.numel
+    residuals = [torch.zeros(n) for _ in range(crew)]
+    for t in range(5):
+        gradients = [normal(n, 9 * t + rank) for rank in range(crew)]
+        gradients[0][0] = tau - residuals[0][0]  # meets the threshold exactly, up to rounding
+        expected = torch.zeros(n)
+        for rank in range(crew):
+            r = residuals[rank] + gradients[rank]
+            over = r.abs() > tau if variant == "words" else r.abs() >= tau
+            sent = torch.where(over, tau * r.sign(), 0.0)
+            expected += sent / crew
+            residuals[rank] = r - sent
+        for update in workers.step(gradients, t):
+            torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-7)
+        for rank, worker in enumerate(workers.workers):
+            owed = worker.owed(Bucket(layout=workers.layout, gradient=gradients[rank]))
+            assert torch.equal(owed, residuals[rank])
+
+
+def test_a_large_element_is_sent_once_a_step(team: Any) -> None:
+    # 0.35 with tau = 0.1: +tau in three steps, then .05 stays
+    crew = team("strom", [(2,)], workers=1, threshold=0.1)
+    sent = [crew.step([torch.tensor([0.35, 0.0])])[0][0]]
+    sent += [crew.step([torch.zeros(2)], t)[0][0] for t in range(1, 6)]
+    assert [round(float(x), 6) for x in sent] == [0.1, 0.1, 0.1, 0.0, 0.0, 0.0]
+    assert float(crew.workers[0].residual[0][0]) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_words_hold_index_and_sign(team: Any) -> None:
+    # |r| > 1 at 1 (+), 3 (-), 5 (-): index in 31 bits, bit 31 = negative; 32 bits each
+    crew = team("strom", [(6,)], workers=1, threshold=1.0)
+    update = crew.step([torch.tensor([1.0, 1.5, 0.0, -9.0, -1.0, -1.01])])[0]
+    assert update.tolist() == [0.0, 1.0, 0.0, -1.0, 0.0, -1.0]
+    (frame,) = read_frames(crew.listener.received[-1][0])
+    assert crew.sent[-1] == (HEADER_BYTES + 12,)
+    words = frame.body.clone().view(torch.int32).tolist()
+    assert words == [1, 3 - 2**31, 5 - 2**31]
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 4095, 4096, 4097])
+def test_the_dense_form_takes_two_bits_an_element(
+    team: Any, normal: Callable[..., Tensor], n: int
+) -> None:
+    crew = team("strom", [(n,)], variant="mxnet")
+    crew.step([normal(n, rank) for rank in range(2)])
+    assert crew.sent == [(HEADER_BYTES + (2 * n + 7) // 8,) * 2]
+
+
+def test_codes_of_the_dense_form_are_those_of_mxnet(team: Any) -> None:
+    # 3: +, 2: -, 0: zero; the first element in the lowest bits: 0b10_00_11_10 and 0b11
+    crew = team("strom", [(5,)], workers=1, variant="mxnet")
+    update = crew.step([torch.tensor([-0.5, 2.0, 0.49, -0.6, 0.5])])[0]
+    assert update.tolist() == [-0.5, 0.5, 0.0, -0.5, 0.5]
+    (frame,) = read_frames(crew.listener.received[-1][0])
+    assert frame.body.tolist() == [0b10001110, 0b11]
+
+
+@pytest.mark.parametrize(("variant", "tau"), [("words", 0.1), ("mxnet", 0.5)])
+def test_the_threshold_depends_on_the_variant_unless_given(
+    team: Any, variant: str, tau: float
+) -> None:
+    crew = team("strom", [(2,)], workers=1, variant=variant)
+    update = crew.step([torch.tensor([0.99 * tau, 1.01 * tau])])[0]
+    assert update.tolist() == pytest.approx([0.0, tau])
+
+
+@pytest.mark.parametrize("variant", ["words", "mxnet"])
+def test_the_stated_error_is_exact(team: Any, normal: Callable[..., Tensor], variant: str) -> None:
+    gradient = normal(3000, 4)
+    crew = team("strom", [(3000,)], workers=1, threshold=0.8, variant=variant)
+    error = (crew.step([gradient])[0] - gradient).double().square().sum()
+    laws = type(crew.workers[0]).laws(crew.workers[0].parameters)
+    assert laws.error_is_exact
+    assert float(error) == pytest.approx(laws.error_bound(gradient), rel=1e-5)
+
+
+def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
+    layout = layout_of(10)
+    for words in ([3, 3], [4, 2], [5, 10], [9, 1 - 2**31]):
+        message = pack_signed(torch.tensor(words, dtype=torch.int32), 10)
+        with pytest.raises(InputError, match="do not ascend"):
+            add_signed(message, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
+    message = pack_signed(torch.tensor([1], dtype=torch.int32), 10, (1.0, -1.0))
+    with pytest.raises(InputError, match="flags"):
+        add_signed(message, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
+    short = pack_frame(Codec.SIGNED_INDEX, torch.zeros(4, dtype=torch.uint8), numel=10, nonzero=2)
+    with pytest.raises(InputError, match="asks for"):
+        add_signed(short, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [([0b01, 0], "code 1"), ([0, 0b1000], "padding"), ([0], "asks for"), ([0, 0, 0], "asks for")],
+)
+def test_damaged_codes_are_refused(
+    layout_of: Callable[..., Any], body: list[int], fault: str
+) -> None:
+    message = pack_frame(Codec.TABLE, torch.tensor(body, dtype=torch.uint8), numel=5, nonzero=5)
+    with pytest.raises(InputError, match=fault):
+        add_codes(message, layout_of(5), torch.zeros(5), 1.0, tau=1.0)

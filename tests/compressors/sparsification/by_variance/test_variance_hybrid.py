@@ -1,0 +1,222 @@
+"""The hybrid sends unambiguous signs, keeps what they leave, and corrects the variance for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.sparse import add_signed
+from gcsim.compressors.registry import check_parameters
+from gcsim.compressors.sparsification.by_variance.variance_hybrid import (
+    VarianceHybrid,
+    VarianceHybridParameters,
+)
+from gcsim.errors import InputError
+
+LayoutOf = Callable[..., BucketLayout]
+
+
+def member(**parameters: Any) -> VarianceHybrid:
+    return VarianceHybrid(Worker(rank=0, count=1, seed=7), VarianceHybridParameters(**parameters))
+
+
+def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
+    """The mean and the second moment of real per-sample gradients."""
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.standard_normal(layout.numel))
+    each = (rng.standard_normal((samples, layout.numel)) + bias) * scale / samples
+    return Bucket(
+        layout=layout,
+        gradient=torch.from_numpy(each.sum(0).astype(np.float32)),
+        second_moment=torch.from_numpy((each**2).sum(0).astype(np.float32)),
+    )
+
+
+def decode(message: Tensor, layout: BucketLayout, worth: float) -> Tensor:
+    out = torch.zeros(layout.numel)
+    add_signed(message, layout, out, 1.0, levels=(worth, -worth))
+    return out
+
+
+@pytest.mark.parametrize(("correct_with", "moment"), [("before", 0.02), ("after", 0.04)])
+def test_the_correction_uses_the_residual_before_tau_is_taken_off(
+    layout_of: LayoutOf, correct_with: str, moment: float
+) -> None:
+    # r = .25, v = .06, tau = .1, by hand: .06 - 2 * .25 * .1 + .01 = .02; with r = .15, the order
+    # of Algorithm 2 as printed, .06 - 2 * .15 * .1 + .01 = .04. Both leave r = .15.
+    for sign in (1.0, -1.0):
+        worker = member(tau=0.1, alpha=1.0, zeta=1.0, correct_with=correct_with)
+        bucket = Bucket(
+            layout=layout_of(1),
+            gradient=torch.tensor([0.25 * sign]),
+            second_moment=torch.tensor([0.06]),
+        )
+        message = worker.encode(bucket)
+        assert float(decode(message, bucket.layout, 0.1)) == pytest.approx(0.1 * sign)
+        assert float(worker.residual[0]) == pytest.approx(0.15 * sign)
+        assert float(worker._moment[0]) == pytest.approx(moment, rel=1e-5)
+
+
+def oracle(
+    r: np.ndarray[Any, Any],
+    v: np.ndarray[Any, Any],
+    gradient: np.ndarray[Any, Any],
+    second: np.ndarray[Any, Any],
+    parameters: VarianceHybridParameters,
+) -> np.ndarray[Any, Any]:
+    """Algorithm 2, one element at a time in float64; changes r and v, returns what is sent."""
+    sent = np.zeros_like(r)
+    tau = parameters.tau
+    for i in range(len(r)):
+        r[i] += gradient[i]
+        v[i] += second[i]
+        if abs(r[i]) > tau and r[i] ** 2 > parameters.alpha * v[i]:
+            sent[i] = np.copysign(tau, r[i])
+            before = abs(r[i])
+            r[i] -= sent[i]
+            used = before if parameters.correct_with == "before" else abs(r[i])
+            v[i] = max(v[i] - 2 * used * tau + tau**2, 0.0)
+        v[i] *= parameters.zeta
+    return sent
+
+
+@pytest.mark.parametrize("correct_with", ["before", "after"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_updates_follow_the_published_algorithm_step_by_step(
+    team: Any, layout_of: LayoutOf, correct_with: str, workers: int
+) -> None:
+    given = {"tau": 0.3, "alpha": 1.5, "zeta": 0.9, "correct_with": correct_with}
+    parameters = check_parameters("variance_hybrid", given)
+    assert isinstance(parameters, VarianceHybridParameters)
+    crew = team("variance_hybrid", [(300,), (40,)], workers=workers, **given)
+    r, v = np.zeros((workers, 340)), np.zeros((workers, 340))
+    total_sent: int | np.integer[Any] = 0
+    for step in range(8):
+        buckets = [batch(crew.layout, 10 * step + rank) for rank in range(workers)]
+        expected = np.zeros(340)
+        lengths = []
+        for rank, bucket in enumerate(buckets):
+            assert bucket.second_moment is not None
+            gradient, second = bucket.gradient.numpy(), bucket.second_moment.numpy()
+            sent = oracle(r[rank], v[rank], gradient, second, parameters)
+            expected += sent / workers
+            lengths.append(2 * HEADER_BYTES + 4 * np.count_nonzero(sent))
+            total_sent += np.count_nonzero(sent)
+        updates = run(crew, buckets, step)
+        for update in updates:
+            np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-7)
+        assert crew.sent == [(8,) * workers, tuple(lengths)]  # lengths, then 32 bits a sign
+        for rank, worker in enumerate(crew.workers):
+            np.testing.assert_allclose(worker.residual[0].numpy(), r[rank], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(worker._moment[0].numpy(), v[rank], rtol=1e-3, atol=1e-5)
+    assert 100 < total_sent < 8 * 340 * workers - 100
+
+
+def run(crew: Any, buckets: list[Bucket], step: int) -> list[Tensor]:
+    """As `crew.step`, with second moments of one's own."""
+    from gcsim.compressors.lockstep import lockstep
+
+    crew.listener = type(crew.listener)()
+    pairs = zip(crew.workers, buckets, strict=True)
+    return lockstep([w.exchange(bucket, step) for w, bucket in pairs], crew.listener)
+
+
+def test_what_is_not_sent_is_owed(team: Any) -> None:
+    # Sum of updates + mean of r over workers = sum of mean gradients.
+    crew = team("variance_hybrid", [(200,)], workers=4, tau=0.2)
+    applied, given = torch.zeros(200).double(), torch.zeros(200).double()
+    for step in range(10):
+        buckets = [batch(crew.layout, 100 * step + rank) for rank in range(4)]
+        given += torch.stack([bucket.gradient for bucket in buckets]).double().mean(0)
+        applied += run(crew, buckets, step)[2].double()
+    owed = torch.stack([w.owed(b) for w, b in zip(crew.workers, buckets, strict=True)])
+    torch.testing.assert_close(applied + owed.double().mean(0), given, rtol=1e-5, atol=1e-5)
+    assert applied.count_nonzero() > 50
+
+
+def test_a_first_step_errs_by_no_more_than_the_gradient(layout_of: LayoutOf) -> None:
+    layout = layout_of(5000)
+    worker, bucket = member(tau=0.1), batch(layout, 3)
+    decoded = decode(worker.encode(bucket), layout, 0.1)
+    assert decoded.any()
+    error = float((decoded - bucket.gradient).double().square().sum())
+    bound = VarianceHybrid.laws(worker.parameters).error_bound
+    assert bound is not None
+    assert error < bound(bucket.gradient)
+
+
+def test_tau_itself_and_what_is_ambiguous_wait(layout_of: LayoutOf) -> None:
+    # |r| > tau is strict (.5 waits); 1 is above tau, but 1 < alpha v = 2.
+    bucket = Bucket(
+        layout=layout_of(4),
+        gradient=torch.tensor([0.5, 0.75, 1.0, -0.75]),
+        second_moment=torch.tensor([0.0, 0.0, 1.0, 0.0]),
+    )
+    message = member(tau=0.5).encode(bucket)
+    assert decode(message, bucket.layout, 0.5).tolist() == [0.0, 0.5, 0.0, -0.5]
+    (frame,) = read_frames(message, expected=Codec.SIGNED_INDEX)
+    assert frame.body.view(torch.int32).tolist() == [1, 3 - (1 << 31)]  # 31 bits and a sign
+
+
+def test_a_variance_never_becomes_negative(layout_of: LayoutOf) -> None:
+    # v = 0 and 2 |r| tau > tau^2: the correction alone would give -.15.
+    worker = member(tau=0.1)
+    gradient = torch.tensor([0.8])
+    worker.encode(Bucket(layout=layout_of(1), gradient=gradient, second_moment=torch.zeros(1)))
+    assert float(worker._moment[0]) == 0.0
+
+
+def test_more_than_a_block_on_any_number_of_threads(layout_of: LayoutOf) -> None:
+    layout = layout_of(300_001)
+    messages = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            worker = member(tau=0.5)
+            messages.append([worker.encode(batch(layout, step)) for step in range(2)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*messages, strict=True))
+
+
+def test_a_bucket_without_moments_is_refused(layout_of: LayoutOf) -> None:
+    with pytest.raises(InputError, match="second moments"):
+        member().encode(Bucket(layout=layout_of(2), gradient=torch.ones(2)))
+
+
+def test_an_empty_tensor_is_an_empty_frame(layout_of: LayoutOf) -> None:
+    layout = layout_of(0, 2)
+    bucket = Bucket(layout=layout, gradient=torch.ones(2), second_moment=torch.zeros(2))
+    message = member().encode(bucket)
+    assert message.numel() == 2 * HEADER_BYTES + 8
+    assert decode(message, layout, 1.0).tolist() == [1.0, 1.0]
+
+
+def test_damage_is_refused(layout_of: LayoutOf) -> None:
+    layout = layout_of(3)
+    bucket = Bucket(layout=layout, gradient=torch.ones(3), second_moment=torch.zeros(3))
+    message = member().encode(bucket)
+    with pytest.raises(InputError):
+        decode(message[:-1], layout, 1.0)
+    for words in ([0, 0], [1, 0], [0, 3]):
+        body = torch.tensor(words, dtype=torch.int32).view(torch.uint8)
+        with pytest.raises(InputError, match="ascend"):
+            decode(pack_frame(Codec.SIGNED_INDEX, body, numel=3, nonzero=2), layout, 1.0)
+    body = torch.zeros(8, dtype=torch.uint8)
+    with pytest.raises(InputError):
+        decode(pack_frame(Codec.SIGNED_INDEX, body, numel=3, nonzero=1), layout, 1.0)
+
+
+@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"alpha": -1.0}, {"zeta": 1.5}])
+def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(bad))):
+        check_parameters("variance_hybrid", bad)

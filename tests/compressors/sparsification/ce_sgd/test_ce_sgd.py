@@ -1,0 +1,438 @@
+"""CE-SGD keeps what did well, draws anew what did not, and sends what was long unsent as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame, pack_frame, read_frames
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.random import random_key
+from gcsim.compressors.registry import check_parameters, create
+from gcsim.compressors.sparsification.ce_sgd.ce_sgd import CeSgd, inner_product
+from gcsim.compressors.sparsification.ce_sgd.messages import (
+    add_answer,
+    new_selection,
+    read_parts,
+)
+from gcsim.compressors.sparsification.ce_sgd.selection import Selection
+from gcsim.errors import InputError
+
+Draw = Callable[..., Tensor]
+MASK = (1 << 64) - 1
+
+
+def random16(key: int, n: int) -> list[int]:
+    """16 bits an element of SplitMix64 (Steele et al. 2014), four to a number."""
+    out = []
+    for index in range(-(-n // 4)):
+        z = (key + (index + 1) * 0x9E3779B97F4A7C15) & MASK
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+        z ^= z >> 31
+        out += [(z >> shift) & 0xFFFF for shift in (0, 16, 32, 48)]
+    return out[:n]
+
+
+def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
+    """Flag, V (when it is new), values, indices and speculative values, taken apart by hand."""
+    found = []
+    for frame, n in zip(read_frames(payload, expected=Codec.CE_SGD), sizes, strict=True):
+        body = frame.body.numpy().tobytes()
+        new, at = body[0], 1
+        chosen = None
+        if new:
+            bits = np.frombuffer(body[1 : 1 + -(-n // 8)], dtype=np.uint8)
+            chosen = np.unpackbits(bits, bitorder="little")[:n].astype(bool)
+            at += bits.size
+        found.append({"new": bool(new), "chosen": chosen, "rest": body[at:], "sent": frame.nonzero})
+    return found
+
+
+class Oracle:
+    """One worker's V, M and ages of one tensor, element by element."""
+
+    def __init__(self, n: int) -> None:
+        self.chosen = np.zeros(n, dtype=bool)
+        self.rewards = np.zeros(n, dtype=np.int64)
+        self.unsent = np.zeros(n, dtype=np.int64)
+        """Steps since the last time."""
+        self.begun = False
+
+    def renew(self, improved: bool | None, random: list[int], density: float) -> bool:
+        """V and M of the next step; whether V was drawn."""
+        if self.begun and improved is not False:
+            self.rewards += self.chosen if improved else 0
+            return False
+        highest = int(self.rewards.max(initial=0))
+        self.begun = True
+        for j, r in enumerate(random):
+            weight = self.rewards[j] / highest if highest else density
+            self.chosen[j] = r / 65536 < weight
+        return True
+
+    def speculate(self, indices: np.ndarray[Any, Any], wanted: int, limit: int) -> None:
+        """Check the speculative elements, of which chance decides only among equals."""
+        outside = np.flatnonzero(~self.chosen)
+        assert len(indices) == min(wanted, len(outside))
+        assert np.isin(indices, outside).all()
+        level = np.where(self.unsent >= limit, -1, self.rewards)
+        expected = np.sort(level[outside])[: len(indices)]
+        np.testing.assert_array_equal(np.sort(level[indices]), expected)
+        self.unsent += 1
+        self.unsent[self.chosen] = 0
+        self.unsent[indices] = 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"speculative": 0.2, "unsent_limit": 2},
+        {"speculative": 0.9, "start_density": 0.3},
+        {"speculative": 0.0},
+        {"feedback": "norm"},
+        {"residual": True},
+        {"mask_received": True},
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
+    team: Any, normal: Draw, options: dict[str, Any], workers: int
+) -> None:
+    # Algorithm 2 with the readings of the module's docstring; two tensors, nine steps. Gradients
+    # turn around at times, so that both kinds of feedback occur.
+    sizes = [203, 40]
+    n = sum(sizes)
+    crew = team("ce_sgd", [(203,), (40,)], workers=workers, **options)
+    p: Any = check_parameters("ce_sgd", options)
+    states = [[Oracle(size) for size in sizes] for _ in range(workers)]
+    residual = np.zeros((workers, n), dtype=np.float32)
+    averages: list[np.ndarray[Any, Any]] = []
+    drawn = rewarded = 0
+    for step in range(9):
+        turn = -1.0 if step in {2, 3, 6} else 1.0
+        gradients = [turn + normal(n, 10 * step + rank) for rank in range(workers)]
+        updates = crew.step(gradients, step)
+        payloads = crew.listener.received[0]
+        total, union = np.zeros(n), np.zeros(n, dtype=bool)
+        for rank in range(workers):
+            g = gradients[rank].numpy()
+            improved = None
+            if p.feedback == "descent" and averages:
+                improved = bool(np.dot(g.astype(float), averages[-1]) > 0)
+            elif p.feedback == "norm" and len(averages) > 1:
+                improved = bool(np.linalg.norm(averages[-2]) > np.linalg.norm(averages[-1]))
+            if p.residual:
+                residual[rank] += g
+                g = residual[rank].copy()
+            offset = 0
+            for t, part in enumerate(message_parts(payloads[rank], sizes)):
+                state, size = states[rank][t], sizes[t]
+                key = random_key(7, step, t, "ce_sgd selection", rank)
+                new = state.renew(improved, random16(int(key), size), p.start_density)
+                drawn += new
+                rewarded += bool(improved)
+                assert part["new"] == new
+                if new:
+                    np.testing.assert_array_equal(part["chosen"], state.chosen)
+                held = int(state.chosen.sum())
+                extra = part["sent"] - held
+                own = g[offset : offset + size]
+                rest = part["rest"]
+                assert len(rest) == 4 * held + 8 * extra
+                values = np.frombuffer(rest[: 4 * held], dtype=np.float32)
+                indices = np.frombuffer(rest[4 * held : 4 * (held + extra)], dtype=np.int32)
+                speculative = np.frombuffer(rest[4 * (held + extra) :], dtype=np.float32)
+                np.testing.assert_array_equal(values, own[state.chosen])
+                np.testing.assert_array_equal(speculative, own[indices])
+                wanted = max(1, round(size * p.speculative)) if p.speculative else 0
+                state.speculate(indices, wanted, p.unsent_limit)
+                sent = state.chosen.copy()
+                sent[indices] = True
+                total[offset : offset + size] += own * sent / workers
+                union[offset : offset + size] |= sent
+                if p.residual:
+                    residual[rank, offset : offset + size][sent] = 0
+                offset += size
+        averages.append(total)
+        (record,) = crew.listener.collectives
+        assert record.pulled == 2 * HEADER_BYTES + 26 + 5 + 4 * union.sum()
+        for rank, update in enumerate(updates):
+            expected = total
+            if p.mask_received:
+                expected = total * np.concatenate([state.chosen for state in states[rank]])
+            np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert drawn > 2 * workers
+    assert rewarded > workers
+
+
+def test_a_new_selection_costs_a_bitmap_and_a_kept_one_nothing(team: Any, normal: Draw) -> None:
+    # 8 bits of flag, n of a new V, 32 |V|, 64 for each of the 10 speculative elements.
+    crew = team("ce_sgd", [(1000,)], workers=1)
+    gradient = normal(1000)
+    for step, factor in enumerate((1.0, 1.0, -1.0)):  # kept at step 1, drawn at step 2
+        crew.step([factor * gradient], step)
+        held = crew.workers[0]._selections[0].starts[-1]
+        bitmap = 0 if step == 1 else 125
+        assert crew.sent == [(HEADER_BYTES + 1 + bitmap + 4 * held + 8 * 10,)]
+
+
+def test_a_draw_has_the_probabilities_of_the_map() -> None:
+    # P(V_j = 1) = M_j / max M: 0 for none, 1 for the most, else k / 4 over 4000 elements each,
+    # five deviations of a binomial.
+    state = Selection(torch.zeros(20_000), 0.5, 100)
+    state._begun, state._highest = True, 4
+    state.rewards.copy_(torch.arange(20_000) % 5)
+    new, _ = state.renew(False, 10, random_key(1, 2, 3, "test"), np.random.default_rng(0))
+    assert new
+    flags = np.unpackbits(state.chosen.numpy(), count=20_000, bitorder="little")
+    counts = flags.reshape(-1, 5).sum(0).tolist()
+    assert counts[0] == 0
+    assert counts[4] == 4000
+    for k in (1, 2, 3):
+        deviation = (4000 * k / 4 * (1 - k / 4)) ** 0.5
+        assert abs(counts[k] - 1000 * k) < 5 * deviation
+
+
+def test_every_set_of_equals_is_as_likely() -> None:
+    # 40,000 elements in three blocks, V empty, all equal: 4000 of them are drawn. Over 50 draws
+    # each element is drawn 5 times on average; thirds of the tensor get 1333 +- 25 each time.
+    n, times = 40_000, np.zeros(40_000)
+    for seed in range(50):
+        state = Selection(torch.zeros(n), 1e-9, 100)
+        state._begun = True
+        draws = np.random.default_rng(seed)
+        _, indices = state.renew(None, 4000, random_key(seed, 0, 0, "test"), draws)
+        assert indices.numel() == 4000
+        assert bool((indices.diff() > 0).all())
+        assert np.bincount(indices.numpy() // 16384, minlength=3)[0] < 4000 * 0.4096 + 200
+        times[indices.numpy()] += 1
+    # A binomial of 50 draws and p = .1 has variance 4.5; that of 40,000 is within 3 %.
+    assert times.mean() == 5.0
+    assert times.var() == pytest.approx(4.5, rel=0.05)
+    thirds = times.reshape(4, -1).sum(1)
+    assert np.abs(thirds - 50_000).max() < 5 * (50 * 10_000 * 0.1 * 0.9) ** 0.5
+
+
+@pytest.mark.parametrize("wanted", [1, 37, 600, 999, 1000, 5000])
+def test_few_at_the_lowest_level_or_many_wanted_is_right_too(wanted: int) -> None:
+    # Levels 0 ... 9 of 1000 elements each in two blocks: the wanted ones are the lowest.
+    n = 20_000
+    state = Selection(torch.zeros(n), 0.5, 200)
+    state._begun = True
+    state.rewards.copy_(torch.arange(n) % 20)
+    draws = np.random.default_rng(1)
+    _, indices = state.renew(None, wanted, random_key(1, 0, 0, "test"), draws)
+    assert indices.numel() == wanted
+    levels = np.sort(state.rewards.numpy()[indices.numpy()])
+    np.testing.assert_array_equal(levels, np.sort(np.arange(n) % 20)[:wanted])
+    assert bool((state.age[indices.long()] == 0).all())
+    assert int((state.age == 0).sum()) == wanted
+
+
+def test_elements_unsent_for_long_come_before_all_others() -> None:
+    # Five elements of high M were not sent for 100 steps: with 8 wanted they are all sent, with 3
+    # only some of them are; 99 steps give no precedence.
+    late = torch.tensor([3, 50, 51, 700, 999])
+    for wanted, steps, expected in ((8, 100, 5), (3, 100, 3), (8, 99, 0)):
+        state = Selection(torch.zeros(1000), 0.5, 100)
+        state._begun = True
+        state.rewards[late] = 7
+        state.age[late] = steps
+        draws = np.random.default_rng(2)
+        _, indices = state.renew(None, wanted, random_key(1, 0, 0, "test"), draws)
+        assert indices.numel() == wanted
+        assert int(torch.isin(indices, late).sum()) == expected
+
+
+def test_ages_stop_at_what_a_byte_holds() -> None:
+    state = Selection(torch.zeros(10), 0.5, 254)
+    state._begun = True
+    for _ in range(300):
+        state.renew(None, 0, random_key(1, 0, 0, "test"), np.random.default_rng(2))
+    assert bool((state.age == 255).all())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WithLoss(Bucket):
+    loss: float = 0.0
+
+
+def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
+    layout_of: Callable[..., BucketLayout], normal: Draw
+) -> None:
+    # Losses 3, 2, 2.5, 2.5, 1: (drawn), kept, drawn, drawn (not below), kept. The gradient says
+    # "kept" every time.
+    layout, worker, gradient = (
+        layout_of(64),
+        create("ce_sgd", Worker(rank=0, count=1, seed=1)),
+        normal(64),
+    )
+    flags = []
+    for step, loss in enumerate((3.0, 2.0, 2.5, 2.5, 1.0)):
+        bucket = WithLoss(layout=layout, gradient=gradient, loss=loss)
+        exchange = worker.exchange(bucket, step)
+        request: Any = next(exchange)
+        (frame,) = read_frames(request.payload)
+        flags.append(int(frame.body[0]))
+        with pytest.raises(StopIteration):
+            exchange.send(request.server([request.payload]))
+    assert flags == [1, 0, 1, 1, 0]
+
+
+def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss(normal: Draw) -> None:
+    # f(x) = |A x|^2 / 2 has f(x_{t-1}) - f(x_t) >= <g_t, x_{t-1} - x_t>: whenever the inner product
+    # of the new gradient with the last step is positive, f has fallen.
+    a, seen = normal(400, 1).view(20, 20).double(), 0
+    for seed in range(50):
+        before, update = normal(20, 2 + seed).double(), normal(20, 100 + seed).double()
+        after = before - 0.1 * update
+        falls = float((a @ before).square().sum()) > float((a @ after).square().sum())
+        if inner_product((a.T @ (a @ after)).float(), update.float()) > 0:
+            assert falls
+            seen += 1
+    assert seen > 5
+
+
+def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
+    # E|Q(v) - v|^2 = (1 - .5 - .01) |v|^2 = .49 |v|^2: 200 seeds, five standard errors.
+    v = normal(500)
+    found = []
+    for seed in range(200):
+        worker = create("ce_sgd", Worker(rank=0, count=1, seed=seed))
+        bucket = Bucket(layout=bucket_layout(500), gradient=v)
+        (update,) = lockstep([worker.exchange(bucket, 0)])
+        found.append(float((update - v).double().square().sum() / v.double().square().sum()))
+    errors = np.array(found)
+    assert abs(errors.mean() - 0.49) < 5 * errors.std() / 200**0.5
+    parameters: Any = check_parameters("ce_sgd", {})
+    bound = CeSgd.laws(parameters).error_bound
+    assert bound is not None
+    assert 0.49 <= bound(v) / float(v.double().square().sum()) < 0.492
+
+
+def bucket_layout(n: int) -> BucketLayout:
+    from gcsim.compressors.bucket import TensorSlice
+
+    return BucketLayout(index=0, slices=(TensorSlice(name="t", shape=(n,), offset=0, index=0),))
+
+
+@pytest.mark.parametrize("levels", [None, 4])
+def test_a_residual_loses_nothing(team: Any, normal: Draw, levels: int | None) -> None:
+    # Sum of updates + mean residual = sum of mean gradients, rounding errors included.
+    crew = team("ce_sgd", [(300,), (7,)], workers=3, residual=True, levels=levels)
+    applied, given = torch.zeros(307).double(), torch.zeros(307).double()
+    for step in range(8):
+        gradients = [normal(307, 10 * step + rank) for rank in range(3)]
+        given += torch.stack(gradients).double().mean(0)
+        applied += crew.step(gradients, step)[1].double()
+    bucket = Bucket(layout=crew.layout, gradient=torch.zeros(307))
+    owed = torch.stack([worker.owed(bucket) for worker in crew.workers]).double().mean(0)
+    torch.testing.assert_close(applied + owed, given, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("levels", "bits"), [(1, 2), (4, 4), (6, 4), (8, 5), (127, 8)])
+def test_levels_cost_the_logarithm_of_their_number(
+    team: Any, normal: Draw, levels: int, bits: int
+) -> None:
+    # Eq. 8: log2(2 l + 1) bits a value (whole bits: ceil) and 32 of scale. Values lie on the grid
+    # of max |g_sent| / l and are right on average: within a step of the grid each.
+    crew = team("ce_sgd", [(800,)], workers=1, levels=levels)
+    gradient = normal(800)
+    (update,) = crew.step([gradient])
+    held = crew.workers[0]._selections[0].starts[-1]
+    packed = -(-(held + 8) * bits // 8)
+    assert crew.sent == [(HEADER_BYTES + 1 + 100 + 4 * 8 + 4 + packed,)]
+    sent = update != 0
+    grid = float(gradient.abs().max()) / levels
+    assert float((update - gradient)[sent].abs().max()) <= grid
+    steps = update[sent].abs() / float(update.abs().max()) * levels
+    torch.testing.assert_close(steps, steps.round(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads(normal: Draw) -> None:
+    n = 300_001
+    before, updates = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            worker = create("ce_sgd", Worker(rank=0, count=1, seed=1))
+            for step in range(3):
+                factor = -1.0 if step == 2 else 1.0
+                bucket = Bucket(layout=bucket_layout(n), gradient=factor * normal(n))
+                (update,) = lockstep([worker.exchange(bucket, step)])
+            updates.append(update)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*updates)
+
+
+def framed(body: bytes, numel: int, nonzero: int) -> Frame:
+    data = torch.tensor(list(body), dtype=torch.uint8)
+    (frame,) = read_frames(pack_frame(Codec.CE_SGD, data, numel=numel, nonzero=nonzero))
+    return frame
+
+
+def test_damage_is_refused(layout_of: Callable[..., BucketLayout], normal: Draw) -> None:
+    # Behind a checksum that is right: what a faulty sender could have made. n = 4, V = 0101.
+    one = np.float32(1).tobytes()
+    chosen = torch.tensor([0b0101], dtype=torch.uint8)
+
+    def parts(body: bytes, nonzero: int) -> None:
+        frame = framed(body, 4, nonzero)
+        brought = new_selection(frame)
+        read_parts(frame, chosen if brought is None else brought, None)
+
+    parts(b"\x01\x05" + 2 * one, 2)
+    parts(b"\x00" + 2 * one + np.int32(1).tobytes() + one, 3)
+    for body, nonzero, match in (
+        (b"", 0, "new"),
+        (b"\x02" + 2 * one, 2, "new"),
+        (b"\x01", 0, "bytes"),
+        (b"\x01\xf5" + 2 * one, 2, "padding"),
+        (b"\x00" + one, 1, "bytes"),
+        (b"\x00" + 2 * one, 3, "bytes"),
+        (b"\x00" + 2 * one + np.int32(4).tobytes() + one, 3, "ascend"),
+        (b"\x00" + 2 * one + np.int32(-1).tobytes() + one, 3, "ascend"),
+        (b"\x00" + 2 * one + 2 * np.int32(1).tobytes() + 2 * one, 4, "ascend"),
+    ):
+        with pytest.raises(InputError, match=match):
+            parts(body, nonzero)
+    layout = layout_of(4)
+    for body, nonzero, match in ((b"\x05" + one, 1, "bits"), (b"\x05" + one, 2, "values")):
+        message = pack_frame(
+            Codec.CE_SGD, torch.frombuffer(bytearray(body), dtype=torch.uint8),
+            numel=4, nonzero=nonzero,
+        )  # fmt: skip
+        with pytest.raises(InputError, match=match):
+            add_answer(message, layout, torch.zeros(4))
+
+
+def test_a_selection_that_was_never_sent_cannot_be_kept(
+    layout_of: Callable[..., BucketLayout], normal: Draw
+) -> None:
+    layout = layout_of(50)
+    sender, server = (create("ce_sgd", Worker(rank=0, count=1, seed=1)) for _ in range(2))
+    bucket = Bucket(layout=layout, gradient=normal(50))
+    lockstep([sender.exchange(bucket, 0)])
+    kept: Any = next(sender.exchange(bucket, 1))
+    fresh: Any = next(server.exchange(bucket, 1))
+    with pytest.raises(InputError, match="never sent"):
+        fresh.server([kept.payload])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"start_density": 0.0}, {"speculative": 1.1}, {"unsent_limit": 255}, {"levels": 0}]
+)
+def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(bad))):
+        check_parameters("ce_sgd", bad)

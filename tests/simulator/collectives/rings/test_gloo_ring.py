@@ -1,0 +1,547 @@
+"""Do Gloo's rings agree with a simulation of its messages, announcements and buffers?
+
+The oracle below is written from Gloo's protocol: connections with a queue in each direction,
+announcements of posted receives, pending operations, two temporary buffers, real segments (sets of
+contributions). It shares no code with the kernels. Comparisons are `==` in picoseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
+from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
+from gcsim.simulator.network.links import Link, SizeFactor
+from tests.simulator.collectives.rings.wire import KINDS, RANDOM, Wire, entries_of, rows_of
+from tests.simulator.world import NETWORK, SLOW, link, skews, times
+
+Wait = Generator[simpy.Event, Any, None]
+Content = set[int]
+
+
+POOL = [
+    link(10**12, Fraction(3, 10**12)),
+    link(10**12 // 7, Fraction(1, 10**12)),
+    link(5 * 10**11, Fraction(1, 10**6)),
+    link(10**12, Fraction(40, 10**12)),
+]
+
+
+@dataclass(kw_only=True)
+class Slice:
+    """Where a message comes from or goes to: one segment of a rank's memory."""
+
+    memory: list[Content]
+    at: int
+    nbytes: int
+
+
+class Endpoint:
+    """One rank's side of its connection to a peer, after Gloo's `Pair`."""
+
+    def __init__(self, fabric: Fabric, rank: int, peer: int, wire: Wire) -> None:
+        self.fabric, self.rank, self.peer, self.wire = fabric, rank, peer, wire
+        self.queue = simpy.Store(fabric.env)
+        self.pending_sends: deque[Slice] = deque()
+        self.pending_receives: deque[Slice] = deque()
+        self.announced = 0
+        fabric.env.process(self.transmit())
+
+    def send(self, what: Slice) -> None:
+        if self.announced:
+            self.announced -= 1
+            self.queue.put(what)
+        else:
+            self.pending_sends.append(what)
+
+    def receive(self, where: Slice) -> None:
+        self.pending_receives.append(where)
+        self.queue.put(None)
+
+    def transmit(self) -> Wait:
+        env = self.fabric.env
+        while True:
+            what = yield self.queue.get()
+            if what is None:
+                env.process(self.announce())
+                continue
+            content = set(what.memory[what.at])
+            yield self.wire.busy(what.nbytes)
+            self.fabric.sent[self.rank].put(None)
+            env.process(self.deliver(content, what.nbytes))
+
+    def deliver(self, content: Content, nbytes: int) -> Wait:
+        yield self.wire.flight(nbytes)
+        where = self.fabric.ends[self.peer, self.rank].pending_receives.popleft()
+        where.memory[where.at] = content
+        self.fabric.received[self.peer].put(None)
+
+    def announce(self) -> Wait:
+        yield self.wire.word()
+        other = self.fabric.ends[self.peer, self.rank]
+        if other.pending_sends:
+            other.queue.put(other.pending_sends.popleft())
+        else:
+            other.announced += 1
+
+
+Program = Callable[["Fabric", int], Wait]
+
+
+class Fabric:
+    """All ranks of a ring; `hops[r]` joins rank r and rank r + 1, both ways."""
+
+    def __init__(
+        self, entry: Sequence[int], hops: Sequence[Link], program: Program, key: int
+    ) -> None:
+        self.p, self.env = len(entry), simpy.Environment()
+        self.entry, self.exits = entry, [0.0] * self.p
+        self.sent = [simpy.Store(self.env) for _ in entry]
+        self.received = [simpy.Store(self.env) for _ in entry]
+        self.ends: dict[tuple[int, int], Endpoint] = {}
+        for rank in range(self.p):
+            for peer, hop in (
+                ((rank + 1) % self.p, hops[rank]),
+                ((rank - 1) % self.p, hops[rank - 1]),
+            ):
+                if (rank, peer) not in self.ends:
+                    wire = Wire(self.env, hop, rank, key)
+                    self.ends[rank, peer] = Endpoint(self, rank, peer, wire)
+        for rank in range(self.p):
+            self.env.process(self.live(rank, program))
+        self.env.run()
+
+    def live(self, rank: int, program: Program) -> Wait:
+        yield self.env.timeout(self.entry[rank])
+        yield self.last_in_this_instant()
+        yield from program(self, rank)
+        self.exits[rank] = self.env.now
+
+    def last_in_this_instant(self) -> simpy.Event:
+        """Threads wake up after the arrivals of an instant have been dealt with."""
+        turn = self.env.event()
+        turn._ok, turn._value = True, None
+        self.env.schedule(turn, priority=simpy.events.EventPriority(9))
+        return turn
+
+
+def allreduce_oracle(
+    entry: Sequence[int],
+    nbytes: int,
+    hops: Sequence[Link],
+    element: int = 1,
+    gamma: Fraction = Fraction(0),
+    largest: int = 1 << 20,
+    key: int = 0,
+) -> list[float]:
+    """Gloo's two loops; `hops[r]` joins ranks r and r + 1, and rank r sends to rank r - 1."""
+    p = len(entry)
+    most = element * max(1, largest // element)
+    count = math.ceil(max(math.ceil(nbytes / most), 2 * p) / p) * p
+    size = math.ceil(math.ceil(nbytes / count) / element) * element
+    each = count // p
+    length = [min(size, nbytes - k * size) for k in range(count)]
+    out = [[{rank} for _ in range(count)] for rank in range(p)]
+    total = count - each
+
+    def program(fabric: Fabric, rank: int) -> Wait:
+        tmp: list[Content] = [set(), set()]
+        to = fabric.ends[rank, (rank - 1) % p]
+        source = fabric.ends[rank, (rank + 1) % p]
+        for first, reduces in ((rank + 1, True), (rank, False)):
+            for i in range(total + 2):
+                if i >= 2:
+                    sends = (first * each + i - 2) % count
+                    receives = ((first + 1) * each + i - 2) % count
+                    if length[receives] > 0:
+                        yield fabric.received[rank].get()
+                        if reduces:
+                            yield fabric.env.timeout(round(gamma * length[receives] * 10**12))
+                            out[rank][receives] |= tmp[i % 2]
+                    if length[sends] > 0:
+                        yield fabric.sent[rank].get()
+                    yield fabric.last_in_this_instant()
+                if i < total:
+                    sends = (first * each + i) % count
+                    receives = ((first + 1) * each + i) % count
+                    if length[receives] > 0:
+                        memory, at = (tmp, i % 2) if reduces else (out[rank], receives)
+                        source.receive(Slice(memory=memory, at=at, nbytes=length[receives]))
+                    if length[sends] > 0:
+                        to.send(Slice(memory=out[rank], at=sends, nbytes=length[sends]))
+
+    exits = Fabric(entry, hops, program, key).exits
+    everybody = set(range(p))
+    held = [out[rank][k] for rank in range(p) for k in range(count) if length[k] > 0]
+    assert all(content == everybody for content in held)
+    return exits
+
+
+def allgather_oracle(
+    entry: Sequence[int], sizes: Sequence[int], hops: Sequence[Link], key: int = 0
+) -> list[float]:
+    """`allgather` when sizes are equal, else `allgatherv`; rank r sends to rank r + 1."""
+    p, equal = len(entry), len(set(sizes)) == 1
+    parts = [[n // 2, n - n // 2] if equal else [n] for n in sizes]
+    window = len(parts[0])
+    out = [[{r} if r == own else set() for r in range(p)] * window for own in range(p)]
+
+    def program(fabric: Fabric, rank: int) -> Wait:
+        to = fabric.ends[rank, (rank + 1) % p]
+        source = fabric.ends[rank, (rank - 1) % p]
+        for i in range((p - 1) * window):
+            step, part = divmod(i, window)
+            if i >= window:
+                yield fabric.sent[rank].get()
+                yield fabric.received[rank].get()
+                yield fabric.last_in_this_instant()
+            block, other = (rank - step) % p, (rank - step - 1) % p
+            mine, theirs = block + part * p, other + part * p
+            to.send(Slice(memory=out[rank], at=mine, nbytes=parts[block][part]))
+            source.receive(Slice(memory=out[rank], at=theirs, nbytes=parts[other][part]))
+        for _ in range(window):
+            yield fabric.sent[rank].get()
+            yield fabric.received[rank].get()
+
+    exits = Fabric(entry, hops, program, key).exits
+    assert all(memory == [{r} for r in range(p)] * window for memory in out)
+    return exits
+
+
+def to_predecessors(hops: Sequence[Link]) -> list[Link]:
+    return [hops[rank - 1] for rank in range(len(hops))]
+
+
+def layouts(p: int) -> dict[str, list[Link]]:
+    if p == 2:  # one connection, one link
+        return {"equal": [NETWORK] * 2, "slow": [SLOW] * 2}
+    return {
+        "equal": [NETWORK] * p,
+        "pairs": [NETWORK if r % 2 else POOL[2] for r in range(p)],
+        "one slow": [SLOW if r == p // 3 else NETWORK for r in range(p)],
+    }
+
+
+SIZES = {
+    "whole segments": 4 * 2 * 5 * 7 * 64 * 300,
+    "a short last one": 4 * 1_000_003,
+    "long segments": 40_000_004,
+    "some empty": 4 * 129,
+    "one element": 4,
+}
+
+
+@pytest.mark.parametrize("p", [2, 3, 7, 16])
+@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
+@pytest.mark.parametrize("size", SIZES)
+def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
+    entry, nbytes, gamma = skews(p)[skew], SIZES[size], Fraction(25, 10**12)
+    for hops in layouts(p).values():
+        expected = allreduce_oracle(entry, nbytes, hops, 4, gamma)
+        exits = gloo_ring_allreduce(
+            times(entry), nbytes, to_predecessors(hops), element=4, gamma=gamma
+        )
+        assert exits.tolist() == expected
+
+
+@pytest.mark.parametrize("nbytes", [25 << 20, (25 << 20) + 4, 250_000])
+def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
+    for skew in ("none", "ties"):
+        entry, hops = skews(64)[skew], [NETWORK] * 64
+        exits = gloo_ring_allreduce(times(entry), nbytes, hops, element=4)
+        assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4)
+
+
+@pytest.mark.parametrize("p", [2, 3, 8, 17])
+@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
+@pytest.mark.parametrize(
+    "sizes", [[250_000], [250_001], [1], [1_000_000, 0, 40_000], [10, 3_000_000]]
+)
+def test_allgather_is_the_simulation(p: int, skew: str, sizes: list[int]) -> None:
+    entry = skews(p)[skew]
+    blocks = [sizes[r % len(sizes)] for r in range(p)]
+    for hops in layouts(p).values():
+        exits = gloo_ring_allgather(times(entry), blocks, hops)
+        assert exits.tolist() == allgather_oracle(entry, blocks, hops)
+
+
+@st.composite
+def any_ring(draw: st.DrawFn) -> tuple[list[int], list[Link], int]:
+    p = draw(st.sampled_from([2, 2, 3, 4, 5, 6]))
+    hops = draw(rows_of(p))
+    return draw(entries_of(p)), hops[:1] * 2 if p == 2 else hops, draw(st.integers(0, 2**63))
+
+
+@given(
+    ring=any_ring(),
+    elements=st.integers(1, 90),
+    element=st.sampled_from([1, 4]),
+    gamma=st.sampled_from([0, 2]),
+    largest=st.sampled_from([1, 5, 8, 1 << 20]),
+)
+def test_any_allreduce_over_any_links_is_the_simulation(
+    ring: tuple[list[int], list[Link], int], elements: int, element: int, gamma: int, largest: int
+) -> None:
+    entry, hops, key = ring
+    nbytes, cost = elements * element, Fraction(gamma, 10**12)
+    exits = gloo_ring_allreduce(
+        times(entry),
+        nbytes,
+        to_predecessors(hops),
+        element=element,
+        gamma=cost,
+        largest=largest,
+        key=key,
+    )
+    assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, element, cost, largest, key)
+
+
+@given(ring=any_ring(), data=st.data())
+def test_any_allgather_over_any_links_is_the_simulation(
+    ring: tuple[list[int], list[Link], int], data: st.DataObject
+) -> None:
+    entry, hops, key = ring
+    p, nbytes = len(entry), st.integers(0, 60)
+    sizes = data.draw(
+        st.lists(nbytes, min_size=p, max_size=p).filter(any)
+        | st.integers(1, 60).map(lambda block: [block] * p)
+    )
+    exits = gloo_ring_allgather(times(entry), sizes, hops, key=key)
+    assert exits.tolist() == allgather_oracle(entry, sizes, hops, key)
+
+
+@pytest.mark.parametrize("p", [2, 5, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> None:
+    pool = KINDS[kind]
+    hops = [pool[-2]] * 2 if p == 2 else [pool[r * r % len(pool)] for r in range(p)]
+    entry, nbytes = [1_003 * ((5 * r) % 7) for r in range(p)], 4 * (7 * p + 3)
+    exits = gloo_ring_allreduce(times(entry), nbytes, to_predecessors(hops), element=4, key=9)
+    assert exits.tolist() == allreduce_oracle(entry, nbytes, hops, 4, key=9)
+    for sizes in ([7] * p, [(7919 * r) % 31 for r in range(p)]):
+        exits = gloo_ring_allgather(times(entry), sizes, hops, key=9)
+        assert exits.tolist() == allgather_oracle(entry, sizes, hops, key=9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("apart", [0, 1, 17, 40, 61, 190, 202, 395, 1_000])
+def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -> None:
+    # Data may take less long than the announcement in front of them, or far longer.
+    for number, hop in enumerate(KINDS[kind]):
+        for entry, nbytes in itertools.product(([0, apart], [apart, 0]), (3, 26, 75, 150)):
+            for gamma in (Fraction(0), Fraction(3, 10**12)):
+                exits = gloo_ring_allreduce(
+                    times(entry), nbytes, [hop] * 2, gamma=gamma, largest=16, key=number
+                )
+                expected = allreduce_oracle(entry, nbytes, [hop] * 2, 1, gamma, 16, number)
+                assert exits.tolist() == expected
+            for sizes in ([nbytes, nbytes], [nbytes, 20]):
+                exits = gloo_ring_allgather(times(entry), sizes, [hop] * 2, key=number)
+                assert exits.tolist() == allgather_oracle(entry, sizes, [hop] * 2, number)
+
+
+def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
+    whole = gloo_ring_allreduce(entry, 61, links, key=3)
+    monkeypatch.setattr("gcsim.simulator.collectives.rings.announced.DRAWN_AT_A_TIME", 15)
+    assert (gloo_ring_allreduce(entry, 61, links, key=3) == whole).all()
+
+
+@given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(1, 60))
+def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
+    ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
+) -> None:
+    entry, hops, key = ring
+    base = gloo_ring_allreduce(times(entry), nbytes, hops, key=key)
+    assert base.min() >= max(entry)
+    if len(entry) > 2:
+        delayed = times(entry)
+        delayed[which % len(entry)] += late
+        assert (gloo_ring_allreduce(delayed, nbytes, hops, key=key) >= base).all()
+    if not any(link.timed for link in hops):
+        shifted = gloo_ring_allreduce(times(entry) + late, nbytes, hops, key=key)
+        assert (shifted == base + late).all()
+
+
+rings = st.integers(2, 6).flatmap(
+    lambda p: st.tuples(
+        st.lists(st.integers(0, 40) | st.integers(0, 10**6), min_size=p, max_size=p),
+        st.lists(st.sampled_from(POOL), min_size=p, max_size=p),
+    )
+)
+
+
+@given(
+    ring=rings,
+    elements=st.integers(1, 90),
+    element=st.sampled_from([1, 2, 4]),
+    gamma=st.sampled_from([0, 2]),
+    largest=st.sampled_from([1, 5, 8, 1 << 20]),
+)
+def test_any_small_allreduce_is_the_simulation(
+    ring: tuple[list[int], list[Link]], elements: int, element: int, gamma: int, largest: int
+) -> None:
+    entry, hops = ring
+    hops = hops[:1] * 2 if len(entry) == 2 else hops
+    cost = Fraction(gamma, 10**12)
+    exits = gloo_ring_allreduce(
+        times(entry),
+        elements * element,
+        to_predecessors(hops),
+        element=element,
+        gamma=cost,
+        largest=largest,
+    )
+    assert exits.tolist() == allreduce_oracle(
+        entry, elements * element, hops, element, cost, largest
+    )
+
+
+@given(ring=rings, data=st.data())
+def test_any_small_allgather_is_the_simulation(
+    ring: tuple[list[int], list[Link]], data: st.DataObject
+) -> None:
+    entry, hops = ring
+    hops = hops[:1] * 2 if len(entry) == 2 else hops
+    p, nbytes = len(entry), st.integers(0, 60)
+    sizes = data.draw(
+        st.lists(nbytes, min_size=p, max_size=p) | st.integers(1, 60).map(lambda block: [block] * p)
+    )
+    exits = gloo_ring_allgather(times(entry), sizes, hops)
+    expected = allgather_oracle(entry, sizes, hops) if any(sizes) else [max(entry)] * p
+    assert exits.tolist() == expected
+
+
+@given(ring=rings, late=st.integers(0, 10**9), which=st.integers(0, 5))
+def test_allreduce_shifts_with_its_entries_and_never_gains_from_delay(
+    ring: tuple[list[int], list[Link]], late: int, which: int
+) -> None:
+    entry, links = ring
+    links = links[:1] * 2 if len(entry) == 2 else links
+    base = gloo_ring_allreduce(times(entry), 100, links)
+    assert (gloo_ring_allreduce(times(entry) + late, 100, links) == base + late).all()
+    assert base.min() >= max(entry)
+    if len(entry) > 2:
+        delayed = times(entry)
+        delayed[which % len(entry)] += late
+        assert (gloo_ring_allreduce(delayed, 100, links) >= base).all()
+
+
+def test_25_mib_on_64_ranks_hides_all_but_a_few_latencies() -> None:
+    # 252 segments of 204,800 B take 163.84 us each; the textbook's 126 chunks pay 50 us each more
+    links, entry = [NETWORK] * 64, times([0] * 64)
+    exits = gloo_ring_allreduce(entry, 25 << 20, links)
+    assert set(exits.tolist()) == {252 * 163_840_000 + 4 * 50_000_000}
+    textbook = ring_allreduce(entry, 25 << 20, links)
+    assert set(textbook.tolist()) == {126 * (327_680_000 + 50_000_000)}
+    # 1448/1538 of the line rate, TCP's goodput: 44.05 ms against 50.15 ms
+    tcp = [replace(NETWORK, efficiency=Fraction(1448, 1538))] * 64
+    assert round(int(gloo_ring_allreduce(entry, 25 << 20, tcp).max()) / 1e9, 2) == 44.05
+    assert round(int(ring_allreduce(entry, 25 << 20, tcp).max()) / 1e9, 2) == 50.15
+
+
+def test_short_segments_pay_two_latencies_a_chunk() -> None:
+    # A receiver announces itself when the chunk before has come: there and back.
+    links, p, segment = [NETWORK] * 8, 8, 1000
+    exits = gloo_ring_allreduce(times([0] * p), 2 * p * segment, links)
+    busy, latency = 800_000, 50_000_000
+    # and the last chunk's second segment follows its first
+    assert set(exits.tolist()) == {2 * ((p - 1) * (busy + 2 * latency) + busy)}
+
+
+def test_closed_form_with_reductions() -> None:
+    p, gamma, links = 16, Fraction(25, 10**12), [NETWORK] * 16
+    nbytes = 2 * p * 1_000_000
+    exits = gloo_ring_allreduce(times([0] * p), nbytes, links, gamma=gamma)
+    expected = 2 * (p - 1) * 2 * 800_000_000 + 4 * 50_000_000 + 25_000_000
+    assert set(exits.tolist()) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ranks", "element", "expected"),
+    [
+        (25 << 20, 64, 4, (128, 204_800)),
+        (25 << 20, 2, 4, (26, 1_008_248)),  # 13 a chunk: none above 1 MiB
+        ((2 << 20) * 8, 8, 4, (16, 1 << 20)),
+        ((2 << 20) * 8 + 4, 8, 4, (24, 699_052)),
+        (4, 64, 4, (128, 4)),
+        (10, 3, 1, (6, 2)),
+    ],
+)
+def test_segments(nbytes: int, ranks: int, element: int, expected: tuple[int, int]) -> None:
+    assert segments(nbytes, ranks, element) == expected
+
+
+def test_two_ranks_that_do_not_enter_together_gather_in_three_halves() -> None:
+    # The later one's announcement waits behind its data.
+    block, links = 1_000_000, [NETWORK] * 2
+    half, latency = 400_000_000, 50_000_000
+    together = gloo_ring_allgather(times([0, 0]), [block] * 2, links)
+    assert set(together.tolist()) == {2 * half + 2 * latency}
+    apart = gloo_ring_allgather(times([0, latency]), [block] * 2, links)
+    assert apart.max() == latency + 3 * half + 2 * latency
+    # and one block after the other with gatherv
+    apart = gloo_ring_allgather(times([0, latency]), [block, block + 1], links)
+    assert apart.max() > latency + 4 * half
+
+
+def test_more_ranks_gather_in_halves_and_hide_latency() -> None:
+    exits = gloo_ring_allgather(times([0] * 32), [1_000_000] * 32, [NETWORK] * 32)
+    assert set(exits.tolist()) == {31 * 800_000_000 + 2 * 50_000_000}
+
+
+def test_gathering_unequal_blocks_pays_two_latencies_a_step() -> None:
+    sizes = [1_000_000] * 31 + [999_999]
+    exits = gloo_ring_allgather(times([0] * 32), sizes, [NETWORK] * 32)
+    assert exits.max() == 31 * (800_000_000 + 2 * 50_000_000)
+
+
+def test_nothing_to_do() -> None:
+    assert gloo_ring_allreduce(times([42]), 10**9, [NETWORK]).tolist() == [42]
+    assert gloo_ring_allgather(times([42]), [10**9], [NETWORK]).tolist() == [42]
+    links = [NETWORK] * 3
+    assert gloo_ring_allreduce(times([1, 5, 2]), 0, links).tolist() == [5] * 3
+    assert gloo_ring_allgather(times([1, 5, 2]), [0] * 3, links).tolist() == [5] * 3
+
+
+def test_times_beyond_the_clock_are_refused() -> None:
+    with pytest.raises(InputError, match="clock"):
+        gloo_ring_allreduce(times([0] * 4), 10**9, [link(Fraction(1, 10))] * 4)
+    with pytest.raises(InputError, match="clock"):
+        gloo_ring_allgather(times([0] * 4), [10**9] * 4, [link(Fraction(1, 10))] * 4)
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_taking_segments_in_is_a_latency_of_data_that_announcements_do_not_have(p: int) -> None:
+    """Independent of how it is done: a size factor makes the latency of data longer by as much."""
+    nbytes = p * 8 * 2**20  # all segments are of 1 MiB
+    reception = Fraction(1, 10**9)
+    taken = reception * 2**20
+    plain = link(625_000_000, Fraction(1, 1000))
+    later = replace(plain, factors=(SizeFactor(from_bytes=1, latency=1 + taken / plain.latency),))
+    entry = times([0] * p)
+    found = gloo_ring_allreduce(entry, nbytes, [plain] * p, element=4, reception=reception)
+    assert (found == gloo_ring_allreduce(entry, nbytes, [later] * p, element=4)).all()
+    assert found.max() > gloo_ring_allreduce(entry, nbytes, [plain] * p, element=4).max()
+
+
+def test_on_a_fast_network_of_small_latency_taking_in_is_hidden() -> None:
+    """Two segments are under way: 2 m beta > m beta + 2 alpha + m kappa, but for the ends."""
+    nbytes, kappa = 8 * 32 * 2**20, Fraction(1, 10**9)
+    near = link(625_000_000, Fraction(50, 10**6))
+    bare = gloo_ring_allreduce(times([0] * 8), nbytes, [near] * 8).max()
+    found = gloo_ring_allreduce(times([0] * 8), nbytes, [near] * 8, reception=kappa).max()
+    assert bare < found < 1.005 * bare

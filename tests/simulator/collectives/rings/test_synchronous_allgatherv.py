@@ -1,0 +1,224 @@
+"""Does the all-gatherv in synchronous rounds agree with a simulation of MPICH's loop?
+
+The oracle goes through the loop of `allgatherv_intra_ring.c` with real blocks and offsets, a
+process a rank, and checks that everybody has everything. Comparisons are `==` in picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.simulator.clock import seconds
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import pipelined_ring_allgatherv
+from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
+    block_size,
+    synchronous_ring_allgatherv,
+)
+from gcsim.simulator.network.links import Link
+from tests.simulator.collectives.rings.wire import (
+    KINDS,
+    RANDOM,
+    TIMED,
+    Wire,
+    entries_of,
+    rows_of,
+)
+from tests.simulator.world import NETWORK, SLOW, link, times
+
+Wait = Generator[simpy.Event, Any, None]
+
+
+def in_rounds(
+    entry: Sequence[int], sizes: Sequence[int], links: Sequence[Link], block: int, key: int = 0
+) -> list[int]:
+    """MPICH's loop, in which a call to send and receive returns when both are done."""
+    env, p, total = simpy.Environment(), len(entry), sum(sizes)
+    wires = [Wire(env, link, rank, key) for rank, link in enumerate(links)]
+    inbox = [simpy.Store(env) for _ in range(p)]
+    held = [{(r, k) for k in range(sizes[r])} for r in range(p)]
+    exits = [0] * p
+
+    def fly(rank: int, content: list[tuple[int, int]]) -> Wait:
+        yield wires[rank].flight(len(content))
+        yield inbox[(rank + 1) % p].put(content)
+
+    def send(rank: int, content: list[tuple[int, int]]) -> Wait:
+        assert set(content) <= held[rank], "sends what it does not have"
+        yield wires[rank].busy(len(content))
+        env.process(fly(rank, content))
+
+    def live(rank: int) -> Wait:
+        yield env.timeout(entry[rank])
+        to_send, to_receive = total - sizes[(rank + 1) % p], total - sizes[rank]
+        mine, theirs, sent, received = rank, (rank - 1) % p, 0, 0
+        while to_send or to_receive:
+            now = min(sizes[mine] - sent, block) if to_send else 0
+            then = min(sizes[theirs] - received, block) if to_receive else 0
+            both: list[simpy.Event] = []
+            if now:
+                content = [(mine, k) for k in range(sent, sent + now)]
+                both.append(env.process(send(rank, content)))
+            if then:
+                both.append(inbox[rank].get())
+            yield simpy.AllOf(env, both)
+            if then:
+                came = both[-1].value
+                assert came == [(theirs, k) for k in range(received, received + then)]
+                held[rank] |= set(came)
+            to_send, to_receive = to_send - now, to_receive - then
+            sent, received = sent + now, received + then
+            if sent == sizes[mine]:
+                mine, sent = (mine - 1) % p, 0
+            if received == sizes[theirs]:
+                theirs, received = (theirs - 1) % p, 0
+        exits[rank] = int(env.now)
+
+    for rank in range(p):
+        env.process(live(rank))
+    env.run()
+    everything = {(r, k) for r in range(p) for k in range(sizes[r])}
+    assert held == [everything] * p
+    return [max(time, *entry) for time in exits]
+
+
+@st.composite
+def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
+    p = draw(st.sampled_from([2, 3, 4, 5, 6, 9]))
+    some = st.lists(st.integers(0, 25) | st.just(0), min_size=p, max_size=p)
+    equal = st.integers(0, 25).map(lambda size: [size] * p)
+    return draw(entries_of(p)), draw(some | equal), draw(rows_of(p)), draw(st.integers(0, 2**63))
+
+
+@given(gather=any_gather(), block=st.integers(1, 9))
+def test_any_gather_is_the_simulation(
+    gather: tuple[list[int], list[int], list[Link], int], block: int
+) -> None:
+    entry, sizes, links, key = gather
+    exits = synchronous_ring_allgatherv(times(entry), sizes, links, block, key=key)
+    assert exits.tolist() == in_rounds(entry, sizes, links, block, key)
+
+
+@pytest.mark.parametrize("p", [2, 3, 8, 64])
+@pytest.mark.parametrize("kind", ["equal", "mixed", *KINDS])
+def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
+    pool = {"equal": [NETWORK], "mixed": [NETWORK, SLOW]}.get(kind) or KINDS[kind]
+    links = [pool[r * r % len(pool)] for r in range(p)]
+    sizes = [(7919 * r) % 101 * (r % 5 > 0) for r in range(p)]
+    entry = [37_003 * ((5 * r) % 7) for r in range(p)]
+    exits = synchronous_ring_allgatherv(times(entry), sizes, links, 32, key=7)
+    assert exits.tolist() == in_rounds(entry, sizes, links, 32, key=7)
+
+
+@given(
+    gather=any_gather(), block=st.integers(1, 9), late=st.integers(1, 10**6), which=st.integers(0)
+)
+def test_times_shift_with_the_entries_and_grow_with_them(
+    gather: tuple[list[int], list[int], list[Link], int], block: int, late: int, which: int
+) -> None:
+    entry, sizes, links, key = gather
+    base = synchronous_ring_allgatherv(times(entry), sizes, links, block, key=key)
+    assert base.min() >= max(entry)
+    delayed = times(entry)
+    delayed[which % len(entry)] += late
+    assert (synchronous_ring_allgatherv(delayed, sizes, links, block, key=key) >= base).all()
+    if not any(each.timed for each in links):
+        moved = synchronous_ring_allgatherv(times(entry) + late, sizes, links, block, key=key)
+        assert (moved == base + late).all()
+
+
+def test_waiting_for_arrivals_gives_the_worked_example() -> None:
+    # p = 64, 250 kB a rank, blocks of 32 KiB, 30 us, 10GbE at TCP's 1448/1538: 63 contributions of
+    # 8 rounds each, 28.5 ms; forwarding on arrival takes 13.4 ms. (At the line rate: 27.7, 12.6.)
+    ethernet = Link(
+        name="10GbE",
+        bandwidth=Fraction(1_250_000_000),
+        latency=Fraction(30, 10**6),
+        efficiency=Fraction(1448, 1538),
+    )
+    start, sizes, links = times([0] * 64), [250_000] * 64, [ethernet] * 64
+    rounds = synchronous_ring_allgatherv(start, sizes, links, 32_768)
+    busy = 7 * ethernet.serialization(32_768) + ethernet.serialization(250_000 - 7 * 32_768)
+    assert set(rounds.tolist()) == {63 * (busy + 8 * 30_000_000)}
+    assert seconds(rounds.max()) == pytest.approx(28.5e-3, abs=0.05e-3)
+    on_arrival = pipelined_ring_allgatherv(start, sizes, links, 32_768)
+    assert seconds(on_arrival.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
+
+
+@pytest.mark.parametrize(
+    ("p", "milliseconds"), [(8, 3.073), (16, 3.726), (32, 5.006), (64, 7.827), (128, 8.668)]
+)
+def test_the_golden_values_of_the_irregular_gather_are_not_those_of_rounds(
+    p: int, milliseconds: float
+) -> None:
+    # SimGrid's 2.314 / 2.900 / 3.796 / 5.444 ms for p = 8 ... 64 are the ring of whole blocks
+    # (test_allgather.py). Rounds of min n_i or 32 KiB take one more round for nearly every block,
+    # until blocks are no larger than that: then the two are the same.
+    sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
+    start, links = times([0] * p), [NETWORK] * p
+    rounds = synchronous_ring_allgatherv(start, sizes, links, block_size(sizes))
+    assert seconds(rounds.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
+    whole = ring_allgather(start, sizes, links)
+    assert (rounds == whole).all() == (p == 128)
+
+
+def test_blocks_are_as_large_as_the_smallest_contribution_or_32_kib() -> None:
+    assert block_size([100_000, 50_000]) == 50_000
+    assert block_size([100_000, 5_000]) == 32_768
+    assert block_size([100_000, 0]) == 32_768
+    assert block_size([9, 8], pipeline=4) == 8
+    assert block_size([0, 0], pipeline=0) == 1
+
+
+@pytest.mark.parametrize("nbytes", [1, 40_000, 1_000_000])
+def test_equal_contributions_take_the_ring_of_whole_blocks(nbytes: int) -> None:
+    sizes, links = [nbytes] * 12, [SLOW if r == 5 else NETWORK for r in range(12)]
+    entry = times([r * 1_000_003 for r in range(12)])
+    block = block_size(sizes)
+    rounds = synchronous_ring_allgatherv(entry, sizes, links, block)
+    assert (rounds == ring_allgather(entry, sizes, links)).all()
+
+
+@given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), block=st.integers(1, 120))
+def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> None:
+    # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
+    p = len(sizes)
+    exits = synchronous_ring_allgatherv(times([0] * p), sizes, [link(10**9)] * p, block)
+    assert exits.max() <= (sum(sizes) + (p - 1) * block) * 1000
+    assert exits.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
+
+
+def test_one_large_contribution_is_pipelined() -> None:
+    # 1 MB in blocks of 10 kB past 15 links at 1 GB/s: its 100 rounds, and 14 until the last has it
+    sizes = [1_000_000] + [0] * 15
+    exits = synchronous_ring_allgatherv(times([0] * 16), sizes, [link(10**9)] * 16, 10_000)
+    assert exits.max() == (100 + 14) * 10_000_000
+
+
+def test_a_rank_that_waits_for_nobody_leaves_when_all_have_entered() -> None:
+    entry, sizes = [0, 0, 9_000_000, 0], [0, 1000, 0, 0]
+    exits = synchronous_ring_allgatherv(times(entry), sizes, [link(10**9)] * 4, 32_768)
+    assert exits.tolist() == [11_000_000, 9_000_000, 10_000_000, 11_000_000]
+    nothing = synchronous_ring_allgatherv(times(entry), [0] * 4, [NETWORK] * 4, 32_768)
+    assert nothing.tolist() == [9_000_000] * 4
+
+
+def test_one_rank_alone_leaves_at_once() -> None:
+    assert synchronous_ring_allgatherv(times([42]), [9], [NETWORK], 4).tolist() == [42]
+
+
+def test_times_beyond_the_clock_are_refused() -> None:
+    slow = link(Fraction(1, 10))
+    with pytest.raises(InputError, match="clock"):
+        synchronous_ring_allgatherv(times([0] * 4), [10**9] * 4, [slow] * 4, 32_768)
+    for one in (RANDOM[0], TIMED[0]):
+        with pytest.raises(InputError, match="clock"):
+            synchronous_ring_allgatherv(times([2**60] * 4), [5] * 4, [one] * 4, 32_768)

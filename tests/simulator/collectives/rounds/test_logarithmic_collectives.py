@@ -1,0 +1,645 @@
+"""Do the collectives of few rounds agree with simulations of every single message?
+
+The oracle runs one program a rank, written from MPI's pseudo-code: it sends, receives and adds
+named chunks (sets of contributions), has a mailbox a message, and knows nothing of what other ranks
+do in the same round. How many messages pass a card, an uplink, a bus or the air in a round it finds
+by running everything once. It shares no code with the kernels but what links say of themselves and
+the random draws. Comparisons are `==` in picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.simulator.clock import Times
+from gcsim.simulator.cluster import Racks
+from gcsim.simulator.collectives.rounds import rounds
+from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
+    binomial_tree_allreduce,
+)
+from gcsim.simulator.collectives.rounds.bruck_allgather import bruck_allgather
+from gcsim.simulator.collectives.rounds.gather_broadcast_allgather import gather_broadcast_allgather
+from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
+from gcsim.simulator.collectives.rounds.recursive_doubling_allgather import (
+    recursive_doubling_allgather,
+)
+from gcsim.simulator.collectives.rounds.recursive_doubling_allreduce import (
+    recursive_doubling_allreduce,
+)
+from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, PS, link, times
+
+Wait = Generator[simpy.Event, Any, None]
+Held = dict[int, frozenset[int]]
+"""Chunk to the ranks whose contributions are in it."""
+
+
+POOL = [
+    link(10**12, Fraction(3, 10**12)),
+    link(10**12 // 7, 0),
+    link(5 * 10**11, Fraction(1, 10**6)),
+    link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
+]
+RANDOM = [
+    replace(
+        POOL[0],
+        jitter=(Jitter(distribution="exponential", mean=20 * PS, probability=Fraction(1, 2)),),
+    ),
+    replace(POOL[1], loss=Loss(rate=Fraction(1, 10), model="sampled", timeout=Fraction(1, 5))),
+    replace(POOL[2], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
+    POOL[3],
+]
+TIMED = [
+    replace(
+        POOL[0],
+        trace=RateTrace(
+            times=(0 * PS, 20 * PS, 31 * PS),
+            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
+            duration=70 * PS,
+            after="repeat",
+        ),
+    ),
+    replace(
+        POOL[1],
+        up=Uplink(bandwidth=Fraction(10**11), latency=30 * PS, grant=25 * PS),
+        jitter=(Jitter(distribution="uniform", mean=9 * PS),),
+    ),
+    POOL[3],
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One collective on one cluster."""
+
+    entry: list[int]
+    cards: list[Link]
+    buses: list[Link]
+    sizes: list[int]
+    """All-gathers: bytes of each rank's block."""
+    elements: int = 0
+    """Others: of the vector."""
+    element: int = 1
+    gamma: Fraction = Fraction(0)
+    racks: Racks | None = None
+    shared_bus: bool = False
+    key: int = 0
+
+    @property
+    def p(self) -> int:
+        return len(self.entry)
+
+    @property
+    def fabric(self) -> Fabric:
+        devices = self.p // len(self.cards)
+        return Fabric(
+            nodes=len(self.cards),
+            devices=devices,
+            cards=self.cards,
+            buses=self.buses,
+            racks=self.racks,
+            shared_bus=self.shared_bus,
+        )
+
+    @property
+    def timed(self) -> bool:
+        return any(link.timed for link in (*self.cards, *self.buses))
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.element
+
+
+def divided(end: Link, sharing: int) -> Link:
+    """What a message sees of an end; a leg of an access link is a line of its own."""
+    if end.up is None:
+        return slowed(end, sharing)
+    up = replace(end.up, bandwidth=end.up.bandwidth / sharing)
+    return replace(end, bandwidth=end.bandwidth / sharing, up=up)
+
+
+class World:
+    """One process a rank, one delivery a message."""
+
+    def __init__(self, case: Case, algorithm: Algorithm) -> None:
+        self.case = case
+        self.split = algorithm.split(case)
+        self.crowd: Counter[tuple[object, ...]] = Counter()
+        self.exits: list[float] = []
+        self.held: list[Held] = []
+        self.run(algorithm, Counter())
+        self.run(algorithm, self.crowd)
+
+    def run(self, algorithm: Algorithm, crowd: Counter[tuple[object, ...]]) -> None:
+        """`crowd` says how many messages pass something in a round."""
+        self.env = simpy.Environment()
+        self.shares, self.crowd = crowd, Counter()
+        self.boxes: dict[tuple[int, int, object], simpy.Store] = {}
+        ranks = [Rank(self, rank) for rank in range(self.case.p)]
+        for rank in ranks:
+            rank.held = algorithm.start(rank)
+            self.env.process(rank.live(algorithm.program))
+        self.env.run()
+        self.exits = [rank.exit for rank in ranks]
+        self.held = [rank.held for rank in ranks]
+
+    def share(self, *name: object) -> int:
+        """One more message passes; how many do so in the whole round?"""
+        self.crowd[name] += 1
+        return self.shares.get(name, 1)
+
+    def path(self, a: int, b: int, label: object) -> Link:
+        case, devices = self.case, self.case.p // len(self.case.cards)
+        x, y = a // devices, b // devices
+        if x == y:
+            share = self.share(label, "bus", x) if case.shared_bus else 1
+            return slowed(case.buses[x], share)
+        out, into = case.cards[x], case.cards[y]
+        sharing = [self.share(label, "out", x), self.share(label, "in", y)]
+        for place, card in enumerate((out, into)):
+            if card.shared:
+                sharing[place] = self.share(label, "air")
+        found = path(divided(out, sharing[0]), divided(into, sharing[1]))
+        if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
+            there = self.share(label, "leaves", x // case.racks.nodes)
+            found = through(
+                found,
+                case.racks.uplink,
+                max(there, self.share(label, "reaches", y // case.racks.nodes)),
+            )
+        return found
+
+    def box(self, sender: int, receiver: int, label: object) -> simpy.Store:
+        return self.boxes.setdefault((sender, receiver, label), simpy.Store(self.env))
+
+
+class Rank:
+    """What a rank can do."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank, self.p = world, rank, world.case.p
+        self.held: Held = {}
+        self.exit: float = -1
+        self.sent, self.key = 0, world.case.key
+
+    def live(self, program: Program) -> Wait:
+        yield self.world.env.timeout(self.world.case.entry[self.rank])
+        yield from program(self)
+        self.exit = self.world.env.now
+
+    def send(self, to: int, label: object, names: Iterable[int]) -> Wait:
+        content = {name: self.held[name] for name in names}
+        world, nbytes, number = self.world, self.weight(content), self.sent
+        self.sent += 1
+        on = world.path(self.rank, to, label)
+        now = int(world.env.now)
+        late = delays(
+            [on], times([0]), nbytes, key=self.key, message=number, rank=times([self.rank])
+        )
+        yield world.env.timeout(on.left(now, nbytes) - now)
+        world.env.process(self.deliver(to, label, content, on.latency_for(nbytes) + int(late[0])))
+
+    def deliver(self, to: int, label: object, content: Held, latency: int) -> Wait:
+        yield self.world.env.timeout(latency)
+        yield self.world.box(self.rank, to, label).put(content)
+
+    def receive(self, sender: int, label: object, *, add: bool = False) -> Wait:
+        content = yield self.world.box(sender, self.rank, label).get()
+        if add:
+            cost = round(self.world.case.gamma * self.weight(content) * 10**12)
+            yield self.world.env.timeout(cost)
+        for name, contributions in content.items():
+            known = self.held.get(name, frozenset())
+            if add:
+                assert not known & contributions  # nothing is added twice
+            self.held[name] = known | contributions if add else contributions
+
+    def swap(
+        self, to: int, sender: int, label: object, names: Iterable[int], *, add: bool = False
+    ) -> Wait:
+        sending = self.world.env.process(self.send(to, label, list(names)))
+        box = self.world.box(sender, self.rank, label)
+        content = yield box.get()
+        yield sending
+        yield box.put(content)
+        yield from self.receive(sender, label, add=add)
+
+    def weight(self, content: Held) -> int:
+        return sum(self.world.split[name] for name in content)
+
+
+Program = Callable[[Rank], Wait]
+
+
+def core(p: int) -> tuple[int, int, Callable[[int], int]]:
+    """Size, excess, and the true rank of a number in the core."""
+    size = 1
+    while 2 * size <= p:
+        size *= 2
+    excess = p - size
+    return size, excess, lambda number: 2 * number + 1 if number < excess else number + excess
+
+
+def folded(inside: Callable[[Rank, int], Wait], *, add: bool, back: str) -> Program:
+    """Even ranks hand over to the odd rank above and wait; `back` says what they get."""
+
+    def program(me: Rank) -> Wait:
+        _, excess, _ = core(me.p)
+        if me.rank < 2 * excess and me.rank % 2 == 0:
+            yield from me.send(me.rank + 1, "in", list(me.held))
+            yield from me.receive(me.rank + 1, "out")
+            return
+        number = me.rank - excess
+        if me.rank < 2 * excess:
+            yield from me.receive(me.rank - 1, "in", add=add)
+            number = me.rank // 2
+        yield from inside(me, number)
+        if me.rank < 2 * excess:
+            wanted = {
+                "all": list(me.held),
+                "others": [name for name in me.held if name != me.rank - 1],
+                "own": [me.rank - 1],
+            }
+            yield from me.send(me.rank - 1, "out", wanted[back])
+
+    return program
+
+
+def halving_doubling(me: Rank, number: int) -> Wait:
+    size, _, real = core(me.p)
+    mine, mask = list(range(size)), 1
+    while mask < size:
+        half = len(mine) // 2
+        low, high = mine[:half], mine[half:]
+        mine, given = (high, low) if number & mask else (low, high)
+        partner = real(number ^ mask)
+        yield from me.swap(partner, partner, ("halve", mask), given, add=True)
+        mask *= 2
+    while mask > 1:
+        mask //= 2
+        partner = real(number ^ mask)
+        before = set(mine)
+        yield from me.swap(partner, partner, ("double", mask), mine)
+        complete = frozenset(range(me.p))
+        mine = [name for name, content in me.held.items() if content == complete]
+        assert before < set(mine)
+
+
+def doubling_sum(me: Rank, number: int) -> Wait:
+    size, _, real = core(me.p)
+    mask = 1
+    while mask < size:
+        partner = real(number ^ mask)
+        yield from me.swap(partner, partner, mask, me.held, add=True)
+        mask *= 2
+
+
+def doubling_gather(me: Rank, number: int) -> Wait:
+    size, _, real = core(me.p)
+    mask = 1
+    while mask < size:
+        partner = real(number ^ mask)
+        yield from me.swap(partner, partner, mask, me.held)
+        mask *= 2
+
+
+def family(me: Rank) -> tuple[int, list[int]]:
+    """Parent (own rank without its lowest bit) and children, nearest first."""
+    children, bit = [], 1
+    while bit < me.p and not me.rank & bit:
+        if me.rank + bit < me.p:
+            children.append(me.rank + bit)
+        bit *= 2
+    return me.rank & (me.rank - 1), children
+
+
+def up_the_tree(me: Rank, *, add: bool) -> Wait:
+    parent, children = family(me)
+    for child in children:
+        yield from me.receive(child, ("up", child - me.rank), add=add)
+    if me.rank:
+        yield from me.send(parent, ("up", me.rank - parent), list(me.held))
+
+
+def down_the_tree(me: Rank) -> Wait:
+    parent, children = family(me)
+    if me.rank:
+        yield from me.receive(parent, ("down", me.rank - parent))
+    for child in reversed(children):
+        distance = child - me.rank
+        yield from me.send(child, ("down", distance), list(me.held))
+
+
+def tree_sum(me: Rank) -> Wait:
+    yield from up_the_tree(me, add=True)
+    yield from down_the_tree(me)
+
+
+def tree_gather(me: Rank) -> Wait:
+    yield from up_the_tree(me, add=False)
+    yield from down_the_tree(me)
+
+
+def bruck(me: Rank) -> Wait:
+    order, distance = [me.rank], 1
+    while distance < me.p:
+        count = min(distance, me.p - distance)
+        source = (me.rank + distance) % me.p
+        yield from me.swap((me.rank - distance) % me.p, source, distance, order[:count])
+        order += [(source + i) % me.p for i in range(count)]
+        distance *= 2
+
+
+def around(me: Rank) -> Wait:
+    """The ring as the others use it: a step's send begins when the last step's is over."""
+    before, after = (me.rank - 1) % me.p, (me.rank + 1) % me.p
+    for step in range(me.p - 1):
+        yield from me.swap(after, before, ("ring", step), [(me.rank - step) % me.p])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """A kernel, the program that it stands for, and what the program must bring about."""
+
+    kernel: Callable[[Case], Times]
+    program: Program
+    split: Callable[[Case], list[int]]
+    start: Callable[[Rank], Held]
+    goal: Callable[[int, int], set[int]]
+    """Chunks of which rank r of p holds all contributions."""
+
+
+def even(parts: Callable[[int], int]) -> Callable[[Case], list[int]]:
+    """Whole elements, the longer parts first; number of parts by number of ranks."""
+
+    def split(case: Case) -> list[int]:
+        count = parts(case.p)
+        share, more = divmod(case.elements, count)
+        return [(share + (part < more)) * case.element for part in range(count)]
+
+    return split
+
+
+def one(p: int) -> int:
+    return 1
+
+
+def power(p: int) -> int:
+    return core(p)[0]
+
+
+def own_vector(me: Rank) -> Held:
+    return {name: frozenset({me.rank}) for name in range(len(me.world.split))}
+
+
+def own_block(me: Rank) -> Held:
+    return {me.rank: frozenset({me.rank})}
+
+
+def vector(
+    kernel: Callable[..., Times], program: Program, parts: Callable[[int], int] = one
+) -> Algorithm:
+    return Algorithm(
+        kernel=lambda c: kernel(
+            times(c.entry),
+            c.nbytes,
+            c.fabric,
+            gamma=c.gamma,
+            key=c.key,
+            **({} if parts is one else {"element": c.element}),
+        ),
+        program=program,
+        split=even(parts),
+        start=own_vector,
+        goal=lambda r, p: set(range(parts(p))),
+    )
+
+
+def gather(kernel: Callable[..., Times], program: Program) -> Algorithm:
+    return Algorithm(
+        kernel=lambda c: kernel(times(c.entry), c.sizes, c.fabric, key=c.key),
+        program=program,
+        split=lambda c: c.sizes,
+        start=own_block,
+        goal=lambda r, p: set(range(p)),
+    )
+
+
+ALGORITHMS = {
+    "halving-doubling": vector(
+        halving_doubling_allreduce, folded(halving_doubling, add=True, back="all"), power
+    ),
+    "recursive doubling": vector(
+        recursive_doubling_allreduce, folded(doubling_sum, add=True, back="all")
+    ),
+    "binomial tree": vector(binomial_tree_allreduce, tree_sum),
+    "doubling all-gather": gather(
+        recursive_doubling_allgather, folded(doubling_gather, add=False, back="others")
+    ),
+    "Bruck": gather(bruck_allgather, bruck),
+    "gather and broadcast": gather(gather_broadcast_allgather, tree_gather),
+}
+every = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def check(name: str, case: Case) -> None:
+    algorithm = ALGORITHMS[name]
+    world = World(case, algorithm)
+    complete = frozenset(range(case.p))
+    gathers = algorithm.start is own_block
+    for rank, held in enumerate(world.held):
+        for chunk in algorithm.goal(rank, case.p):
+            assert held[chunk] == (frozenset({chunk}) if gathers else complete)
+    assert algorithm.kernel(case).tolist() == world.exits
+
+
+clock = st.integers(0, 40) | st.integers(0, 10**6)
+
+
+@st.composite
+def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Case:
+    p = draw(st.integers(1, 17))
+    devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
+    nodes = p // devices
+    alike = draw(st.booleans())
+    links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
+    cards, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
+    if draw(st.integers(0, 3)) == 0:  # some nodes, or all, are stations
+        cards = [replace(card, shared=draw(st.booleans()) or alike) for card in cards]
+    racks = None
+    if draw(st.booleans()):
+        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(POOL)))
+    return Case(
+        entry=draw(st.lists(clock, min_size=p, max_size=p)),
+        cards=[cards[0]] * nodes if alike else cards,
+        buses=[buses[0]] * nodes if alike else buses,
+        sizes=draw(st.lists(st.integers(0, 60), min_size=p, max_size=p)),
+        elements=draw(st.integers(0, 60)),
+        element=draw(st.sampled_from([1, 2, 4])),
+        gamma=Fraction(draw(st.sampled_from([0, 2])), 10**12),
+        racks=racks,
+        shared_bus=draw(st.booleans()),
+        key=draw(st.integers(0, 2**64 - 1)),
+    )
+
+
+@every
+@given(case=cases())
+def test_any_small_collective_is_the_simulation(name: str, case: Case) -> None:
+    check(name, case)
+
+
+@every
+@given(case=cases(pool=RANDOM))
+def test_any_small_collective_with_delays_is_the_simulation(name: str, case: Case) -> None:
+    check(name, case)
+
+
+@every
+@given(case=cases(pool=TIMED))
+@settings(max_examples=15)
+def test_any_small_collective_on_changing_links_is_the_simulation(name: str, case: Case) -> None:
+    check(name, case)
+
+
+SKEWS: dict[str, Callable[[int], int]] = {
+    "none": lambda r: 0,
+    "one late": lambda r: 5_000_000_000 * (r == 29),
+    "ties": lambda r: r % 2 * 200_000_000,
+    "descending": lambda r: (64 - r) * 7_000_001,
+}
+
+
+@every
+@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("nodes", [64, 32])
+def test_64_ranks_are_the_simulation(name: str, skew: str, nodes: int) -> None:
+    check(
+        name,
+        Case(
+            entry=[SKEWS[skew](rank) for rank in range(64)],
+            cards=[NETWORK] * nodes,
+            buses=[BUS] * nodes,
+            sizes=[37 * ((7919 * rank) % 1009) for rank in range(64)],
+            elements=1_000_003,
+            element=4,
+            gamma=Fraction(25, 10**12),
+        ),
+    )
+
+
+@every
+@given(case=cases(), late=st.integers(0, 10**9), which=st.integers(0, 16))
+def test_times_shift_with_the_entries_and_never_gain_from_delay(
+    name: str, case: Case, late: int, which: int
+) -> None:
+    algorithm = ALGORITHMS[name]
+    base = algorithm.kernel(case)
+    if case.p > 1:
+        assert base.min() >= max(case.entry)
+
+    def entering(entry: list[int]) -> Times:
+        return algorithm.kernel(replace(case, entry=entry))
+
+    assert (entering([time + late for time in case.entry]) == base + late).all()
+    delayed = list(case.entry)
+    delayed[which % case.p] += late
+    assert (entering(delayed) >= base).all()
+
+
+def test_the_compiled_loop_is_the_python_that_it_is_written_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(
+        entry=[rank % 7 * 10**6 for rank in range(23)],
+        cards=[POOL[rank % 4] for rank in range(23)],
+        buses=[BUS] * 23,
+        sizes=[],
+        elements=1000,
+        gamma=2 * PS,
+    )
+    compiled = ALGORITHMS["halving-doubling"].kernel(case)
+    plain: Any = rounds._exchange
+    monkeypatch.setattr(rounds, "_exchange", plain.py_func)
+    assert ALGORITHMS["halving-doubling"].kernel(case).tolist() == compiled.tolist()
+
+
+def alike(p: int) -> Fabric:
+    return Fabric(nodes=p, devices=1, cards=[NETWORK], buses=[BUS])
+
+
+ALPHA, BETA = 50_000_000, 800
+"""Picoseconds, and picoseconds a byte."""
+
+
+@pytest.mark.parametrize("p", [2, 4, 64, 1024])
+def test_equal_ranks_take_what_the_formulas_say(p: int) -> None:
+    # Thakur, Rabenseifner and Gropp 2005, tables of costs; gamma = 25 ps a byte
+    k, m = p.bit_length() - 1, 1000
+    n, zero, gamma = m * p, times([0] * p), 25
+    most = (p - 1) * m  # (p - 1)/p n
+    cost = Fraction(gamma, 10**12)
+
+    exits = halving_doubling_allreduce(zero, n, alike(p), gamma=cost)
+    assert set(exits.tolist()) == {2 * k * ALPHA + 2 * most * BETA + most * gamma}
+    exits = recursive_doubling_allreduce(zero, n, alike(p), gamma=cost)
+    assert set(exits.tolist()) == {k * (ALPHA + n * BETA + n * gamma)}
+    exits = binomial_tree_allreduce(zero, n, alike(p), gamma=cost)
+    assert exits.max() == 2 * k * (ALPHA + n * BETA) + k * n * gamma
+    for kernel in (recursive_doubling_allgather, bruck_allgather):
+        assert set(kernel(zero, [m] * p, alike(p)).tolist()) == {k * ALPHA + most * BETA}
+    exits = gather_broadcast_allgather(zero, [m] * p, alike(p))
+    assert exits.max() == 2 * k * ALPHA + most * BETA + k * n * BETA
+
+
+def test_five_ranks_fold_one_in_and_out() -> None:
+    # core of four: 2 floor(log2 p) + 2 messages of latency; bytes n + 3/4 n + 3/4 n + n
+    n = 4000
+    exits = halving_doubling_allreduce(times([0] * 5), n, alike(5))
+    inner = 4 * ALPHA + 2 * 3000 * BETA
+    assert exits.max() == inner + 2 * (ALPHA + n * BETA)
+    exits = recursive_doubling_allreduce(times([0] * 5), n, alike(5))
+    # One hop less than 2 + 2: who is farthest from the fold does not wait for the way out.
+    assert exits.max() == 3 * (ALPHA + n * BETA)
+    # Bruck: blocks 1, 2, then the one that is missing
+    exits = bruck_allgather(times([0] * 5), [1000] * 5, alike(5))
+    assert set(exits.tolist()) == {3 * ALPHA + 4000 * BETA}
+
+
+def test_two_devices_that_send_across_share_their_card() -> None:
+    # Two nodes of two: round 0 inside the nodes; in round 1 both devices of a node cross its card.
+    fabric = Fabric(nodes=2, devices=2, cards=[NETWORK], buses=[BUS])
+    n = 12_000
+    inside = BUS.serialization(n) + BUS.latency_ps
+    exits = recursive_doubling_allreduce(times([0] * 4), n, fabric)
+    assert set(exits.tolist()) == {inside + 2 * n * BETA + ALPHA}
+
+
+@every
+def test_one_rank_alone_leaves_at_once(name: str) -> None:
+    case = Case(entry=[42], cards=[NETWORK], buses=[BUS], sizes=[10**9], elements=10**9)
+    assert ALGORITHMS[name].kernel(case).tolist() == [42]
+
+
+@every
+def test_times_beyond_the_clock_are_refused(name: str) -> None:
+    slow = link(Fraction(1, 10))
+    case = Case(
+        entry=[0] * 4, cards=[slow] * 4, buses=[slow] * 4, sizes=[10**9] * 4, elements=10**9
+    )
+    with pytest.raises(InputError, match="clock"):
+        ALGORITHMS[name].kernel(case)

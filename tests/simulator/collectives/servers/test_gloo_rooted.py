@@ -1,0 +1,189 @@
+"""Do Gloo's broadcast, gather and scatter agree with a fluid that moves in tiny steps of rates?
+
+The oracle goes from event to event with exact fractions: it fills cards max-min fairly by raising
+all flows together, and knows the tree from what Gloo's source does, not from the model's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InternalError
+from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.collectives.servers.gloo_rooted import (
+    broadcast_messages,
+    carry_messages,
+    gather_messages,
+    messages_traffic,
+    scatter_messages,
+)
+from gcsim.simulator.host import Host
+from gcsim.simulator.network.links import Link
+from tests.simulator.world import NETWORK, PS, cluster, link
+
+RATE, LATENCY = 125 * 10**6, 50 * 10**6
+"""Bytes per second, picoseconds."""
+
+
+def with_cards(rates: Sequence[int], host: Host | None = None) -> Cluster:
+    cards = {node: card(rate) for node, rate in enumerate(rates) if rate != RATE}
+    return cluster(len(rates), network=card(RATE), cards=cards, host=host)
+
+
+def card(rate: int) -> Link:
+    return link(rate, LATENCY * PS)
+
+
+def fair(flows: Sequence[tuple[int, int]], rates: Sequence[int]) -> list[Fraction]:
+    """Rates per picosecond of flows (from, to): raise all together until a card is full."""
+    found: dict[int, Fraction] = {}
+    room = {
+        (way, node): Fraction(rate, 10**12) for way in (0, 1) for node, rate in enumerate(rates)
+    }
+    while len(found) < len(flows):
+        active = [n for n in range(len(flows)) if n not in found]
+        users = {card: [n for n in active if flows[n][card[0]] == card[1]] for card in room}
+        step, _ = min((room[card] / len(on), card) for card, on in users.items() if on)
+        full = [card for card, on in users.items() if on and room[card] / len(on) == step]
+        for n in {n for card in full for n in users[card]}:
+            found[n] = step
+            for card in ((0, flows[n][0]), (1, flows[n][1])):
+                room[card] -= step
+    return [found[n] for n in range(len(flows))]
+
+
+def oracle(
+    entry: Sequence[int], sends: dict[int, list[tuple[int, int]]], rates: Sequence[int]
+) -> list[int]:
+    """`sends[r]`: whom rank r sends how much, when it has received all that is sent to it."""
+    missing = [
+        sum(to == rank for each in sends.values() for to, _ in each) for rank in range(len(entry))
+    ]
+    exits = list(entry)
+    waiting: list[list[Any]] = []
+    running: list[list[Any]] = []
+
+    def ready(rank: int, time: int) -> None:
+        for to, nbytes in sends.get(rank, []):
+            waiting.append([max(time, entry[to] + LATENCY), rank, to, Fraction(nbytes)])
+
+    for rank, count in enumerate(missing):
+        if not count:
+            ready(rank, entry[rank])
+    now = 0
+    while waiting or running:
+        speeds = fair([(a, b) for _, a, b, _ in running], rates)
+        ends = [
+            now + ceil(left / speed) for (_, _, _, left), speed in zip(running, speeds, strict=True)
+        ]
+        then = min([*ends, *(start for start, *_ in waiting)])
+        for flow, speed in zip(running, speeds, strict=True):
+            flow[3] -= speed * (then - now)
+        now = then
+        done = [flow for flow in running if flow[3] <= 0]
+        running = [flow for flow in running if flow[3] > 0]
+        for _, sender, receiver, _ in done:
+            exits[sender] = max(exits[sender], now)
+            exits[receiver] = max(exits[receiver], now + LATENCY)
+            missing[receiver] -= 1
+            if not missing[receiver]:
+                ready(receiver, exits[receiver])
+        running += [flow for flow in waiting if flow[0] <= now]
+        waiting = [flow for flow in waiting if flow[0] > now]
+    return exits
+
+
+def tree(ranks: int, nbytes: int) -> dict[int, list[tuple[int, int]]]:
+    """As gloo/broadcast.cc: bits of a mask are cleared from the lowest on."""
+    sends: dict[int, list[tuple[int, int]]] = {}
+    bits = (ranks - 1).bit_length()
+    for rank in range(ranks):
+        mask = (1 << bits) - 1
+        for bit in range(bits):
+            mask ^= 1 << bit
+            peer = rank ^ (1 << bit)
+            if rank & mask == 0 and peer < ranks and not rank & (1 << bit):
+                sends.setdefault(rank, []).append((peer, nbytes))
+    return sends
+
+
+CASES = st.integers(2, 9).flatmap(
+    lambda ranks: st.tuples(
+        st.lists(st.integers(0, 10**10), min_size=ranks, max_size=ranks),
+        st.lists(st.integers(1, 10**6), min_size=ranks, max_size=ranks),
+        st.lists(st.sampled_from([RATE, RATE // 2, RATE // 3]), min_size=ranks, max_size=ranks),
+    )
+)
+
+
+@given(CASES)
+def test_they_agree_with_the_oracle(case: tuple[list[int], list[int], list[int]]) -> None:
+    entry, sizes, rates = case
+    ranks, of = len(entry), with_cards(rates)
+    start = np.array(entry, dtype=np.int64)
+    pairs = [
+        (gather_messages(sizes), {rank: [(0, sizes[rank])] for rank in range(1, ranks)}),
+        (scatter_messages(sizes), {0: [(rank, sizes[rank]) for rank in range(1, ranks)]}),
+        (broadcast_messages(sizes[0], ranks), tree(ranks, sizes[0])),
+    ]
+    for messages, sends in pairs:
+        assert carry_messages(start, messages, of).tolist() == oracle(entry, sends, rates)
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, 4])
+def test_a_broadcasts_copies_share_the_cards_of_the_ranks_that_send_them(power: int) -> None:
+    """k (k + 1)/2 copies and k latencies, and the first receiver's announcement."""
+    nbytes = 10**6
+    of = with_cards([RATE] * 2**power)
+    exits = carry_messages(
+        np.zeros(2**power, dtype=np.int64), broadcast_messages(nbytes, 2**power), of
+    )
+    copies = power * (power + 1) // 2
+    assert int(exits.max()) == copies * nbytes * 10**12 // RATE + (power + 1) * LATENCY
+
+
+def test_a_gather_ends_when_all_have_passed_the_roots_card() -> None:
+    of = with_cards([RATE] * 5)
+    exits = carry_messages(np.zeros(5, dtype=np.int64), gather_messages([1000] * 5), of)
+    assert int(exits[0]) == 4 * 1000 * 10**12 // RATE + 2 * LATENCY
+
+
+def test_the_host_carries_every_message() -> None:
+    host = Host(cores=1, per_message=Fraction(1, 1000), ranks="all")
+    messages, entry = gather_messages([1000] * 5), np.zeros(5, dtype=np.int64)
+    of = with_cards([RATE] * 5, host)
+    assert messages_traffic(messages, of).ends.tolist() == [4, 1, 1, 1, 1]
+    alone = int(carry_messages(entry, messages, with_cards([RATE] * 5)).max())
+    slow = int(carry_messages(entry, messages, of).max())
+    assert slow == host.together(alone, 4 * 10**9)
+
+
+def test_devices_of_a_node_do_not_use_its_card() -> None:
+    of = cluster(2, 2, network=card(RATE), intra_node=card(10**10))
+    exits = carry_messages(np.zeros(4, dtype=np.int64), gather_messages([1000] * 4), of)
+    assert int(exits[1]) == LATENCY + 1000 * 10**12 // 10**10
+    assert int(exits[0]) == 2 * 1000 * 10**12 // RATE + 2 * LATENCY
+
+
+def test_racks_are_not_known() -> None:
+    of = cluster(4, racks=Racks(nodes=2, uplink=NETWORK))
+    with pytest.raises(InternalError, match="racks"):
+        carry_messages(np.zeros(4, dtype=np.int64), gather_messages([1] * 4), of)
+
+
+def test_connections_have_limits_of_their_own() -> None:
+    """Of four ranks: two copies at half the card's rate each, then one at the same."""
+    nbytes = 10**6
+    network = replace(card(RATE), flow=Fraction(RATE, 2))
+    of = replace(with_cards([RATE] * 4), network=network)
+    exits = carry_messages(np.zeros(4, dtype=np.int64), broadcast_messages(nbytes, 4), of)
+    assert int(exits.max()) == 2 * nbytes * 2 * 10**12 // RATE + 3 * LATENCY

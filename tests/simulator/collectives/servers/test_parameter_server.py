@@ -1,0 +1,404 @@
+"""Does the parameter-server kernel agree with a simulation of every single flow?
+
+The kernel works with classes of flows, virtual time and levels; the oracle (`fluid_oracle.py`) with
+single flows whose rates rise together. Comparisons are `==`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.servers.parameter_server import (
+    carry_out,
+    carry_out_allgather,
+    carry_out_allreduce,
+    parameter_server,
+)
+from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from tests.simulator import world
+from tests.simulator.sharing.fluid_oracle import exchange
+from tests.simulator.world import BUS, NETWORK, PS, link, skews, times
+
+
+def cluster(
+    nodes: int,
+    devices: int = 1,
+    servers: int = 1,
+    network: Link = NETWORK,
+    bus: Link = BUS,
+    *,
+    dedicated: bool = False,
+    **more: Any,
+) -> Cluster:
+    more |= {"servers": servers, "server_hosts": "dedicated" if dedicated else "nodes"}
+    return world.cluster(nodes, devices, network=network, intra_node=bus, **more)
+
+
+def run(
+    where: Cluster, entry: Sequence[int], pushed: Sequence[int], pulled: int, **more: Any
+) -> list[int]:
+    exits: list[int] = parameter_server(times(entry), pushed, pulled, where, **more).tolist()
+    return exits
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 3), (2, 1), (2, 2), (3, 1), (3, 2), (5, 2)])
+@pytest.mark.parametrize("servers", [1, 2, 3, 5])
+@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "ties"])
+def test_kernel_is_the_simulation_of_every_flow(
+    shape: tuple[int, int], servers: int, skew: str
+) -> None:
+    nodes, p = shape[0], shape[0] * shape[1]
+    entry = skews(p)[skew]
+    where = cluster(nodes, shape[1], servers)
+    for pushed in ([200_000] * p, [(7919 * r) % 200_003 for r in range(p)]):
+        assert run(where, entry, pushed, 100_001, server_time=5_000_000) == exchange(
+            where, entry, pushed, 100_001, 5_000_000
+        )
+
+
+TRACES = [
+    RateTrace(
+        times=(Fraction(0), 20 * PS, 30 * PS),
+        rates=(Fraction(10**12), Fraction(0), Fraction(10**11)),
+        duration=50 * PS,
+        after="repeat",
+    ),
+    RateTrace(
+        times=(Fraction(0), 13 * PS),
+        rates=(Fraction(3 * 10**11), Fraction(10**12)),
+        duration=40 * PS,
+        after="hold",
+    ),
+]
+LINKS = [
+    link(10**12, 3 * PS),
+    link(10**12 // 7),
+    link(5 * 10**11, 11 * PS, overhead=4 * PS),
+    link(
+        10**12,
+        5 * PS,
+        factors=(SizeFactor(from_bytes=9, bandwidth=Fraction(3, 7), latency=Fraction(2)),),
+    ),
+    link(10**12, 2 * PS, jitter=(Jitter(distribution="exponential", mean=20 * PS),)),
+    link(10**12, 1 * PS, loss=Loss(rate=Fraction(1, 10), model="sampled")),
+    link(10**12, 1 * PS, loss=Loss(rate=Fraction(1, 1000), model="capped", timeout=200 * PS)),
+    link(10**12, 1 * PS, background=Fraction(1, 3)),
+    link(10**12, 1 * PS, trace=TRACES[0]),
+    link(10**12, 1 * PS, trace=TRACES[1]),
+    link(10**12, 2 * PS, up=Uplink(bandwidth=Fraction(10**11), latency=9 * PS)),
+    link(10**12, 2 * PS, up=Uplink(bandwidth=Fraction(2 * 10**12), latency=9 * PS, grant=16 * PS)),
+    link(
+        5 * 10**11,
+        2 * PS,
+        up=Uplink(bandwidth=Fraction(10**11), latency=PS, trace=TRACES[0], grant=25 * PS / 2),
+    ),
+    link(10**12, 6 * PS, shared=True),
+    link(10**12, 6 * PS, shared=True, trace=TRACES[0]),
+]
+PLAIN = [at for at in LINKS if not at.random and not at.timed]
+SYMMETRIC = [at for at in LINKS if at.up is None and not at.shared]
+
+
+@st.composite
+def clusters(draw: st.DrawFn, links: Sequence[Link] = LINKS) -> Cluster:
+    nodes, devices = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    if nodes * devices == 1:
+        nodes = 2
+    at = st.sampled_from(links)
+    plain = st.sampled_from([one for one in links if one in SYMMETRIC])
+    cards = draw(st.dictionaries(st.integers(0, nodes - 1), at, max_size=2) | st.just({}))
+    uplink = draw(st.none() | plain)
+    racks = Racks(nodes=draw(st.integers(1, 3)), uplink=uplink) if uplink is not None else None
+    return cluster(
+        nodes,
+        devices,
+        draw(st.integers(1, 4) | st.just(nodes)),
+        network=draw(at),
+        bus=draw(plain),
+        dedicated=draw(st.booleans()),
+        server_network=draw(st.none() | at),
+        cards=cards,
+        racks=racks,
+        shared_bus=draw(st.booleans()),
+    )
+
+
+@given(
+    where=clusters(),
+    pulled=st.integers(0, 40),
+    server_time=st.sampled_from([0, 13]),
+    key=st.integers(0, 2**64 - 1),
+    data=st.data(),
+)
+def test_any_small_exchange_on_any_topology_is_the_simulation(
+    where: Cluster, pulled: int, server_time: int, key: int, data: st.DataObject
+) -> None:
+    p = where.workers
+    clock = st.sampled_from([0, 7]) | st.integers(0, 60)
+    entry = data.draw(st.lists(clock, min_size=p, max_size=p) | st.just([0] * p))
+    size = st.sampled_from([0, 12]) | st.integers(0, 40)
+    pushed = data.draw(st.lists(size, min_size=p, max_size=p) | st.just([24] * p))
+    absent = data.draw(st.just(frozenset[int]()) | st.frozensets(st.integers(0, p - 1), max_size=2))
+    more: dict[str, Any] = {"server_time": server_time, "key": key, "absent": absent}
+    assert run(where, entry, pushed, pulled, **more) == exchange(
+        where, entry, pushed, pulled, **more
+    )
+
+
+@given(
+    racks=st.none() | st.sampled_from([2, 3]),
+    devices=st.integers(1, 2),
+    servers=st.sampled_from([1, 2, 6, 7, 12]),
+    dedicated=st.booleans(),
+    network=st.sampled_from(PLAIN),
+    late=st.integers(0, 40),
+    card=st.none() | st.sampled_from(PLAIN),
+    absent=st.booleans(),
+)
+def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
+    racks: int | None,
+    devices: int,
+    servers: int,
+    dedicated: bool,
+    network: Link,
+    late: int,
+    card: Link | None,
+    absent: bool,
+) -> None:
+    where = cluster(
+        6,
+        devices,
+        servers,
+        network,
+        LINKS[0],
+        dedicated=dedicated,
+        racks=racks and Racks(nodes=racks, uplink=LINKS[1]),
+        cards={2: card, 4: card} if card is not None else {},
+    )
+    entry = [late * (rank in {1, 3}) for rank in range(6 * devices)]
+    pushed = [30] * (6 * devices)
+    missing = frozenset({5}) if absent else frozenset[int]()
+    assert run(where, entry, pushed, 25, absent=missing) == exchange(
+        where, entry, pushed, 25, absent=missing
+    )
+
+
+LATE = {
+    "jitter": replace(
+        NETWORK,
+        jitter=(Jitter(distribution="pareto", mean=Fraction(1, 10**4), shape=Fraction(3, 2)),),
+    ),
+    "200 ms": replace(NETWORK, loss=Loss(rate=Fraction(1, 10**4), model="sampled")),
+}
+
+
+@pytest.mark.parametrize("network", [NETWORK, *LATE.values()], ids=["plain", *LATE])
+@pytest.mark.parametrize(("nodes", "servers"), [(64, 1), (32, 1)])
+def test_64_different_workers_are_the_simulation(nodes: int, servers: int, network: Link) -> None:
+    pushed = [64_000 + 997 * ((7 * r) % 64) for r in range(64)]
+    entry = [(r * 7_919_003) % 200_000_000 for r in range(64)]
+    where = cluster(nodes, 64 // nodes, servers, network)
+    assert run(where, entry, pushed, 64_000, key=5) == exchange(where, entry, pushed, 64_000, key=5)
+
+
+@pytest.mark.parametrize("network", [NETWORK, LATE["jitter"]], ids=["plain", "jitter"])
+@pytest.mark.parametrize("late", [0, 10**9])
+def test_a_server_on_each_of_seven_nodes_is_the_simulation(network: Link, late: int) -> None:
+    # the last worker's server may answer before that worker has pushed everything
+    pushed = [700_000 + 99_991 * ((3 * r) % 7) for r in range(14)]
+    entry = [(r * 79_190_003) % 200_000_000 + late * (r == 5) for r in range(14)]
+    where = cluster(7, 2, 7, network, server_network=None)
+    assert run(where, entry, pushed, 640_001, key=3) == exchange(
+        where, entry, pushed, 640_001, key=3
+    )
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=2, max_size=40))
+def test_incast_that_starts_together_ends_when_the_card_has_carried_all(sizes: list[int]) -> None:
+    # One byte takes 1 ns. Node 0 holds the server and a worker that pushes nothing; nothing is
+    # pulled. Shares of the card are whole picoseconds for multiples of 60 bytes up to 6 workers,
+    # else each end may waste one.
+    pushed = [0, *(60 * size for size in sizes)]
+    where = cluster(len(pushed), 1, 1, link(10**9), link(10**15))
+    exits = run(where, [0] * len(pushed), pushed, 0)
+    (last,) = set(exits)
+    assert sum(pushed) * 1000 <= last <= sum(pushed) * 1000 + len(sizes) * (len(sizes) > 6)
+
+
+@given(
+    entry=st.lists(st.integers(0, 10**6), min_size=5, max_size=5),
+    later=st.lists(st.integers(0, 10**6), min_size=5, max_size=5),
+    pushed=st.lists(st.integers(0, 10**5), min_size=5, max_size=5),
+)
+def test_one_servers_exchange_shifts_with_its_entries_and_is_monotone_in_them(
+    entry: list[int], later: list[int], pushed: list[int]
+) -> None:
+    where = cluster(5, 1, 1, dedicated=True)
+    base = run(where, entry, pushed, 1000)
+    assert min(base) >= max(entry)
+    assert run(where, [e + 10**9 for e in entry], pushed, 1000) == [t + 10**9 for t in base]
+    moved = run(where, [a + b for a, b in zip(entry, later, strict=True)], pushed, 1000)
+    # an end at the next whole picosecond leaves less than one picosecond of the card unused
+    assert all(b >= a - 5 for a, b in zip(base, moved, strict=True))
+    # the server's card carries all, and the latency comes twice
+    assert min(base) >= -(-(sum(pushed) + 5 * 1000) * 800) + 2 * 50_000_000
+
+
+def test_one_server_far_away_is_bound_by_its_card() -> None:
+    # 8 nodes x 1, server on node 0: 7 pushes of 1 MB in, 7 pulls of 1 MB out, 2 latencies
+    exits = run(cluster(8), [0] * 8, [1_000_000] * 8, 1_000_000, server_time=10**9)
+    assert max(exits) == 2 * (7 * 800_000_000 + 50_000_000) + 10**9
+    # a machine of its own: 8 of each
+    exits = run(cluster(8, dedicated=True), [0] * 8, [1_000_000] * 8, 1_000_000)
+    assert exits == [2 * (8 * 800_000_000 + 50_000_000)] * 8
+
+
+def test_a_server_on_every_node_spreads_the_load_evenly() -> None:
+    # 8 nodes x 1, 8 servers: each card carries 7/8 MB each way, twice
+    exits = run(cluster(8, 1, 8), [0] * 8, [1_000_000] * 8, 1_000_000)
+    assert exits == [2 * (700_000_000 + 50_000_000)] * 8
+
+
+def test_64_workers_and_32_servers_load_every_card_alike() -> None:
+    # 32 nodes x 2, a server on each: stripes of 32 kB; each card carries 2 x 31 of them each way
+    exits = run(cluster(32, 2, 32), [0] * 64, [1_024_000] * 64, 1_024_000, server_time=10**6)
+    assert exits == [2 * (2 * 31 * 32_000 * 800 + 50_000_000) + 10**6] * 64
+
+
+@pytest.mark.parametrize("servers", [1, 100, 10_000])
+def test_ten_thousand_equal_workers_are_bound_by_the_servers_cards(servers: int) -> None:
+    # of 10 MB, a card of a node with a server carries 9,999 / servers each way, twice
+    exits = run(cluster(10_000, 1, servers), [0] * 10_000, [10**7] * 10_000, 10**7)
+    there = 9_999 * 10**7 * 800 // servers + 50_000_000
+    if servers == 100:  # cards of workers without a server carry the rest only at the end
+        assert 2 * there <= max(exits) < 2 * there + 10
+    else:
+        assert max(exits) == 2 * there
+
+
+def test_doubling_bandwidth_at_zero_latency_halves_the_time() -> None:
+    one, two = (
+        run(cluster(3, 2, 3, link(n * 10**9), link(n * 10**10)), [0] * 6, [720_000] * 6, 360_000)
+        for n in (1, 2)
+    )
+    assert one == [2 * t for t in two]
+
+
+def test_workers_of_one_node_share_its_card_and_may_share_its_bus() -> None:
+    # 2 nodes, server on node 0; node 1 has one or two workers. Nothing is pulled.
+    fast = link(10**15)
+    alone = run(cluster(2, 1, 1, link(10**9), fast), [0] * 2, [10**6] * 2, 0)
+    shared = run(cluster(2, 2, 1, link(10**9), fast), [0] * 4, [10**6] * 4, 0)
+    assert (alone, shared) == ([10**9] * 2, [2 * 10**9] * 4)
+    own = run(cluster(1, 2, 1, bus=link(10**9)), [0] * 2, [10**6] * 2, 0)
+    bus = run(cluster(1, 2, 1, bus=link(10**9), shared_bus=True), [0] * 2, [10**6] * 2, 0)
+    assert (own, bus) == ([10**9] * 2, [2 * 10**9] * 2)
+
+
+def test_an_oversubscribed_uplink_holds_up_what_leaves_its_rack() -> None:
+    # 2 racks of 2 nodes, server on node 0: nodes 2 and 3 push 1 MB each through 500 MB/s
+    uplink = link(5 * 10**8, Fraction(7, 10**6))
+    where = cluster(4, 1, 1, link(10**9), link(10**15), racks=Racks(nodes=2, uplink=uplink))
+    # until node 1 is through, at 2 ms, the card's 1000 MB/s: 500 for node 1, 500 for the uplink
+    exits = run(where, [0] * 4, [10**6] * 4, 0)
+    assert exits == [4 * 10**9 + 7 * 10**6, 4 * 10**9 + 7 * 10**6] + [4 * 10**9 + 14 * 10**6] * 2
+
+
+WIFI = link(12_500_000, Fraction(1, 1000), shared=True)
+
+
+def test_four_raspberry_pis_on_wifi_are_faster_with_a_server_at_the_access_point() -> None:
+    # 25 MiB at 100 Mb/s. Push and pull cross the air once, 2 p n / R; from station to station
+    # twice; a ring's 2 (p - 1) rounds carry all n bytes together, twice: 2 (p - 1) 2 n / R
+    n, p, rate = 25 * 2**20, 4, 12_500_000
+    entry, pushed = [0] * p, [n] * p
+    at_access_point = max(run(cluster(p, network=WIFI, dedicated=True), entry, pushed, n))
+    on_a_station = max(run(cluster(p, network=WIFI, bus=link(10**12)), entry, pushed, n))
+    ring = Fraction(2 * (p - 1) * 2 * n, rate) + 2 * (p - 1) * WIFI.latency
+    second = 10**12
+    assert at_access_point == (Fraction(2 * p * n, rate) + 2 * WIFI.latency) * second
+    assert on_a_station == (Fraction(2 * (p - 1) * 2 * n, rate) + 2 * WIFI.latency) * second
+    assert at_access_point < on_a_station < ring * second
+    assert round(float(ring), 1) == 25.2
+
+
+def test_a_cellular_uplink_is_slower_than_the_way_down_and_waits_for_its_grant() -> None:
+    ms = Fraction(1, 1000)
+    up = Uplink(bandwidth=Fraction(10**6), latency=18 * ms, grant=Fraction(5, 2) * ms)
+    phone = link(10**7, 7 * ms, up=up)
+    where = cluster(3, network=phone, dedicated=True)
+    exits = run(where, [0, 10**9, 3 * 10**9], [10**4] * 3, 10**5)
+    # from the grants at 0, 2.5 and 5 ms 10 ms up, 18 ms; then 10 ms and 7 ms down
+    assert exits == [(5 + 10 + 18 + 10 + 7) * 10**9] * 3
+
+
+def test_a_flow_alone_is_through_when_its_path_says() -> None:
+    trace = RateTrace(
+        times=(Fraction(0), Fraction(1, 1000), Fraction(2, 1000)),
+        rates=(Fraction(10**9), Fraction(0), Fraction(10**7)),
+        duration=Fraction(5, 1000),
+        after="repeat",
+    )
+    slow = link(10**9, Fraction(1, 1000), trace=trace, overhead=Fraction(1, 10**5))
+    where = cluster(2, network=slow, bus=link(10**15), dedicated=True)
+    only = frozenset({1})
+    exits = run(where, [123_456_789, 77], [10**7, 10**7], 10**6, absent=only)
+    there = slow.left(123_456_789, 10**7) + slow.latency_for(10**7)
+    assert exits == [slow.left(there, 10**6) + slow.latency_for(10**6), 77]
+
+
+def test_short_stripes_see_the_size_factors_of_their_own_connection() -> None:
+    half = (SizeFactor(from_bytes=0, bandwidth=Fraction(1, 4)), SizeFactor(from_bytes=10**6))
+    where = cluster(2, network=link(10**9, factors=half), dedicated=True)
+    # two flows of 1 kB have a quarter of the card each, two of 1 MB half of it
+    assert run(where, [0, 0], [1000] * 2, 1000) == [2 * 4 * 10**6] * 2
+    assert run(where, [0, 0], [10**6] * 2, 10**6) == [2 * 2 * 10**9] * 2
+
+
+def test_who_is_absent_is_neither_waited_for_nor_carried() -> None:
+    pushed, entry = [10**6] * 5, [0, 0, 0, 9 * 10**12, 0]
+    gone = run(cluster(5, dedicated=True), entry, pushed, 10**6, absent=frozenset({3}))
+    four = run(cluster(4, dedicated=True), [0] * 4, pushed[:4], 10**6)
+    assert [gone[r] for r in (0, 1, 2, 4)] == four
+    assert gone[3] == entry[3]
+    everybody = frozenset(range(5))
+    assert run(cluster(5), entry, pushed, 10**6, absent=everybody) == entry
+    assert run(cluster(1), [17], [10**6], 10**6) == [17]
+
+
+def test_an_allreduce_pushes_and_pulls_the_whole_vector() -> None:
+    where = cluster(4, 1, 2, LATE["jitter"])
+    entry = times([5, 0, 10**7, 3])
+    call = Call(entry=entry, sent=(10**6,) * 4, cluster=where, key=9, server_time=77)
+    exits = carry_out_allreduce(call).tolist()
+    assert exits == run(where, entry.tolist(), [10**6] * 4, 10**6, key=9, server_time=77)
+    pulling = replace(call, sent=(1, 2, 3, 4), pulled=50)
+    assert carry_out(pulling).tolist() == run(
+        where, entry.tolist(), [1, 2, 3, 4], 50, key=9, server_time=77
+    )
+    assert carry_out_allgather(pulling).tolist() == run(
+        where, entry.tolist(), [1, 2, 3, 4], 1 + 2 + 3 + 4, key=9, server_time=77
+    )
+
+
+def test_random_delays_follow_the_key() -> None:
+    where = cluster(4, 1, 2, LATE["jitter"])
+    one, same, other = (run(where, [0] * 4, [10**6] * 4, 10**6, key=key) for key in (1, 1, 2))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_what_takes_longer_than_the_clock_has_is_refused(dedicated: bool) -> None:
+    for network in (link(Fraction(1, 10**3)), link(Fraction(1, 10**30)), link(1, 10**9)):
+        with pytest.raises(InputError, match="more than the 13 days"):
+            run(cluster(3, network=network, dedicated=dedicated), [0] * 3, [10**9] * 3, 10**9)

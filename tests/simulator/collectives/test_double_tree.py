@@ -1,0 +1,403 @@
+"""Does the all-reduce over two trees agree with a simulation of every piece?
+
+The oracle builds the trees from the children's side, has a process for every stream of messages of
+every rank, and moves real pieces (sets of contributions). It shares no code with the kernel but
+what links say of themselves and the random draws. Comparisons are `==` in picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.trees.double_tree_allreduce import double_tree_allreduce
+from gcsim.simulator.collectives.trees.shape import Tree, double_tree
+from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.paths import path, slowed
+from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, PS, link, times
+
+Wait = Generator[simpy.Event, Any, None]
+
+
+POOL = [
+    link(10**12, Fraction(3, 10**12)),
+    link(10**12 // 7, 0),
+    link(5 * 10**11, Fraction(1, 10**6)),
+    link(Fraction(10**12, 3) * Fraction(1538, 1448), Fraction(40, 10**12)),
+]
+JITTER = Jitter(distribution="exponential", mean=20 * PS, probability=Fraction(1, 2))
+RANDOM = [
+    replace(POOL[0], jitter=(JITTER,)),
+    replace(POOL[1], loss=Loss(rate=Fraction(1, 20), model="sampled", timeout=Fraction(1, 5))),
+    POOL[3],
+]
+SIZED = [
+    replace(POOL[0], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
+    POOL[3],
+]
+TIMED = [
+    replace(
+        POOL[0],
+        trace=RateTrace(
+            times=(0 * PS, 20 * PS, 31 * PS),
+            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
+            duration=70 * PS,
+            after="repeat",
+        ),
+    ),
+    RANDOM[0],
+    POOL[3],
+]
+# one rate a node: more different service times than straight lines are good for
+MANY = [link(Fraction(10**12, 100 + 7 * n), Fraction(n, 10**12)) for n in range(24)]
+
+
+def children(nodes: int, node: int) -> list[int]:
+    """In the first tree: half the lowest bit to the left, and to the right as far as nodes go."""
+    bit = 1
+    while bit < nodes and not node & bit:
+        bit *= 2
+    bit //= 2
+    found = [node - bit] if node and bit else []
+    while bit and node + bit >= nodes:
+        bit //= 2
+    return [*found, node + bit] if bit else found
+
+
+def families(nodes: int) -> list[list[list[int]]]:
+    """Children by tree and node: the second tree is mirrored, or shifted when nodes are odd."""
+    first = [children(nodes, node) for node in range(nodes)]
+    if nodes % 2:
+        second = [[(c + 1) % nodes for c in first[(node - 1) % nodes]] for node in range(nodes)]
+    else:
+        second = [[nodes - 1 - c for c in first[nodes - 1 - node]] for node in range(nodes)]
+    return [first, second]
+
+
+def parents(below: Sequence[Sequence[int]]) -> list[int]:
+    """A root is its own."""
+    found = list(range(len(below)))
+    for node, nodes in enumerate(below):
+        for child in nodes:
+            found[child] = node
+    return found
+
+
+Edge = tuple[int, int, int]
+"""Sender, receiver, tree."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One all-reduce on one cluster."""
+
+    entry: list[int]
+    elements: int
+    element: int
+    piece: int
+    cards: list[Link]
+    buses: list[Link]
+    gamma: Fraction
+    key: int = 0
+
+
+class Oracle:
+    """One process for each stream of messages between a rank and a neighbour in a tree."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.env = simpy.Environment()
+        self.shape, self.p = shape, len(shape.entry)
+        nodes = len(shape.cards)
+        self.devices = self.p // nodes
+        self.below: list[list[list[int]]] = []
+        for tree in families(nodes):
+            below: list[list[int]] = [[] for _ in range(self.p)]
+            for node, heads in enumerate(tree):
+                below[node * self.devices] = [head * self.devices for head in heads]
+            for rank in range(self.p - 1):
+                if rank % self.devices < self.devices - 1:
+                    below[rank].append(rank + 1)
+            self.below.append(below)
+        self.above = [parents(below) for below in self.below]
+        edges = [
+            (child, self.above[t][child])
+            for t in (0, 1)
+            for child in range(self.p)
+            if self.above[t][child] != child
+        ]
+        self.flows = {"up": edges, "down": [(parent, child) for child, parent in edges]}
+        self.links = {
+            (a, b, way): self.link(a, b, way) for way in self.flows for a, b in self.flows[way]
+        }
+        self.arrived: dict[tuple[Edge, str], int] = {}
+
+        step = max(1, shape.piece // shape.element)
+        self.cut: list[list[int]] = []
+        for half in ((shape.elements + 1) // 2, shape.elements // 2):
+            starts = range(0, half, step)
+            self.cut.append([min(step, half - start) * shape.element for start in starts] or [0])
+
+        both = range(2)
+        self.boxes: dict[tuple[Edge, str], simpy.Store] = {}
+        self.summed = [[simpy.Store(self.env) for _ in range(self.p)] for _ in both]
+        self.known = [[self.events(t) for _ in range(self.p)] for t in both]
+        self.sent_up = [[self.env.event() for _ in range(self.p)] for _ in both]
+        self.exits: list[float] = [0] * self.p
+        for rank in range(self.p):
+            self.env.process(self.live(rank))
+        self.env.run()
+        everybody = frozenset(range(self.p))
+        for t in both:
+            for rank in range(self.p):
+                assert [event.value for event in self.known[t][rank]] == [everybody] * len(
+                    self.cut[t]
+                )
+
+    def events(self, t: int) -> list[simpy.Event]:
+        return [self.env.event() for _ in self.cut[t]]
+
+    def box(self, edge: Edge, way: str) -> simpy.Store:
+        return self.boxes.setdefault((edge, way), simpy.Store(self.env))
+
+    def live(self, rank: int) -> Wait:
+        yield self.env.timeout(self.shape.entry[rank])
+        work = []
+        for t in (0, 1):
+            work += [self.env.process(self.add(rank, t)), self.env.process(self.pass_up(rank, t))]
+            if self.above[t][rank] != rank:
+                work.append(self.env.process(self.learn(rank, t)))
+            for child in self.below[t][rank]:
+                work.append(self.env.process(self.pass_down(rank, child, t)))
+        yield self.env.all_of(work)
+        self.exits[rank] = self.env.now
+
+    def link(self, a: int, b: int, way: str) -> Link:
+        """With the share that the streams of both trees leave of it."""
+        node, other = a // self.devices, b // self.devices
+        inside = [(x, y) for x, y in self.flows[way] if x // self.devices == y // self.devices]
+        across = [flow for flow in self.flows[way] if flow not in inside]
+        if node == other:
+            leaving, reaching = (sum(f[i] == (a, b)[i] for f in inside) for i in (0, 1))
+            return slowed(self.shape.buses[node], max(leaving, reaching))
+        out = sum(x // self.devices == node for x, _ in across)
+        into = sum(y // self.devices == other for _, y in across)
+        return path(slowed(self.shape.cards[node], out), slowed(self.shape.cards[other], into))
+
+    def stream(self, edge: Edge, way: str) -> int:
+        a, b, t = edge
+        if way == "up":
+            return t
+        to = [(tree, child) for tree in (0, 1) for child in sorted(self.below[tree][a])]
+        return 2 + to.index((t, b))
+
+    def message(self, edge: Edge, way: str, piece: int, content: object) -> Wait:
+        a, b, t = edge
+        on, nbytes = self.links[a, b, way], self.cut[t][piece]
+        number = self.stream(edge, way) * max(map(len, self.cut)) + piece
+        late = delays([on], times([0]), nbytes, key=self.shape.key, message=number, rank=times([a]))
+        now = int(self.env.now)
+        yield self.env.timeout(on.left(now, nbytes) - now)
+        arrival = int(self.env.now) + on.latency_for(nbytes) + int(late[0])
+        arrival = max(arrival, self.arrived.get((edge, way), 0))
+        self.arrived[edge, way] = arrival
+        self.env.process(self.deliver(edge, way, content, arrival - int(self.env.now)))
+
+    def deliver(self, edge: Edge, way: str, content: object, latency: int) -> Wait:
+        yield self.env.timeout(latency)
+        yield self.box(edge, way).put(content)
+
+    def add(self, rank: int, t: int) -> Wait:
+        for nbytes in self.cut[t]:
+            total = {rank}
+            for child in self.below[t][rank]:
+                content = yield self.box((child, rank, t), "up").get()
+                assert not total & content
+                total |= content
+            each = round(self.shape.gamma * nbytes * 10**12)
+            yield self.env.timeout(each * len(self.below[t][rank]))
+            yield self.summed[t][rank].put(frozenset(total))
+
+    def pass_up(self, rank: int, t: int) -> Wait:
+        above = self.above[t][rank]
+        for number in range(len(self.cut[t])):
+            content = yield self.summed[t][rank].get()
+            if above == rank:
+                self.known[t][rank][number].succeed(content)
+            else:
+                yield from self.message((rank, above, t), "up", number, content)
+        if above != rank:
+            self.sent_up[t][rank].succeed()
+
+    def learn(self, rank: int, t: int) -> Wait:
+        for event in self.known[t][rank]:
+            content = yield self.box((self.above[t][rank], rank, t), "down").get()
+            event.succeed(content)
+
+    def pass_down(self, rank: int, child: int, t: int) -> Wait:
+        for tree in (0, 1):
+            if self.above[tree][rank] != rank:
+                yield self.sent_up[tree][rank]
+        for number, event in enumerate(self.known[t][rank]):
+            content = yield event
+            yield from self.message((rank, child, t), "down", number, content)
+
+
+@pytest.mark.parametrize("nodes", [*range(1, 40), 64, 1000, 1023])
+def test_both_trees_are_trees_whose_inner_nodes_hardly_meet(nodes: int) -> None:
+    both = families(nodes)
+    assert [parent.tolist() for parent in double_tree(nodes)] == [parents(tree) for tree in both]
+    for parent in double_tree(nodes):
+        tree = Tree(parent, devices=2)
+        depth = dict.fromkeys(tree.root.tolist(), 0)
+        for rank in tree.order.tolist():  # parents first, everybody once
+            assert rank not in depth
+            depth[rank] = depth[int(tree.parent[rank])] + 1
+        assert len(depth) == 2 * nodes
+        assert (
+            max(depth.values()) == tree.height <= (nodes - 1).bit_length() + 1
+        )  # one for the chain of two
+    # No node has more than two children in both trees together.
+    assert max(len(a) + len(b) for a, b in zip(*both, strict=True)) <= 2
+    # Only the first root can have children in both.
+    assert [node for node, (a, b) in enumerate(zip(*both, strict=True)) if a and b] in ([], [0])
+
+
+def test_the_trees_are_those_that_are_drawn_in_the_source() -> None:
+    # The comments of NCCL's src/graph/trees.cc: 14 nodes and 12, 13 nodes shifted
+    assert double_tree(14)[0].tolist() == [0, 2, 4, 2, 8, 6, 4, 6, 0, 10, 12, 10, 8, 12]
+    assert double_tree(12)[1].tolist() == [1, 3, 1, 11, 5, 7, 5, 3, 9, 7, 9, 11]
+    assert double_tree(13)[1].tolist() == [9, 1, 3, 5, 3, 9, 7, 5, 7, 1, 11, 0, 11]
+
+
+@st.composite
+def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(POOL)) -> Shape:
+    p = draw(st.integers(2, 17))
+    devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
+    nodes = p // devices
+    links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
+    cards, buses = draw(links), draw(links)
+    if draw(st.booleans()):
+        cards, buses = [cards[0]] * nodes, [buses[0]] * nodes
+    clock = st.integers(0, 40) | st.integers(0, 10**6)
+    return Shape(
+        entry=draw(st.lists(clock, min_size=p, max_size=p)),
+        elements=draw(st.integers(0, 60)),
+        element=draw(st.sampled_from([1, 2, 4])),
+        piece=draw(st.integers(1, 40)),
+        cards=cards,
+        buses=buses,
+        gamma=Fraction(draw(st.sampled_from([0, 2, 9])), 10**12),
+        key=draw(st.integers(0, 2**64 - 1)),
+    )
+
+
+def kernel(shape: Shape) -> Times:
+    nodes, p = len(shape.cards), len(shape.entry)
+    return double_tree_allreduce(
+        times(shape.entry),
+        shape.elements * shape.element,
+        Fabric(nodes=nodes, devices=p // nodes, cards=shape.cards, buses=shape.buses),
+        piece=shape.piece,
+        element=shape.element,
+        gamma=shape.gamma,
+        key=shape.key,
+    )
+
+
+@given(shape=shapes())
+def test_any_small_pair_of_trees_is_the_simulation(shape: Shape) -> None:
+    assert kernel(shape).tolist() == Oracle(shape).exits
+
+
+@pytest.mark.parametrize("pool", [RANDOM, SIZED, TIMED, MANY])
+@given(data=st.data())
+def test_any_links_are_the_simulation(pool: list[Link], data: st.DataObject) -> None:
+    shape = data.draw(shapes(pool))
+    assert kernel(shape).tolist() == Oracle(shape).exits
+
+
+@pytest.mark.parametrize("skew", ["none", "one late", "ties", "descending"])
+@pytest.mark.parametrize("nodes", [64, 32, 21])
+def test_many_ranks_are_the_simulation(skew: str, nodes: int) -> None:
+    p = 2 * nodes if nodes < 64 else nodes
+    entry = {
+        "none": [0] * p,
+        "one late": [5_000_000_000 * (r == 29) for r in range(p)],
+        "ties": [r % 2 * 200_000_000 for r in range(p)],
+        "descending": [(p - r) * 7_000_001 for r in range(p)],
+    }[skew]
+    shape = Shape(
+        entry=entry,
+        elements=130_001,
+        element=4,
+        piece=32 * 1024,
+        cards=[NETWORK] * nodes,
+        buses=[BUS] * nodes,
+        gamma=Fraction(25, 10**12),
+    )
+    assert kernel(shape).tolist() == Oracle(shape).exits
+
+
+@given(shape=shapes(), late=st.integers(0, 10**9), which=st.integers(0, 16))
+def test_times_shift_with_the_entries_and_never_gain_from_delay(
+    shape: Shape, late: int, which: int
+) -> None:
+    base, entry = kernel(shape), shape.entry
+    assert base.min() >= max(entry)
+    assert (kernel(replace(shape, entry=[time + late for time in entry])) == base + late).all()
+    delayed = list(entry)
+    delayed[which % len(entry)] += late
+    assert (kernel(replace(shape, entry=delayed)) >= base).all()
+
+
+def alike(nodes: int) -> Fabric:
+    return Fabric(nodes=nodes, devices=1, cards=[NETWORK], buses=[BUS])
+
+
+ALPHA, BETA = 50_000_000, 800
+"""Picoseconds, and picoseconds a byte."""
+
+
+def test_two_nodes_send_each_other_half_twice() -> None:
+    # Each is the root of one tree and the leaf of the other: n/2 up, n/2 down, k pieces of m bytes.
+    # The first sum is there after alpha + m beta; the way down begins when the way up is over.
+    for pieces in (1, 2, 100):
+        m = 100_000
+        n = 2 * pieces * m
+        exits = double_tree_allreduce(times([0, 0]), n, alike(2), piece=m)
+        down = max(pieces * m * BETA, ALPHA + m * BETA)  # begins, for the first piece
+        last = max(down + pieces * m * BETA, ALPHA + (pieces + 1) * m * BETA)
+        assert exits.tolist() == [last + ALPHA] * 2
+
+
+@pytest.mark.parametrize("nodes", [4, 7, 16, 64, 1000])
+@pytest.mark.parametrize("pieces", [1, 16, 800])
+def test_the_time_lies_between_two_vectors_and_the_bound(nodes: int, pieces: int) -> None:
+    m = 10_000
+    n = 2 * pieces * m
+    height = (nodes - 1).bit_length()
+    exits = double_tree_allreduce(times([0] * nodes), n, alike(nodes), piece=m)
+    bound = 2 * n * BETA + 2 * height * (ALPHA + 2 * m * BETA)
+    assert 2 * n * BETA < exits.max() <= bound
+
+
+def test_one_rank_alone_leaves_at_once() -> None:
+    assert double_tree_allreduce(times([42]), 10**9, alike(1), piece=1).tolist() == [42]
+
+
+def test_times_beyond_the_clock_are_refused() -> None:
+    slow = Fabric(nodes=4, devices=1, cards=[link(Fraction(1, 10))], buses=[BUS])
+    with pytest.raises(InputError, match="clock"):
+        double_tree_allreduce(times([0] * 4), 10**9, slow, piece=10**6)

@@ -1,0 +1,266 @@
+"""Does the all-reduce by node leaders agree with a simulation of every message on any links?
+
+The oracle has a process a device, a queue a leader's link and a mailbox a message. It shares no
+code with the kernel but what links say of themselves and the random draws; the ring of leaders is
+written out. Comparisons are `==` in picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.cluster import Racks
+from gcsim.simulator.collectives.dispatch import carry_out
+from gcsim.simulator.collectives.hierarchical import hierarchical_allreduce
+from gcsim.simulator.collectives.rounds.rounds import phase_key
+from gcsim.simulator.network.delays import delays
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.paths import path, through
+from gcsim.simulator.network.rate_trace import RateTrace
+from tests.simulator.world import BUS, NETWORK, PS, cluster, link, skews, times
+
+Wait = Generator[simpy.Event, Any, None]
+
+
+PLAIN = [link(10**12, 3 * PS), link(Fraction(10**12, 7), 40 * PS), link(5 * 10**11)]
+POOL = [
+    *PLAIN,
+    replace(
+        PLAIN[0],
+        jitter=(Jitter(distribution="uniform", mean=30 * PS),),
+        loss=Loss(rate=Fraction(1, 20), model="sampled", timeout=Fraction(1, 5)),
+    ),
+    replace(PLAIN[1], factors=(SizeFactor(from_bytes=9, latency=Fraction(3)),), overhead=5 * PS),
+    replace(
+        PLAIN[2],
+        trace=RateTrace(
+            times=(0 * PS, 20 * PS, 31 * PS),
+            rates=(Fraction(10**12), Fraction(0), Fraction(10**12, 7)),
+            duration=70 * PS,
+            after="repeat",
+        ),
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    entry: list[int]
+    elements: int
+    element: int
+    hops: list[Link]
+    local: Link
+    gamma: int
+    staging: int
+    key: int
+
+
+class Oracle:
+    def __init__(self, case: Case) -> None:
+        self.env, self.case = simpy.Environment(), case
+        self.nodes = len(case.hops)
+        self.p = len(case.entry)
+        self.devices = self.p // self.nodes
+        self.boxes: dict[tuple[object, ...], simpy.Store] = {}
+        self.exits: list[float] = [0] * self.p
+        share, longer = divmod(case.elements, self.nodes)
+        self.chunks = [(share + (k < longer)) * case.element for k in range(self.nodes)]
+        self.nbytes = case.elements * case.element
+        for node in range(self.nodes):
+            self.env.process(self.leader(node))
+            for device in range(1, self.devices):
+                self.env.process(self.device(node, device))
+        self.env.run()
+
+    def box(self, *name: object) -> simpy.Store:
+        return self.boxes.setdefault(name, simpy.Store(self.env))
+
+    def message(
+        self, on: Link, nbytes: int, number: int, sender: int, phase: int, box: simpy.Store
+    ) -> Wait:
+        key = phase_key(self.case.key, phase) if phase else self.case.key
+        now = int(self.env.now)
+        late = delays([on], times([0]), nbytes, key=key, message=number, rank=times([sender]))
+        yield self.env.timeout(on.left(now, nbytes) - now)
+        self.env.process(self.fly(on.latency_for(nbytes) + int(late[0]), box))
+
+    def fly(self, time: int, box: simpy.Store) -> Wait:
+        yield self.env.timeout(time)
+        yield box.put(None)
+
+    def device(self, node: int, device: int) -> Wait:
+        rank = node * self.devices + device
+        yield self.env.timeout(self.case.entry[rank])
+        yield self.box("asks", node).put(device)
+        yield self.box("copy", node, device).get()
+        self.exits[rank] = self.env.now
+
+    def take(self, node: int) -> Wait:
+        """The leader's side of the link: one vector at a time, who asked first goes first."""
+        first = node * self.devices
+        order = sorted(range(1, self.devices), key=lambda d: (self.case.entry[first + d], d))
+        waiting: set[int] = set()
+        for device in order:
+            while device not in waiting:
+                waiting.add((yield self.box("asks", node).get()))
+            yield self.env.process(
+                self.message(
+                    self.case.local, self.nbytes, 0, first + device, 0, self.box("vector", node)
+                )
+            )
+
+    def leader(self, node: int) -> Wait:
+        case = self.case
+        yield self.env.timeout(case.entry[node * self.devices])
+        self.env.process(self.take(node))
+        for _ in range(1, self.devices):
+            yield self.box("vector", node).get()
+            yield self.env.timeout(case.gamma * self.nbytes)
+        if self.nodes > 1:
+            yield self.env.timeout(case.staging)
+            yield from self.ring(node)
+            yield self.env.timeout(case.staging)
+        for device in range(1, self.devices):
+            yield self.env.process(
+                self.message(
+                    case.local,
+                    self.nbytes,
+                    device - 1,
+                    node * self.devices,
+                    2,
+                    self.box("copy", node, device),
+                )
+            )
+        self.exits[node * self.devices] = self.env.now
+
+    def ring(self, node: int) -> Wait:
+        sending: simpy.Event = self.env.event().succeed()
+        last = 0
+        for step in range(2 * (self.nodes - 1)):
+            nbytes = self.chunks[(node - step) % self.nodes]
+            yield sending
+            sending = self.env.process(
+                self.message(
+                    self.case.hops[node],
+                    nbytes,
+                    step,
+                    node,
+                    1,
+                    self.box("ring", (node + 1) % self.nodes, step),
+                )
+            )
+            yield self.box("ring", node, step).get()
+            if step < self.nodes - 1:
+                got = self.chunks[(node - 1 - step) % self.nodes]
+                yield self.env.timeout(self.case.gamma * got)
+            last = step
+        assert last == 2 * self.nodes - 3
+        yield sending
+
+
+@st.composite
+def cases(draw: st.DrawFn, local: Link | None = None) -> Case:
+    nodes, devices = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    p = nodes * devices
+    pool = draw(st.sampled_from([PLAIN, POOL]))
+    clock = st.integers(0, 40) | st.integers(0, 10**6)
+    return Case(
+        entry=draw(st.lists(clock, min_size=p, max_size=p)),
+        elements=draw(st.integers(0, 60)),
+        element=draw(st.sampled_from([1, 4])),
+        hops=draw(st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)),
+        local=local or draw(st.sampled_from(pool)),
+        gamma=draw(st.sampled_from([0, 3])),
+        staging=draw(st.sampled_from([0, 11])),
+        key=draw(st.integers(0, 2**64 - 1)),
+    )
+
+
+def exits(case: Case) -> list[int]:
+    """Of the kernel."""
+    found: list[int] = hierarchical_allreduce(
+        times(case.entry),
+        case.elements * case.element,
+        case.hops,
+        local=case.local,
+        element=case.element,
+        gamma=case.gamma * PS,
+        staging=case.staging,
+        key=case.key,
+    ).tolist()
+    return found
+
+
+@given(case=cases())
+def test_any_small_hierarchy_is_the_simulation(case: Case) -> None:
+    assert exits(case) == Oracle(case).exits
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 4), (32, 2)])
+@pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
+def test_a_large_vector_takes_what_the_simulation_says(shape: tuple[int, int], skew: str) -> None:
+    nodes, devices = shape
+    case = Case(
+        entry=skews(nodes * devices)[skew],
+        elements=3_000_001,
+        element=1,
+        hops=[NETWORK] * nodes,
+        local=BUS,
+        gamma=0,
+        staging=0,
+        key=0,
+    )
+    for gamma in (0, 25):
+        slower = replace(case, gamma=gamma)
+        assert exits(slower) == Oracle(slower).exits
+
+
+LATE = replace(PLAIN[0], jitter=(Jitter(distribution="uniform", mean=5000 * PS),))
+
+
+@given(case=cases(local=LATE))
+def test_vectors_that_overtake_each_other_are_added_as_they_arrive(case: Case) -> None:
+    case = replace(case, elements=400, element=1, gamma=3, staging=0)
+    assert exits(case) == Oracle(case).exits
+
+
+def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
+    slow, uplink = link(10**11, 5 * PS), link(10**11, 9 * PS)
+    on = cluster(
+        4,
+        3,
+        network=PLAIN[0],
+        intra_node=PLAIN[2],
+        cards={1: slow},
+        racks=Racks(nodes=2, uplink=uplink),
+        shared_bus=True,
+        all_reduce="hierarchical",
+        host_staging=True,
+    )
+    record = CollectiveRecord(kind="all_reduce", sent=(400,), element=4)
+    entry = times([17 * rank for rank in range(12)])
+    hops = [
+        path(PLAIN[0], slow),
+        through(path(slow, PLAIN[0]), uplink, 1),
+        PLAIN[0],
+        through(PLAIN[0], uplink, 1),
+    ]
+    # the devices take the bus one by one, and a leader copies alone
+    expected = hierarchical_allreduce(
+        entry,
+        400,
+        hops,
+        local=PLAIN[2],
+        element=4,
+        staging=PLAIN[2].serialization(400) + PLAIN[2].latency_for(400),
+    )
+    assert carry_out(record, entry, on).tolist() == expected.tolist()

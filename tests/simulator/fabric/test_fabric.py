@@ -1,0 +1,249 @@
+"""Do messages take what their paths say, and do they share cards, buses, uplinks and the air?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.simulator.cluster import Racks
+from gcsim.simulator.fabric import round_paths
+from gcsim.simulator.fabric.link_table import LinkTable, scaled
+from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.network.links import Link, SizeFactor, Uplink
+from gcsim.simulator.network.paths import path, slowed, through
+from tests.simulator.world import PS
+
+FAST = Link(name="fast", bandwidth=Fraction(10**10), latency=3 * PS)
+SLOW = Link(name="slow", bandwidth=Fraction(10**9), latency=7 * PS)
+BUS = Link(name="bus", bandwidth=Fraction(10**11), latency=PS)
+AIR = replace(FAST, name="air", shared=True)
+
+Ranks = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def ranks(*values: int) -> Ranks:
+    return np.array(values, dtype=np.int64)
+
+
+def messages(
+    fabric: Fabric, senders: Ranks, receivers: Ranks, nbytes: int | Ranks
+) -> tuple[list[int], list[int]]:
+    hops = fabric.hops(senders, receivers)
+    return hops.busy(nbytes).tolist(), hops.latency(nbytes).tolist()
+
+
+@given(
+    values=st.lists(st.integers(0, 10**15), min_size=1, max_size=8),
+    over=st.integers(1, 2**70),
+    under=st.integers(1, 2**70),
+    base=st.integers(0, 2**70),
+)
+@example(values=[1, 3, 5, 7], over=1, under=2, base=0)
+@example(values=[0], over=2**70, under=1, base=1)
+@example(values=[10**15], over=2**70, under=2**70 - 1, base=0)
+def test_whole_numbers_are_scaled_as_python_rounds_fractions(
+    values: list[int], over: int, under: int, base: int
+) -> None:
+    exact = [round(Fraction(value * over + base, under)) for value in values]
+    if max(exact) < 2**62:
+        assert scaled(ranks(*values), over, under, base).tolist() == exact
+        each = np.array([over] * len(values)), np.array([under] * len(values))
+        assert scaled(ranks(*values), *each, np.array([base] * len(values))).tolist() == exact
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    factors = [SizeFactor(from_bytes=draw(st.integers(0, 10**6)), latency=Fraction(3, 2))]
+    return Link(
+        name="any",
+        bandwidth=Fraction(draw(st.floats(1e6, 1e12))),
+        latency=draw(st.integers(0, 10**6)) * PS / draw(st.sampled_from([1, 2])),
+        efficiency=draw(st.sampled_from([Fraction(1), Fraction(1448, 1538)])),
+        overhead=draw(st.sampled_from([0 * PS, PS / 3, 10**7 * PS])),
+        background=draw(st.sampled_from([Fraction(0), Fraction(1, 7)])),
+        factors=tuple(draw(st.sampled_from([[], factors]))),
+    )
+
+
+@given(
+    some=st.lists(links(), min_size=1, max_size=4),
+    copies=st.sampled_from([1, 20]),
+    sizes=st.lists(st.integers(0, 10**12), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_a_table_says_what_its_links_say(
+    some: list[Link], copies: int, sizes: list[int], data: st.DataObject
+) -> None:
+    table = LinkTable()
+    numbers = [table.add(link) for link in some * copies]
+    kinds = [data.draw(st.sampled_from(numbers)) for _ in sizes]
+    chosen = [table.links[kind] for kind in kinds]
+    for asked in (sizes, sizes[0]):
+        each = [asked] * len(sizes) if isinstance(asked, int) else asked
+        pairs = list(zip(chosen, each, strict=True))
+        given_ = asked if isinstance(asked, int) else ranks(*asked)
+        busy = [link.serialization(size) for link, size in pairs]
+        assert table.serialization(ranks(*kinds), given_).tolist() == busy
+        latency = [link.latency_for(size) for link, size in pairs]
+        assert table.latency(ranks(*kinds), given_).tolist() == latency
+
+
+def test_times_beyond_the_clock_are_refused() -> None:
+    for copies in (1, 100):
+        table = LinkTable()
+        for number in range(copies):
+            table.add(replace(SLOW, bandwidth=Fraction(1, 10 + number)))
+        for nbytes in (10**9, ranks(10**9)):
+            with pytest.raises(InputError, match="clock"):
+                table.serialization(ranks(0), nbytes)
+
+
+def test_messages_share_the_cards_of_their_nodes() -> None:
+    # Nodes of three. Ranks 0 and 1 leave by node 0's card, rank 3 by node 1's; 2 stays inside.
+    fabric = Fabric(nodes=2, devices=3, cards=[FAST, FAST], buses=[BUS])
+    busy, latency = messages(fabric, ranks(0, 1, 2, 3), ranks(3, 4, 0, 2), 10**6)
+    assert busy == [2 * 10**8, 2 * 10**8, 10**7, 10**8]
+    assert latency == [3, 3, 1, 3]
+    # Two messages from different nodes reach node 2 by one card.
+    fabric = Fabric(nodes=3, devices=2, cards=[FAST], buses=[BUS])
+    busy, _ = messages(fabric, ranks(0, 2, 4), ranks(4, 5, 1), 10**6)
+    assert busy == [2 * 10**8, 2 * 10**8, 10**8]
+
+
+def test_several_messages_of_one_rank_share_its_links_one_by_one() -> None:
+    fabric = Fabric(nodes=2, devices=3, cards=[FAST], buses=[BUS])
+    busy, _ = messages(fabric, ranks(0, 0, 0, 1), ranks(1, 2, 3, 0), 10**6)
+    assert busy == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
+
+
+def test_a_path_is_as_fast_as_its_slower_end() -> None:
+    fabric = Fabric(nodes=2, devices=1, cards=[FAST, SLOW], buses=[BUS])
+    busy, latency = messages(fabric, ranks(0, 1), ranks(1, 0), 10**6)
+    assert busy == [10**9] * 2
+    assert latency == [5, 5]
+
+
+def test_devices_on_one_bus_share_it_both_ways() -> None:
+    fabric = Fabric(nodes=2, devices=3, cards=[FAST], buses=[BUS], shared_bus=True)
+    busy, _ = messages(fabric, ranks(0, 1, 2, 3), ranks(1, 0, 3, 4), 10**6)
+    assert busy == [2 * 10**7, 2 * 10**7, 10**8, 10**7]
+
+
+def test_messages_between_racks_share_the_uplinks() -> None:
+    racks = Racks(nodes=2, uplink=SLOW)
+    fabric = Fabric(nodes=6, devices=1, cards=[FAST], buses=[BUS], racks=racks)
+    # Two messages leave rack 0, two reach rack 2, and 4 stays in it; two reach node 5.
+    busy, latency = messages(fabric, ranks(0, 1, 2, 4), ranks(2, 4, 5, 5), 10**6)
+    assert busy == [2 * 10**9, 2 * 10**9, 2 * 10**9, 2 * 10**8]
+    assert latency == [3 + 7, 3 + 7, 3 + 7, 3]
+
+
+def test_a_message_between_stations_crosses_the_air_twice() -> None:
+    fabric = Fabric(nodes=3, devices=1, cards=[AIR], buses=[BUS])
+    busy, _ = messages(fabric, ranks(0), ranks(1), 10**6)
+    assert busy == [2 * 10**8]
+    busy, _ = messages(fabric, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
+    assert busy == [6 * 10**8] * 3
+    # A node on a cable is at the other side of the access point.
+    mixed = Fabric(nodes=3, devices=1, cards=[AIR, AIR, FAST], buses=[BUS])
+    busy, _ = messages(mixed, ranks(0, 1, 2), ranks(1, 2, 0), 10**6)
+    assert busy == [4 * 10**8] * 3
+
+
+def test_devices_share_each_leg_of_an_access_link() -> None:
+    access = replace(FAST, up=Uplink(bandwidth=Fraction(10**9), latency=20 * PS))
+    fabric = Fabric(nodes=2, devices=2, cards=[access, FAST], buses=[BUS])
+    busy, latency = messages(fabric, ranks(0, 1), ranks(2, 3), 10**6)
+    assert busy == [2 * 10**9] * 2
+    assert latency == [20 + 2] * 2  # 21.5
+    busy, latency = messages(fabric, ranks(2, 3), ranks(0, 1), 10**6)
+    assert busy == [2 * 10**8] * 2
+    assert latency == [4, 4]  # 1.5 + 3
+
+
+def test_a_protocol_takes_its_share_of_every_path() -> None:
+    framing = Framing(share=Fraction(1, 2), network=11 * PS, inside=5 * PS)
+    racks = Racks(nodes=1, uplink=SLOW)
+    fabric = Fabric(nodes=2, devices=2, cards=[FAST], buses=[BUS], racks=racks)
+    busy, latency = messages(fabric.framed(framing), ranks(0, 1), ranks(1, 2), 10**6)
+    assert busy == [2 * 10**7, 2 * 10**9]
+    assert latency == [1 + 5, 3 + 7 + 11]
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> dict[str, Any]:
+    """Of links that are a rate and a latency."""
+    plain = st.builds(
+        Link,
+        name=st.just("plain"),
+        bandwidth=st.integers(10**6, 10**12).map(Fraction),
+        latency=st.integers(0, 9).map(lambda count: count * PS),
+        efficiency=st.sampled_from([Fraction(1), Fraction(1448, 1538)]),
+        shared=st.sampled_from([False, False, True]),
+    )
+    nodes = draw(st.integers(1, 6))
+    racks = None
+    if draw(st.booleans()):
+        uplink = replace(draw(plain), shared=False)
+        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=uplink)
+    framing = Framing(share=Fraction(10, 38), network=5 * PS, inside=PS)
+    return {
+        "nodes": nodes,
+        "devices": draw(st.integers(1, 3)),
+        "cards": draw(st.lists(plain, min_size=nodes, max_size=nodes)),
+        "buses": [replace(draw(plain), shared=False) for _ in range(nodes)],
+        "racks": racks,
+        "shared_bus": draw(st.booleans()),
+        "framing": draw(st.sampled_from([None, framing])),
+    }
+
+
+@given(kinds=fabrics(), nbytes=st.integers(0, 10**9), data=st.data())
+def test_the_slowest_link_on_the_way_is_the_path(
+    kinds: dict[str, Any], nbytes: int, data: st.DataObject
+) -> None:
+    p = kinds["nodes"] * kinds["devices"]
+    step = data.draw(st.integers(1, max(1, p - 1)))
+    senders = ranks(*range(p)) if p > 1 else ranks()
+    receivers = (senders + step) % p
+    sizes = nbytes + senders
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(round_paths, "_MANY", 0)
+        ends = Fabric(**kinds).hops(senders, receivers)
+        assert ends.latencies is not None or p == 1
+    whole = Fabric(**kinds).hops(senders, receivers)
+    assert whole.latencies is None
+    assert ends.busy(sizes).tolist() == whole.busy(sizes).tolist()
+    assert ends.latency(sizes).tolist() == whole.latency(sizes).tolist()
+
+
+def test_a_rank_is_ready_when_its_message_has_left_and_the_other_was_added() -> None:
+    fabric = Fabric(nodes=3, devices=1, cards=[FAST], buses=[BUS])
+    cost = Fraction(5, 10**12)  # 100 ps a byte on the link, 5 ps to add
+    ready = fabric.exchange(ranks(0, 50, 9), ranks(0, 1), ranks(1, 0), ranks(10, 1), cost)
+    assert ready.tolist() == [max(1000, 153) + 5, max(150, 1003) + 50, 9]
+
+
+def test_a_ring_takes_the_bus_inside_a_node_and_the_path_between_nodes() -> None:
+    fabric = Fabric(nodes=2, devices=2, cards=[FAST, SLOW], buses=[BUS])
+    assert fabric.ring_links() == (BUS, path(FAST, SLOW), BUS, path(SLOW, FAST))
+    assert fabric.ring_links() is fabric.ring_links()
+    assert fabric.ring_links(backwards=True) == (path(FAST, SLOW), BUS, path(SLOW, FAST), BUS)
+    assert fabric.leader_links() == (path(FAST, SLOW), path(SLOW, FAST))
+
+
+def test_only_one_hop_of_a_ring_leaves_each_rack() -> None:
+    racks = Racks(nodes=2, uplink=SLOW)
+    fabric = Fabric(nodes=5, devices=1, cards=[FAST], buses=[BUS], racks=racks)
+    over = through(FAST, SLOW, 1)
+    assert fabric.ring_links() == (FAST, over, FAST, over, over)
+    one_bus = Fabric(nodes=2, devices=3, cards=[FAST], buses=[BUS], shared_bus=True)
+    assert one_bus.ring_links() == (slowed(BUS, 2), slowed(BUS, 2), FAST) * 2

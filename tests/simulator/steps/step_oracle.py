@@ -1,0 +1,147 @@
+"""Steps for the oracle of `tick.py`, and what it makes of them as the engines return it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.clock import Times
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
+from tests.simulator.steps.tick import Tick
+
+
+def played(
+    plans: StepPlan | Sequence[StepPlan],
+    ranks: int,
+    carry_out: CarryOut,
+    iterations: int,
+    pace: Callable[[int], NDArray[np.float64] | None],
+    seed: int,
+) -> Run:
+    """What the engines return, by the oracle."""
+    given = [plans] if isinstance(plans, StepPlan) else plans
+    found = Tick(
+        *given, ranks=ranks, carry_out=carry_out, iterations=iterations, pace=pace, seed=seed
+    )
+    return Run(
+        finish=np.array(found.finish),
+        parts={part: np.array(rows) for part, rows in found.parts.items()},
+    )
+
+
+def record(duration: int) -> CollectiveRecord:
+    """All-reduce of `duration` bytes, which `fixed` carries out in as many picoseconds."""
+    return CollectiveRecord(kind="all_reduce", sent=(duration,))
+
+
+def fixed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+    """All leave together."""
+    return np.full_like(entry, entry.max() + wanted.sent[0] + server_time)
+
+
+def skewed(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+    """Ranks leave at times that depend on their number and on the collective."""
+    ranks = np.arange(len(entry), dtype=np.int64)
+    late: Times = entry.max() + wanted.sent[0] + server_time + (ranks * wanted.sent[0]) % 3
+    return late
+
+
+def at_random(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+    """Ranks leave as the collective's key and their number say."""
+    random = np.random.default_rng(key)
+    late: Times = entry.max() + wanted.sent[0] + random.integers(0, 8, len(entry))
+    return late
+
+
+def lagging(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+    """A rank leaves so much later as it entered later, one much later than all others."""
+    late: Times = entry.max() + (entry - entry.min()) + wanted.sent[0]
+    late[key % len(late)] += 9
+    return late
+
+
+times = st.integers(0, 6)
+KINDS = ("encode", "decode")
+
+
+@st.composite
+def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
+    """Small steps with many ties."""
+    count = draw(st.integers(0, 4))
+    backward = draw(st.lists(times, min_size=count, max_size=count))
+
+    def jobs(low: int, high: int) -> tuple[Job, ...]:
+        found = draw(
+            st.lists(st.tuples(st.sampled_from(KINDS), times), min_size=low, max_size=high)
+        )
+        return tuple(
+            Job(kind="encode" if kind == "encode" else "decode", name="", duration=time)
+            for kind, time in found
+        )
+
+    buckets = []
+    for _ in range(count):
+        collectives = tuple(map(record, draw(st.lists(times, max_size=3))))
+        buckets.append(
+            BucketWork(
+                before=jobs(0, 2),
+                collectives=collectives,
+                server_times=tuple(draw(st.sampled_from([0, 3])) for _ in collectives)
+                if draw(st.booleans())
+                else (),
+                held=tuple(draw(st.sampled_from([0, 2])) for _ in collectives)
+                if draw(st.booleans())
+                else (),
+                after=jobs(len(collectives), len(collectives)),
+            )
+        )
+    return StepPlan(
+        compute=ComputeTimes(
+            forward=draw(times),
+            backward=sum(backward) + draw(st.sampled_from([0, 3])),
+            parts=tuple(backward),
+            provenance="test",
+        ),
+        buckets=tuple(buckets),
+        side_stream=draw(st.booleans()) if side is None else side,
+        side_slowdown=draw(st.fractions(1, 2, max_denominator=3)),
+        optimizer=draw(st.sampled_from([0, 2])),
+        accumulation=draw(st.integers(1, 3)),
+        backward_alone=draw(st.none() | times),
+        input_batch=draw(st.sampled_from([0, 0, 4, 15])),
+        prefetch=draw(st.integers(1, 3)),
+    )
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[StepPlan]:
+    """Steps that follow each other, some several times, with one kind of loader."""
+    first, *others = draw(st.lists(plans(), min_size=1, max_size=3))
+    same_loader = [
+        replace(plan, input_batch=first.input_batch, prefetch=first.prefetch) for plan in others
+    ]
+    runs = st.tuples(st.sampled_from([first, *same_loader]), st.integers(1, 3))
+    return [
+        plan for plan, times in draw(st.lists(runs, min_size=1, max_size=3)) for _ in range(times)
+    ]
+
+
+@st.composite
+def pacings(draw: st.DrawFn, ranks: int) -> Callable[[int], NDArray[np.float64] | None]:
+    """Paces, other ones in each iteration; sometimes of 0, often of 1."""
+    seed = draw(st.none() | st.integers(0, 99))
+    if seed is None:
+        return lambda _: None
+    values = np.array([0.0, 0.25, 0.9, 1.0, 1.0, 1.3, 2.0, 3.0])
+
+    def pace(iteration: int) -> NDArray[np.float64] | None:
+        random = np.random.default_rng([seed, iteration])
+        return random.choice(values, ranks) if random.random() < 0.8 else None
+
+    return pace

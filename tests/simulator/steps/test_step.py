@@ -1,0 +1,377 @@
+"""Does the simulated iteration do what its protocol says?
+
+The oracle (`tick.py`) advances one picosecond at a time, rank by rank, without SimPy and without
+classes of ranks; it is written from the rules of `step_plan.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError, InternalError
+from gcsim.simulator.clock import Times
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.events.communicator import Communicator, Request
+from gcsim.simulator.steps.events.input_loader import Loader
+from gcsim.simulator.steps.events.step import simulate
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Run, StepPlan
+from tests.simulator.steps.random_plans import (
+    all_paces,
+    bucket,
+    compute,
+    contrary,
+    fixed,
+    in_pairs,
+    in_turn,
+    keyed,
+    plans,
+    rounds,
+    same,
+    skewed,
+)
+from tests.simulator.steps.tick import PARTS, Tick
+
+
+class Slowest:
+    """One iteration of the rank that ends it last (ties: the lowest)."""
+
+    def __init__(self, run: Run, iteration: int = -1) -> None:
+        self.rank = int(run.finish[iteration].argmax())
+        self.iteration = int(run.finish[iteration, self.rank])
+        for part in PARTS:
+            setattr(self, part, int(run.parts[part][iteration, self.rank]))
+        self.spans = run.spans
+
+    forward: int
+    backward: int
+    encode: int
+    exposed: int
+    decode: int
+    communication: int
+    optimizer: int
+    input: int
+
+
+def once(
+    times: ComputeTimes,
+    work: Sequence[BucketWork],
+    *,
+    ranks: int,
+    carry_out: CarryOut,
+    spans: bool = False,
+) -> Slowest:
+    plan = StepPlan(compute=times, buckets=tuple(work))
+    return Slowest(simulate(plan, ranks=ranks, carry_out=carry_out, spans=spans))
+
+
+def parts(times: Slowest) -> tuple[int, ...]:
+    return (times.forward, times.backward, times.encode, times.exposed, times.decode)
+
+
+def test_one_bucket_is_a_chain() -> None:
+    times = once(compute(10, 20), [bucket(3, 100, 7, moments=2)], ranks=4, carry_out=fixed)
+    assert parts(times) == (10, 20, 5, 100, 7)
+    assert (times.iteration, times.communication) == (142, 100)
+
+
+def test_a_collective_hides_behind_the_rest_of_the_backward_pass() -> None:
+    # ready at 10 + 20 + 1 = 31 and 31 + 30 + 1 = 62; bucket 0 returns at 56 while the stream is
+    # busy until 62 and is decoded until 64; bucket 1 runs from 62 to 72 and is decoded until 74
+    work = [bucket(1, 25, 2), bucket(1, 10, 2)]
+    times = once(compute(10, 20, 30), work, ranks=2, carry_out=fixed)
+    assert parts(times) == (10, 50, 2, 8, 4)
+    assert (times.iteration, times.communication) == (74, 35)
+
+
+def test_encoding_delays_every_later_bucket() -> None:
+    # ready_k = t_k + sum over j <= k of encode_j, as long as nothing returns before
+    work = [bucket(5, 1000, 0) for _ in range(3)]
+    entries: list[int] = []
+
+    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        entries.append(int(entry.max()))
+        return fixed(wanted, entry, server_time, key)
+
+    once(compute(100, 10, 20, 30), work, ranks=1, carry_out=watch)
+    ready = [100 + 10 + 5, 100 + 30 + 10, 100 + 60 + 15]
+    assert entries == [ready[0], ready[0] + 1000, ready[0] + 2000]
+    alone = once(
+        compute(100, 10, 20, 30), [bucket(5), bucket(5), work[2]], ranks=1, carry_out=watch
+    )
+    assert entries[-1] == ready[2]
+    assert alone.iteration == ready[2] + 1000
+
+
+def test_a_second_collective_queues_behind_what_was_asked_for_before() -> None:
+    # Bucket 0 asks at 10, returns at 20; bucket 1 asks at 20, while the middle computation of
+    # bucket 0 takes until 25: its second collective waits for bucket 1's to return at 120.
+    order: list[int] = []
+
+    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        order.append(wanted.sent[0])
+        return fixed(wanted, entry, server_time, key)
+
+    work = [bucket(0, 10, 5, 30, 1), bucket(0, 100, 1)]
+    times = once(compute(0, 10, 10), work, ranks=3, carry_out=watch)
+    assert order == [10, 100, 30]
+    assert times.iteration == 20 + 100 + 30 + 1
+    assert (times.encode, times.decode) == (5, 2)
+
+
+def test_a_decode_queues_behind_the_piece_under_way_and_before_the_next() -> None:
+    # bucket 0 returns at 15, in the middle of the backward pass to bucket 1 (10 to 30), and is
+    # decoded from 30 to 37, before the backward pass to bucket 2
+    work = [bucket(0, 5, 7), bucket(0), bucket(0)]
+    times = once(compute(0, 10, 20, 40), work, ranks=1, carry_out=fixed, spans=True)
+    spans = [(span.name, span.start, span.end) for span in times.spans]
+    # bucket 1's piece ends at 30 at the same instant as the thread issues bucket 2's; the decode
+    # arrived at 15 and goes first
+    assert ("after", 30, 37) in spans
+    assert ("backward, bucket 2", 37, 77) in spans
+
+
+def test_local_steps_neither_communicate_nor_wait() -> None:
+    def never(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        raise AssertionError("a local step has no collectives")
+
+    times = once(compute(10, 20, 30), [bucket(3), bucket(4)], ranks=8, carry_out=never)
+    assert parts(times) == (10, 50, 7, 0, 0)
+    assert times.communication == 0
+
+
+def test_work_after_the_last_bucket_counts_as_backward() -> None:
+    times = once(compute(10, 20, tail=40), [bucket(0, 15, 5)], ranks=2, carry_out=fixed)
+    # bucket 0 returns at 45, the rest of the pass ends at 70, decode at 75: nothing exposed
+    assert parts(times) == (10, 60, 0, 0, 5)
+
+
+@given(
+    work=rounds(),
+    ranks=st.integers(1, 4),
+    iterations=st.integers(1, 5),
+    how=st.sampled_from([fixed, skewed, in_pairs, keyed, contrary]),
+    data=st.data(),
+)
+def test_any_small_run_is_the_tick_by_tick_simulation(
+    work: list[StepPlan], ranks: int, iterations: int, how: CarryOut, data: st.DataObject
+) -> None:
+    arguments: dict[str, Any] = {
+        "ranks": ranks,
+        "carry_out": how,
+        "iterations": iterations,
+        "pace": data.draw(all_paces(ranks, iterations)).__getitem__,
+        "seed": data.draw(st.integers(0, 3)),
+    }
+    few, many = (
+        simulate(in_turn(work), **arguments, collapse=collapse, spans=True)
+        for collapse in (True, False)
+    )
+    same(few, Tick(*work, **arguments))
+    # Simulating ranks in classes changes nothing, to the last span.
+    same(few, many)
+    assert few.spans == many.spans
+    begin = np.vstack([np.zeros(ranks, dtype=np.int64), few.finish[:-1]])
+    total = sum(few.parts[part] for part in PARTS if part != "communication")
+    assert np.array_equal(few.finish - begin, total)
+
+
+@given(plan=plans(), ranks=st.integers(1, 4), iterations=st.integers(1, 3))
+def test_spans_never_overlap_on_a_resource_and_add_up(
+    plan: StepPlan, ranks: int, iterations: int
+) -> None:
+    run = simulate(plan, ranks=ranks, carry_out=skewed, iterations=iterations, spans=True)
+    for rank in range(ranks):
+        spent: Counter[str] = Counter()
+        own = [span for span in run.spans if span.rank == rank]
+        assert own == sorted(own, key=lambda span: span.start)
+        for name in ("compute", "side", "communicator", "loader"):
+            spans = [span for span in own if span.resource == name and span.kind != "wait"]
+            assert all(first.end <= second.start for first, second in pairwise(spans))
+        for span in own:
+            spent[span.kind] += span.end - span.start
+        part = {name: int(run.parts[name][-1, rank]) for name in PARTS}
+        for name in ("forward", "backward", "optimizer"):
+            assert spent[name] == part[name]
+        assert spent["all_reduce"] == part["communication"]
+        assert spent["wait"] == part["input"]
+        where = {span.resource for span in own if span.kind in {"encode", "decode"}}
+        assert where <= ({"side"} if plan.side_stream else {"compute"})
+        if not plan.side_stream:
+            assert (spent["encode"], spent["decode"]) == (part["encode"], part["decode"])
+        begin = int(run.finish[-2, rank]) if iterations > 1 else 0
+        assert all(begin <= span.start for span in own)
+        assert max((span.end for span in own), default=begin) == int(run.finish[-1, rank])
+
+
+def test_what_arrives_at_one_instant_is_served_by_bucket() -> None:
+    # At 22 bucket 1 returns, and bucket 0's second collective is asked for and returns at once.
+    work = [bucket(0, 5, 7, 0, 3), bucket(0, 7, 4)]
+    times = once(compute(0, 10, 5), work, ranks=2, carry_out=fixed, spans=True)
+    spans = [(span.start, span.end) for span in times.spans if span.kind == "decode"]
+    assert spans[: len(spans) // 2] == [(22, 25), (25, 29)]
+
+
+@given(
+    asks=st.lists(st.integers(0, 40), max_size=8).map(sorted),
+    batch=st.integers(1, 12),
+    prefetch=st.integers(1, 4),
+    later=st.integers(0, 30),
+)
+def test_a_loader_knows_when_its_next_batches_will_be_made(
+    asks: list[int], batch: int, prefetch: int, later: int
+) -> None:
+    loader = Loader(batch, prefetch)
+    now = 0
+    for ask in asks:
+        now = loader.take(max(now, ask))
+    now += later
+    ahead = loader.ahead(now)
+    assert len(ahead) == prefetch
+    other = Loader(batch, prefetch, ahead, now)  # goes on from there
+    assert other.ahead(now) == ahead
+    assert list(ahead) == [loader.take(now) - now for _ in range(prefetch)]
+    assert list(ahead) == [other.take(now) - now for _ in range(prefetch)]
+    for ask in asks:
+        now = loader.take(now + ask)
+        assert other.take(max(now - batch, now)) == now
+
+
+def test_skew_carries_over_to_the_next_iteration() -> None:
+    # Rank 1 leaves 50 later, decodes 5 and begins again at 75; rank 0 has waited since 25.
+    def uneven(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        return np.array([entry.max() + 10, entry.max() + 60], dtype=np.int64)
+
+    plan = StepPlan(compute=compute(0, 10), buckets=(bucket(0, 1, 5),))
+    run = simulate(plan, ranks=2, carry_out=uneven, iterations=3)
+    assert run.finish.tolist() == [[25, 75], [100, 150], [175, 225]]
+    assert run.parts["communication"].tolist() == [[10, 60], [60, 60], [60, 60]]
+
+
+def test_a_side_stream_leaves_the_backward_pass_alone_and_is_slower() -> None:
+    # Bucket 0: backward until 20, encoded on the side until 20 + 2 * 5 = 30, back at 60, decoded
+    # until 66; backward ends at 110. Nothing of it shows.
+    plan = StepPlan(
+        compute=compute(10, 10, tail=90),
+        buckets=(bucket(5, 30, 3),),
+        side_stream=True,
+        side_slowdown=Fraction(2),
+    )
+    times = Slowest(simulate(plan, ranks=2, carry_out=fixed, spans=True))
+    assert parts(times) == (10, 100, 0, 0, 0)
+    assert [(s.resource, s.start, s.end) for s in times.spans if s.rank == 1] == [
+        ("compute", 0, 10),
+        ("compute", 10, 20),
+        ("side", 20, 30),
+        ("compute", 20, 110),
+        ("communicator", 30, 60),
+        ("side", 60, 66),
+    ]
+    shown = replace(plan, compute=compute(10, 10, tail=0))
+    assert parts(Slowest(simulate(shown, ranks=2, carry_out=fixed))) == (10, 10, 10, 30, 6)
+
+
+def test_a_loader_that_is_too_slow_sets_the_pace_and_a_fast_one_is_waited_for_once() -> None:
+    plan = StepPlan(
+        compute=compute(10, 30), buckets=(bucket(0),), input_batch=15, accumulation=2, optimizer=5
+    )
+    # Two batches at 15 and 30, while the first micro-batch computes until 55.
+    run = simulate(plan, ranks=2, carry_out=fixed, iterations=3)
+    assert run.parts["input"][:, 0].tolist() == [15, 0, 0]
+    assert run.finish[:, 0].tolist() == [100, 185, 270]
+    slow = simulate(replace(plan, input_batch=50), ranks=1, carry_out=fixed, iterations=4)
+    # Batch b is made at 50 (b + 1): the second micro-batch of iteration i begins at 100 (i + 1).
+    assert slow.finish[:, 0].tolist() == [145, 245, 345, 445]
+    assert slow.parts["input"][:, 0].tolist() == [60, 15, 15, 15]
+
+
+def test_micro_batches_exchange_once_and_the_optimiser_runs_last() -> None:
+    plan = StepPlan(
+        compute=compute(10, 20), buckets=(bucket(0, 40, 1),), accumulation=3, optimizer=7
+    )
+    times = Slowest(simulate(plan, ranks=2, carry_out=fixed, spans=True))
+    assert (times.forward, times.backward, times.optimizer) == (30, 60, 7)
+    assert (times.communication, times.exposed, times.iteration) == (40, 40, 138)
+    assert times.spans[-1].name == "optimizer"
+    assert [s.name for s in times.spans if s.rank == 0][:5] == [
+        "forward, micro-batch 0",
+        "backward, micro-batch 0",
+        "forward, micro-batch 1",
+        "backward, micro-batch 1",
+        "forward, micro-batch 2",
+    ]
+
+
+def test_a_slow_rank_holds_up_all_that_wait_for_it() -> None:
+    plan = StepPlan(compute=compute(10, 30), buckets=(bucket(0, 5, 0),))
+    paces = [np.array([1.0, 1.0, 2.5, 1.0]), None]
+    run = simulate(plan, ranks=4, carry_out=fixed, iterations=2, pace=paces.__getitem__)
+    assert run.finish.tolist() == [[105] * 4, [150] * 4]
+    assert run.parts["communication"][0].tolist() == [65, 65, 5, 65]
+    assert run.parts["backward"][0].tolist() == [30, 30, 75, 30]
+
+
+def test_a_rank_that_is_late_holds_up_the_others_but_not_their_backward_pass() -> None:
+    # The first collective lets rank 1 leave 50 later. Its decode (5) is the only work left.
+    def uneven(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        return np.array([entry.max() + 10, entry.max() + 60], dtype=np.int64)
+
+    times = once(compute(0, 10, 20), [bucket(0, 1, 5), bucket(0)], ranks=2, carry_out=uneven)
+    assert (times.rank, times.iteration, times.exposed) == (1, 75, 40)
+    assert times.communication == 60
+
+
+def test_a_collective_that_ends_before_its_last_entry_is_our_bug() -> None:
+    def early(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        return entry - 1
+
+    with pytest.raises(InternalError, match="in the past"):
+        once(compute(0, 10), [bucket(0, 1, 5)], ranks=2, carry_out=early)
+
+
+def test_a_deadlock_is_reported_with_who_waits_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Communicator.ask
+
+    def forgetful(
+        self: Communicator,
+        member: int,
+        name: tuple[int, int, int],
+        request: Request,
+    ) -> simpy.Event:
+        return simpy.Environment().event() if member == 1 else ask(self, member, name, request)
+
+    monkeypatch.setattr(Communicator, "ask", forgetful)
+    plan = StepPlan(compute=compute(0, 10), buckets=(bucket(0, 1, 5),))
+    with pytest.raises(
+        InternalError,
+        match=r"deadlock at 10 ps in iteration 0; iteration 0 bucket 0 .* waits for 1",
+    ):
+        simulate(plan, ranks=2, carry_out=fixed, collapse=False)
+
+
+def test_a_missing_exchange_is_our_bug() -> None:
+    with pytest.raises(InternalError, match="1 exchanges for 2 buckets"):
+        once(compute(0, 1, 2), [bucket(0)], ranks=1, carry_out=fixed)
+
+
+def test_a_loader_that_keeps_nothing_is_our_bug() -> None:
+    plan = StepPlan(compute=compute(0, 1), buckets=(bucket(0),), input_batch=1, prefetch=0)
+    with pytest.raises(InternalError, match="keeps 0 batches"):
+        simulate(plan, ranks=1, carry_out=fixed)
+
+
+def test_times_beyond_the_clock_are_reported() -> None:
+    plan = StepPlan(compute=compute(2**61, 2**60), buckets=(bucket(0),))
+    with pytest.raises(InputError, match="53 days"):
+        simulate(plan, ranks=2, carry_out=fixed, iterations=2)

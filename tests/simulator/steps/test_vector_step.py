@@ -1,0 +1,397 @@
+"""Does the vector engine give what the rules of a step say, to the picosecond?
+
+Three engines that share no code: `vectors/step.py`, the SimPy model of `events/step.py`, and the
+oracle of `tick.py`, which plays picosecond by picosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError, InternalError
+from gcsim.simulator.clock import Times
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.events import steady, step
+from gcsim.simulator.steps.schedule import Schedule
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
+from gcsim.simulator.steps.vectors import ends as vector_ends
+from gcsim.simulator.steps.vectors import layout as vector_layout
+from gcsim.simulator.steps.vectors import loops as vector_loops
+from gcsim.simulator.steps.vectors import ranks as vector_ranks
+from gcsim.simulator.steps.vectors import steady as vector_steady
+from gcsim.simulator.steps.vectors.ranks import PARTS
+from gcsim.simulator.steps.vectors.step import simulate
+from tests.simulator.steps.step_oracle import (
+    at_random,
+    fixed,
+    lagging,
+    pacings,
+    plans,
+    played,
+    record,
+    rounds,
+    skewed,
+)
+
+CARRIED = st.sampled_from([fixed, skewed, at_random, lagging])
+
+
+def same(one: Run, other: Run) -> None:
+    np.testing.assert_array_equal(one.finish, other.finish)
+    assert set(one.parts) == set(other.parts) == set(PARTS)
+    for part in PARTS:
+        np.testing.assert_array_equal(one.parts[part], other.parts[part], err_msg=part)
+
+
+def whole(run: Run) -> None:
+    """The parts add up to the iterations."""
+    start = np.vstack([np.zeros_like(run.finish[:1]), run.finish[:-1]])
+    parts = sum(run.parts[part] for part in PARTS if part != "communication")
+    np.testing.assert_array_equal(run.finish - start, parts)
+    assert all((run.parts[part] >= 0).all() for part in PARTS)
+
+
+@given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, seed=st.integers(0, 9))
+def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
+    data: st.DataObject, ranks: int, how: CarryOut, seed: int
+) -> None:
+    work, pace = data.draw(rounds()), data.draw(pacings(ranks))
+    iterations = data.draw(st.integers(1, 4))
+    oracle = played(work, ranks, how, iterations, pace, seed)
+    schedule = Schedule.of(work, range(len(work)))
+    run = simulate(
+        schedule, ranks=ranks, carry_out=how, iterations=iterations, pace=pace, seed=seed
+    )
+    same(run, oracle)
+    whole(run)
+
+
+@given(data=st.data(), ranks=st.integers(1, 9), how=CARRIED, seed=st.integers(0, 9))
+def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, seed: int) -> None:
+    work, pace = data.draw(rounds()), data.draw(pacings(ranks))
+    arguments: dict[str, Any] = {
+        "ranks": ranks,
+        "carry_out": how,
+        "iterations": data.draw(st.integers(1, 6)),
+        "pace": pace,
+        "seed": seed,
+    }
+    schedule = Schedule.of(work, range(len(work)))
+    same(simulate(schedule, **arguments), step.simulate(schedule, **arguments))
+
+
+@given(data=st.data(), ranks=st.integers(1, 5), how=CARRIED, most=st.integers(1, 20))
+def test_it_goes_on_for_ever_as_the_simpy_model(
+    data: st.DataObject, ranks: int, how: CarryOut, most: int
+) -> None:
+    def keyless(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        return how(wanted, entry, server_time, 7)
+
+    work, pace = data.draw(rounds()), data.draw(pacings(ranks))(0)
+    arguments: dict[str, Any] = {
+        "ranks": ranks,
+        "carry_out": keyless,
+        "pace": pace,
+        "most": most,
+    }
+    schedule = Schedule.of(work, range(len(work)))
+    found = vector_steady.simulate_steady(schedule, **arguments)
+    expected = steady.simulate_steady(schedule, **arguments)
+    assert (found.period, found.exact) == (expected.period, expected.exact)
+    np.testing.assert_array_equal(found.shift, expected.shift)
+    same(found.run, expected.run)
+    if found.exact:
+        whole(found.run)
+        many = len(found.iterations) + len(schedule) + 7
+        long = simulate(
+            schedule, ranks=ranks, carry_out=keyless, iterations=many, pace=lambda _: pace
+        )
+        same(found.extended(many), long)
+
+
+def jobs(kind: Any, *durations: int) -> tuple[Job, ...]:
+    return tuple(Job(kind=kind, name="", duration=duration) for duration in durations)
+
+
+def works(*buckets: tuple[int, list[tuple[int, int]]]) -> tuple[BucketWork, ...]:
+    """Buckets of (encode, (collective, callback) pairs)."""
+    return tuple(
+        BucketWork(
+            before=jobs("encode", before),
+            collectives=tuple(record(collective) for collective, _ in exchange),
+            after=jobs("decode", *(after for _, after in exchange)),
+        )
+        for before, exchange in buckets
+    )
+
+
+def compute(forward: int, *parts: int, rest: int = 0) -> ComputeTimes:
+    return ComputeTimes(forward=forward, backward=sum(parts) + rest, parts=parts, provenance="test")
+
+
+@pytest.mark.parametrize("side", [False, True])
+def test_callbacks_that_arrive_together_are_served_by_bucket(side: bool) -> None:
+    # (0, 0) returns at 12 and (1, 0), asked for at 20, at 40. (0, 1) is asked for at 25, so it
+    # runs behind (1, 0), in no time: both callbacks arrive at 40, and bucket 0's goes first,
+    # although its collective was carried out later. Then bucket 1's asks for (1, 1), at 40 + 3 + 5.
+    plan = StepPlan(
+        compute=compute(0, 10, 10),
+        buckets=works((0, [(2, 13), (0, 3)]), (0, [(20, 5), (7, 1)])),
+        side_stream=side,
+    )
+    asked: list[tuple[int, int]] = []
+
+    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        asked.append((wanted.sent[0], int(entry[0])))
+        return fixed(wanted, entry, server_time, key)
+
+    run = simulate(plan, ranks=2, carry_out=watch)
+    if side:
+        assert asked == [(2, 10), (20, 20), (0, 40), (7, 48)]
+    same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
+    order = [duration for duration, _ in asked]
+    assert order == [2, 20, 0, 7]
+
+
+def test_on_a_side_stream_a_callback_of_an_earlier_bucket_goes_before_an_encoding() -> None:
+    # (0, 0) takes no time and returns at 10; its callback and bucket 1's encoding both arrive at
+    # 10, and so does (0, 1)'s callback, which is of an earlier bucket than the encoding.
+    plan = StepPlan(
+        compute=compute(0, 10, 0),
+        buckets=works((0, [(0, 0), (0, 4)]), (6, [(5, 1)])),
+        side_stream=True,
+    )
+    entries: list[int] = []
+
+    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        entries.append(int(entry[0]))
+        return fixed(wanted, entry, server_time, key)
+
+    run = simulate(plan, ranks=1, carry_out=watch)
+    assert entries == [10, 10, 20]
+    same(run, played(plan, 1, fixed, 1, lambda _: None, 0))
+
+
+def test_callbacks_of_one_instant_are_served_by_bucket() -> None:
+    # (1, 0) returns at 10, and (0, 1), which waits for it and takes no time, as well: its callback,
+    # of an earlier bucket, is done at 15, the other one at 18, and then (1, 1) is asked for.
+    plan = StepPlan(
+        compute=compute(0, 0, 0),
+        buckets=works((0, [(0, 1), (0, 5)]), (0, [(10, 3), (10, 1)])),
+    )
+    run = simulate(plan, ranks=2, carry_out=fixed)
+    assert run.finish.tolist() == [[29, 29]]
+    same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
+
+
+def test_a_bucket_without_encoding_overtakes_on_a_side_stream() -> None:
+    # bucket 0 is encoded from 10 to 40; bucket 1 has nothing to encode and asks at 20
+    plan = StepPlan(
+        compute=compute(0, 10, 10),
+        buckets=works((30, [(5, 1)]), (0, [(100, 1)])),
+        side_stream=True,
+    )
+    order: list[int] = []
+
+    def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        order.append(wanted.sent[0])
+        return fixed(wanted, entry, server_time, key)
+
+    run = simulate(plan, ranks=3, carry_out=watch)
+    assert order == [100, 5]
+    assert run.finish.tolist() == [[126] * 3]
+    assert run.parts["encode"].tolist() == [[20] * 3]  # hidden up to 20
+    same(run, played(plan, 3, fixed, 1, lambda _: None, 0))
+
+
+def test_a_fast_rank_waits_in_the_next_iteration_for_the_slow_ones() -> None:
+    # Rank 0 computes 10 an iteration, rank 1 40; the collective takes 5 after the last entry.
+    plan = StepPlan(compute=compute(4, 6), buckets=works((0, [(5, 0)])))
+    run = simulate(
+        plan,
+        ranks=2,
+        carry_out=fixed,
+        iterations=3,
+        pace=lambda _: np.array([1.0, 4.0]),
+    )
+    assert run.finish.tolist() == [[45, 45], [90, 90], [135, 135]]
+    assert run.parts["exposed"].tolist() == [[35, 5]] * 3
+    assert run.parts["communication"].tolist() == [[35, 5]] * 3
+
+
+def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
+    # Batches at 7, 14, 21, ...: a micro-batch needs 2 + 1, so every one waits.
+    plan = StepPlan(
+        compute=compute(2, 1), buckets=works((0, [])), accumulation=2, input_batch=7, prefetch=1
+    )
+    run = simulate(plan, ranks=1, carry_out=fixed, iterations=2)
+    assert run.finish.tolist() == [[17], [31]]
+    assert run.parts["input"].tolist() == [[11], [8]]
+    # One batch may wait beside the one that is made: it is begun when the one before is taken.
+    slow = replace(plan, compute=compute(20, 1), accumulation=1, input_batch=30)
+    run = simulate(slow, ranks=1, carry_out=fixed, iterations=3)
+    assert run.finish.tolist() == [[51], [81], [111]]
+
+
+# Metamorphic laws
+
+
+@given(data=st.data(), ranks=st.integers(1, 6), how=CARRIED)
+def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut) -> None:
+    plan = data.draw(plans())
+    arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 3}
+    same(
+        simulate(plan, **arguments),
+        simulate(plan, pace=lambda _: np.ones(ranks), **arguments),
+    )
+
+
+@given(data=st.data(), ranks=st.integers(2, 6), how=st.sampled_from([fixed, lagging]))
+def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut) -> None:
+    plan, pace = data.draw(plans()), data.draw(pacings(ranks))
+    order = np.array(data.draw(st.permutations(range(ranks))))
+    back = np.argsort(order)
+
+    def swapped(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        late: Times = how(wanted, entry[back], server_time, key)[order]
+        return late
+
+    def paces(iteration: int) -> NDArray[np.float64] | None:
+        factors = pace(iteration)
+        return None if factors is None else factors[order]
+
+    run = simulate(plan, ranks=ranks, carry_out=how, iterations=2, pace=pace)
+    other = simulate(plan, ranks=ranks, carry_out=swapped, iterations=2, pace=paces)
+    np.testing.assert_array_equal(run.finish[:, order], other.finish)
+    for part in PARTS:
+        np.testing.assert_array_equal(run.parts[part][:, order], other.parts[part])
+
+
+@given(data=st.data(), ranks=st.integers(2, 6), late=st.integers(0, 5))
+def test_one_slow_rank_delays_nobody_before_the_first_collective(
+    data: st.DataObject, ranks: int, late: int
+) -> None:
+    plan = data.draw(plans())
+    factors = np.ones(ranks)
+    factors[late % ranks] = 5.0
+
+    def first_entry(pace: NDArray[np.float64]) -> Times | None:
+        seen: list[Times] = []
+
+        def watch(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+            seen.append(entry.copy())
+            return fixed(wanted, entry, server_time, key)
+
+        simulate(plan, ranks=ranks, carry_out=watch, pace=lambda _: pace)
+        return seen[0] if seen else None
+
+    even, slow = first_entry(np.ones(ranks)), first_entry(factors)
+    if even is not None and slow is not None:
+        others = np.arange(ranks) != late % ranks
+        np.testing.assert_array_equal(even[others], slow[others])
+
+
+@given(data=st.data(), ranks=st.integers(1, 6), factor=st.integers(2, 1000))
+def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
+    """The unit of time is nobody's business: all durations times a number, all times so."""
+    plan = data.draw(plans())
+
+    def longer(job: Job) -> Job:
+        return replace(job, duration=job.duration * factor)
+
+    scaled = replace(
+        plan,
+        compute=replace(
+            plan.compute,
+            forward=plan.compute.forward * factor,
+            backward=plan.compute.backward * factor,
+            parts=tuple(part * factor for part in plan.compute.parts),
+        ),
+        buckets=tuple(
+            replace(
+                bucket,
+                before=tuple(map(longer, bucket.before)),
+                after=tuple(map(longer, bucket.after)),
+                held=tuple(held * factor for held in bucket.held),
+            )
+            for bucket in plan.buckets
+        ),
+        backward_alone=plan.backward * factor,
+        side_slowdown=Fraction(2),
+        optimizer=plan.optimizer * factor,
+        input_batch=plan.input_batch * factor,
+    )
+
+    def slower(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        late: Times = skewed(wanted, entry // factor, server_time, key) * factor
+        return late
+
+    run = simulate(
+        replace(plan, side_slowdown=Fraction(2)), ranks=ranks, carry_out=skewed, iterations=2
+    )
+    np.testing.assert_array_equal(
+        run.finish * factor,
+        simulate(scaled, ranks=ranks, carry_out=slower, iterations=2).finish,
+    )
+
+
+@given(data=st.data(), ranks=st.integers(1, 4), how=CARRIED)
+def test_the_loops_do_the_same_when_they_are_not_compiled(
+    data: st.DataObject, ranks: int, how: CarryOut
+) -> None:
+    plan, pace = data.draw(plans()), data.draw(pacings(ranks))
+    arguments: dict[str, Any] = {"ranks": ranks, "carry_out": how, "iterations": 2, "pace": pace}
+    compiled = simulate(plan, **arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (vector_loops, vector_ends, vector_layout, vector_ranks):
+            for name, found in list(vars(module).items()):
+                if hasattr(found, "py_func"):
+                    patch.setattr(module, name, found.py_func)
+        same(compiled, simulate(plan, **arguments))
+
+
+# What must not be
+
+
+def test_a_collective_that_ends_before_its_last_entry_is_our_bug() -> None:
+    def early(wanted: CollectiveRecord, entry: Times, server_time: int, key: int) -> Times:
+        return entry - 1
+
+    plan = StepPlan(compute=compute(0, 10), buckets=works((0, [(1, 5)])))
+    with pytest.raises(InternalError, match=r"bucket 0: a rank leaves at 9 ps, in the past of 10 "):
+        simulate(plan, ranks=3, carry_out=early)
+
+
+def test_what_does_not_fit_together_is_our_bug() -> None:
+    plan = StepPlan(compute=compute(0, 10), buckets=works((0, [(1, 5)])))
+    short = replace(plan.buckets[0], after=())
+    with pytest.raises(InternalError, match="1 exchanges for 2 buckets"):
+        simulate(replace(plan, compute=compute(0, 1, 2)), ranks=1, carry_out=fixed)
+    with pytest.raises(InternalError, match="0 computations after 1 collectives"):
+        simulate(replace(plan, buckets=(short,)), ranks=1, carry_out=fixed)
+    with pytest.raises(InternalError, match="2 collectives at a time"):
+        simulate(replace(plan, slots=2), ranks=1, carry_out=fixed)
+    with pytest.raises(InternalError, match=r"\(2,\) paces for 3 ranks"):
+        simulate(plan, ranks=3, carry_out=fixed, pace=lambda _: np.ones(2))
+    with pytest.raises(InternalError, match=r"\(2,\) exit times of 3 ranks"):
+        simulate(plan, ranks=3, carry_out=lambda w, e, s, k: fixed(w, e[:2], s, k))
+    with pytest.raises(InternalError, match="keeps 0 batches"):
+        simulate(replace(plan, input_batch=1, prefetch=0), ranks=1, carry_out=fixed)
+
+
+@pytest.mark.parametrize("work", [2**60, 2**62, 2**70])
+def test_times_beyond_the_clock_are_reported_before_a_sum_passes_64_bits(work: int) -> None:
+    """Whatever is computed: within an iteration, over iterations, or in one piece of work."""
+    compute = ComputeTimes(forward=work, backward=1, parts=(1,), provenance="a test")
+    plan = StepPlan(compute=compute, buckets=(BucketWork(before=()),))
+    with pytest.raises(InputError, match="more than the 53 days"):
+        simulate(plan, ranks=2, carry_out=lambda _, entry, *__: entry, iterations=12)

@@ -1,0 +1,116 @@
+"""Does a profile's key change with the code that the compressor reaches, and with no other?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcsim.compressors.registry import REGISTRY
+from gcsim.traces.stage1 import code
+
+FILES = {
+    "room/__init__.py": "def __getattr__(name):\n    from room.registry import make\n",
+    "room/base.py": '"""Base."""\nSIZE = 1\n',
+    "room/topk.py": "from room import base\ndef run():\n    from room.inside.late import K\n",
+    "room/inside/__init__.py": "",
+    "room/inside/late.py": "K = 2  # entries\n",
+    "room/other.py": "import room.base\n",
+    "room/registry.py": "NAMES = {}\n",
+    "room/wrapped.py": "from room import make\n",
+}
+
+
+def written(folder: Path) -> dict[str, Path]:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    return code.modules({"room": folder / "room"})
+
+
+def test_a_module_reaches_what_it_imports_also_inside_functions(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    known = {path: code.parsed(path.read_text()) for path in files.values()}
+    reached = code.reach({"room.topk"}, files, known)
+    assert reached == {"room", "room.topk", "room.base", "room.inside", "room.inside.late"}
+    # a name that the package itself gives may come from anything that the package imports
+    assert code.reach({"room.wrapped"}, files, known) == {"room", "room.wrapped", "room.registry"}
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("K = 2\n", True),
+        ('"""What?"""\n\nK = 2  # of all\n"""Entries."""\n', True),
+        ("K = 3\n", False),
+        ("K = '2'\n", False),
+        ("K = 2\nimport sys\n", False),
+    ],
+)
+def test_comments_and_docstrings_are_no_code(other: str, same: bool) -> None:
+    assert (code.parsed(other)[0] == code.parsed("K = 2  # entries\n")[0]) == same
+
+
+def changed(monkeypatch: pytest.MonkeyPatch, module: str) -> dict[str, bool]:
+    """By compressor: does its key change when a module of gcsim does?"""
+    targets = {name: REGISTRY[name] for name in ("topk", "qsgd", "dgc", "accordion")}
+    path = code.modules({room: code._folder(room) for room in (code.COMPRESSORS, code.TRACES)})[
+        module
+    ]
+    before = {name: code.code_hash.__wrapped__(target) for name, target in targets.items()}
+    read = code._read
+    monkeypatch.setattr(code, "_read", lambda paths: {**read(paths), path: ("another", ())})
+    found = {}
+    for name, target in targets.items():
+        found[name] = code.code_hash.__wrapped__(target) != before[name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "those"),
+    [
+        ("gcsim.compressors.sparsification.by_size.topk", {"topk", "accordion"}),
+        ("gcsim.compressors.quantization.rounding.qsgd", {"qsgd", "accordion"}),
+        ("gcsim.compressors.lockstep", {"topk", "qsgd", "dgc", "accordion"}),
+        ("gcsim.compressors.registry", {"topk", "qsgd", "dgc", "accordion"}),
+        ("gcsim.traces.models.building", {"topk", "qsgd", "dgc", "accordion"}),
+        ("gcsim.compressors.ddp.hook", {"accordion"}),
+    ],
+)
+def test_a_change_concerns_those_that_reach_it(
+    monkeypatch: pytest.MonkeyPatch, module: str, those: set[str]
+) -> None:
+    """Accordion is made of any other compressor, by name."""
+    assert {name for name, other in changed(monkeypatch, module).items() if other} == those
+
+
+@pytest.mark.parametrize("name", ["topk", "powersgd"])
+def test_nothing_is_loaded_that_is_not_reached(name: str) -> None:
+    """Against what Python has imported after the compressor has run once."""
+    program = f"""
+import json, sys
+from gcsim.compressors.registry import compressor_class, create
+before = set(sys.modules)
+import torch
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.participation import participate
+slices = (TensorSlice(index=0, name="w", shape=(8, 16), offset=0),)
+layout = BucketLayout(index=0, slices=slices)
+team = [create({name!r}, Worker(rank=rank, count=2, seed=0), {{}}) for rank in range(2)]
+lockstep([participate(one, Bucket(layout=layout, gradient=torch.ones(128)), 0) for one in team])
+print(json.dumps([m for m in sys.modules if m.startswith("gcsim.compressors") and m not in before]))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(found.stdout.splitlines()[-1]))
+    files = code.modules({room: code._folder(room) for room in (code.COMPRESSORS, code.TRACES)})
+    start = f"gcsim.compressors.{REGISTRY[name].partition(':')[0]}"
+    assert start in loaded
+    traces = {module for module in files if module.startswith("gcsim.traces")}
+    assert loaded <= code.reach({start, *traces}, files, code._read(files.values()))
