@@ -1,4 +1,8 @@
-"""What do all tests share? Compiled loops, and the examples of property-based tests.
+"""What do all tests share? Threads, compiled loops, and the examples of property-based tests.
+
+The tensors of tests are small, and as many workers as cores run them: more threads would wait for
+each other most of the time (PowerSGD's checks take 1 s on one thread and 20 on two). What must not
+depend on the number of threads sets it.
 
 `make test` draws the same examples everywhere: whether a change is accepted must not depend on
 luck. `make fuzz` draws other ones at each run, to find what nobody has thought of.
@@ -12,6 +16,7 @@ from hypothesis import settings
 
 from gcsim.files import cache_folder
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; processes that tests start have it
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)

@@ -191,7 +191,11 @@ def _torchrun(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "collectives"), [(2, "all_reduce,all_gather"), (3, "all_reduce,reduce_scatter")]
+    ("ranks", "collectives"),
+    [
+        (2, "all_reduce,all_gather"),
+        pytest.param(3, "all_reduce,reduce_scatter", marks=pytest.mark.long),
+    ],
 )
 def test_a_live_cluster_is_measured_and_fitted(here: Path, ranks: int, collectives: str) -> None:
     done = _torchrun(

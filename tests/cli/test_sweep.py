@@ -481,7 +481,9 @@ def test_a_sweep_that_was_killed_goes_on_and_loses_nothing(
         assert (here / OUT / name).read_bytes() == (here / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupt_is_one_line_and_exit_130(
     here: Path,
     started: Callable[..., subprocess.Popen[str]],
@@ -503,7 +505,9 @@ def test_an_interrupt_is_one_line_and_exit_130(
     assert gone(workers)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
     here: Path, started: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
@@ -567,6 +571,7 @@ def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
                 process.kill()
 
 
+@pytest.mark.long
 def test_a_cluster_gives_the_bytes_of_one_machine(
     here: Path, done: Path, program: Run, cluster: str
 ) -> None:
@@ -618,6 +623,7 @@ def example(language: str, beginning: str) -> str:
     return found.group(1)
 
 
+@pytest.mark.long
 def test_the_examples_of_the_readme_run_as_they_stand(
     tmp_path: Path, environment: dict[str, str], gcsim: Run
 ) -> None:

@@ -22,8 +22,14 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.errors import ExpectationError, InputError
 
+SLOW = {"alq", "amq"}
+"""They fit their levels anew at each step, and are checked in `make long`."""
 
-@pytest.mark.parametrize("name", REGISTRY)
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in REGISTRY],
+)
 def test_registered(name: str) -> None:
     assert check(name) == tuple(CHECKS)
 

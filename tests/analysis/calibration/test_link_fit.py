@@ -34,6 +34,11 @@ from gcsim.simulator.network.links import Link, SizeFactor
 
 DATA = Path(__file__).parent / "data"
 INSIDE = Link(name="inside", bandwidth=Fraction(12 * 10**9), latency=Fraction(1, 10**5))
+# by rounds of other shapes, which take the fit longer
+LONG = [
+    pytest.param(name, marks=pytest.mark.long)
+    for name in ("halving_doubling", "mpich", "double_tree")
+]
 SIZES = [1 << power for power in range(10, 28, 2)]
 US = 1e-6
 
@@ -78,8 +83,9 @@ def interval(found: LinkFit, figure: str, from_bytes: int = 0) -> tuple[float, f
 # --- what made the times is found ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-@pytest.mark.parametrize(("alpha", "rate"), [(50 * US, 1.17e9), (2 * US, 20e9), (0.02, 1e6)])
+@pytest.mark.parametrize(
+    ("ranks", "alpha", "rate"), [(2, 50 * US, 1.17e9), (3, 0.02, 1e6), (8, 2 * US, 20e9)]
+)
 def test_latency_and_goodput_of_a_ring(ranks: int, alpha: float, rate: float) -> None:
     points = measured([ring(nbytes, ranks, alpha, rate) for nbytes in SIZES], ranks=ranks)
     found = fit(points, inside=INSIDE)
@@ -106,7 +112,7 @@ def test_collectives_of_one_link_are_fitted_together() -> None:
     assert abs(found.worst.error) < 2e-3
 
 
-@pytest.mark.parametrize("algorithm", ["gloo", "nccl", "halving_doubling", "mpich", "double_tree"])
+@pytest.mark.parametrize("algorithm", ["gloo", "nccl", *LONG])
 def test_every_protocol_is_inverted(algorithm: str) -> None:
     link = Link(name="true", bandwidth=Fraction(625 * 10**6), latency=Fraction(80, 10**6))
     points = simulated(link, measured([1.0] * len(SIZES), algorithm=algorithm))
@@ -150,6 +156,7 @@ def test_another_rate_of_long_messages_is_found_and_where_it_begins() -> None:
     assert found.steps.startswith("taken up")
 
 
+@pytest.mark.long
 def test_noise_is_not_taken_for_a_step_and_intervals_hold_the_truth() -> None:
     # of 95 % intervals one in twelve may miss; a series may show a false step
     alpha, rate, held, stepped = 50 * US, 1e9, 0, 0
@@ -311,6 +318,7 @@ def test_the_goodput_of_a_shaped_link_is_found(ranks: int, reach: float) -> None
     assert high > 0.949 * 12.5e6
 
 
+@pytest.mark.long
 def test_the_catalogues_links_are_found_from_what_the_simulator_makes_of_them() -> None:
     for name in ("10gbe", "100gb_infiniband"):
         link = catalog.link(name)

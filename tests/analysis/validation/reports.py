@@ -1,8 +1,10 @@
-"""A report with known errors, for tests of what shows it."""
+"""A report with known errors, for tests of what shows it; and what no report may show."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import (
@@ -95,3 +97,19 @@ def report(*, limit: float = 0.05) -> Report:
         Bound("arithmetic", statistic="statements"),
     )
     return judge(suite(*bounds), found)
+
+
+def hides_opposites(points: Sequence[Point]) -> bool:
+    """Whether the points up to some number of ranks, or size, and those beyond, six or more each,
+    have medians of opposite signs, both larger than 3 %."""
+    for values in ([p.workers for p in points], [p.nbytes for p in points]):
+        for limit in set(values):
+            sides = [
+                [p.error for p, value in zip(points, values, strict=True) if (value > limit) == up]
+                for up in (False, True)
+            ]
+            if min(map(len, sides)) >= 6:
+                low, high = map(median, sides)
+                if (low > 0.03 and high < -0.03) or (low < -0.03 and high > 0.03):
+                    return True
+    return False

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.validation.judge import run_suite
-from gcsim.analysis.validation.registry import SUITES, chosen
 from gcsim.analysis.validation.report.series import CLEAR, SIDE, by_value, lines, size, span
-from gcsim.analysis.validation.statistics import by_series, judged
+from gcsim.analysis.validation.statistics import judged
 from gcsim.analysis.validation.suite import Point
+from tests.analysis.validation.reports import hides_opposites
 from tests.analysis.validation.reports import point as example
 
 
@@ -30,22 +25,6 @@ def one(error: float, ranks: int, nbytes: float, *, fitted: bool = False) -> Poi
         workers=ranks,
         nbytes=nbytes,
     )
-
-
-def hides_opposites(points: Sequence[Point]) -> bool:
-    """Whether the points up to some number of ranks, or size, and those beyond, six or more each,
-    have medians of opposite signs, both larger than 3 %."""
-    for values in ([p.workers for p in points], [p.nbytes for p in points]):
-        for limit in set(values):
-            sides = [
-                [p.error for p, value in zip(points, values, strict=True) if (value > limit) == up]
-                for up in (False, True)
-            ]
-            if min(map(len, sides)) >= 6:
-                low, high = map(median, sides)
-                if (low > 0.03 and high < -0.03) or (low < -0.03 and high > 0.03):
-                    return True
-    return False
 
 
 POINTS = st.lists(
@@ -107,13 +86,3 @@ def test_sizes_are_told_by_decades_and_for_people() -> None:
     assert span("size", points[2:4]) == "100 B to 999 B"
     assert span("ranks", points) == "2 ranks"
     assert list(by_value([example(1, 0.0), example(3, 0.0)], "ranks")) == [2, 8]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SUITES)
-def test_no_line_of_a_shipped_suite_hides_opposites(name: str) -> None:
-    [suite] = chosen([name])
-    report = run_suite(suite)
-    parts = lines(by_series(report.findings.points))
-    assert set(parts) == set(report.lines)
-    assert [line for line, part in parts.items() if hides_opposites(part)] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -31,15 +31,6 @@ from tests.compressors.ddp.ranks import LENGTHS, requests
 COUNTS = (pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long))
 CASES = carried()
 Results = Callable[[int, str], list[Any]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the processes: a matrix product's rounding may depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +97,7 @@ def one_request(request: Request) -> Exchange:
     return reply if isinstance(reply, Tensor) else list(reply)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", COUNTS)
 def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int) -> None:
     asked = [requests(rank, count) for rank in range(count)]
     found = ranks(count, "collectives")

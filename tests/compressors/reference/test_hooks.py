@@ -70,15 +70,6 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the processes: a matrix product's rounding may depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_casts_are_equal_to_the_hooks_bit_for_bit(
     team: Any, hooks: list[dict[str, Any]], name: str

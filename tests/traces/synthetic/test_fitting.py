@@ -209,6 +209,7 @@ def lenet(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return Trace.open(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["fitted", "by kind"])
 def test_compressors_find_drawn_gradients_much_like_recorded_ones(
     lenet: Trace, source: str

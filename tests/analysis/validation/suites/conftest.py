@@ -1,13 +1,14 @@
-"""The report of the suite that a file of tests calls `NAME`, made once a file."""
+"""The report of the suite that a file of tests calls `NAME`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.judge import Report
 
 
 @pytest.fixture(scope="module")
-def report(request: pytest.FixtureRequest) -> Report:
-    return run_suite(*chosen([request.module.NAME]))
+def report(request: pytest.FixtureRequest, report_of: Callable[[str], Report]) -> Report:
+    return report_of(request.module.NAME)

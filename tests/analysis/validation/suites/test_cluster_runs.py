@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.cluster_runs import (
     bagua,
     global_qsgd,
@@ -33,8 +34,8 @@ PUBLISHED = {"tc-cluster": 322, "nccl-clusters": 68, "raysgd": 32, "bagua": 116,
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    return {name: run_suite(suite) for name, suite in SUITES.items()}
+def reports(report_of: Callable[[str], Report]) -> dict[str, Report]:
+    return {name: report_of(name) for name in SUITES}
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -140,6 +140,13 @@ def test_equal_gradients_never_overflow_their_sum(team: Any, form: str) -> None:
         assert float(update[0]) == pytest.approx(7e4, rel=3 * FORMATS[form].rounding)
 
 
-@pytest.mark.parametrize("aggregation", ["all_gather", "all_to_all", "tree"])
+@pytest.mark.parametrize(
+    "aggregation",
+    [
+        "all_gather",
+        pytest.param("all_to_all", marks=pytest.mark.long),
+        pytest.param("tree", marks=pytest.mark.long),
+    ],
+)
 def test_all_ways_pass_all_checks(aggregation: str) -> None:
     check("fp8", {"format": "e5m2", "aggregation": aggregation})

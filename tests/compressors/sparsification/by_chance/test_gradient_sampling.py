@@ -287,7 +287,9 @@ def test_gradient_sampling_is_the_prior_one_with_alpha_one(team: Any, normal: Dr
         assert torch.equal(plain.step(gradients, t)[0], other.step(gradients, t)[0])
 
 
-@pytest.mark.parametrize(("spread", "times"), [(0.0, 8.6), (0.8, 34.0)])
+@pytest.mark.parametrize(
+    ("spread", "times"), [pytest.param(0.0, 8.6, marks=pytest.mark.long), (0.8, 34.0)]
+)
 def test_gradient_sampling_finds_the_largest_many_times_as_often_as_random_sampling(
     team: Any, normal: Draw, spread: float, times: float
 ) -> None:

@@ -24,7 +24,11 @@ POLICIES = pytest.mark.parametrize("policy", ["random", "leftmost", "p0"])
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"skip": 0}, {"policy": "p0", "values": "polynomial"}, {"indices": "rice"}],
+    [
+        {"policy": "p0", "values": "polynomial"},
+        pytest.param({"skip": 0}, marks=pytest.mark.long),
+        pytest.param({"indices": "rice"}, marks=pytest.mark.long),
+    ],
 )
 def test_it_conforms(parameters: dict[str, Any]) -> None:
     assert check(NAME, parameters)

@@ -51,7 +51,9 @@ def test_an_exact_step_delivers_the_largest_sums_of_what_was_selected(
             np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize(
+    "workers", [2, pytest.param(4, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.long)]
+)
 def test_a_step_moves_less_than_six_k_words(team: Any, normal: Draw, workers: int) -> None:
     # Li & Hoefler 2022: < 6 k words a worker where thresholds are reused; k here is 100. While
     # the residual still grows, after the start, more elements pass a threshold from before.

@@ -19,7 +19,11 @@ NAME = "omnireduce"
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"keep": "top", "block": 7}, {"keep": "threshold", "threshold": 0.1}]
+    "parameters",
+    [
+        {"keep": "top", "block": 7},
+        pytest.param({"keep": "threshold", "threshold": 0.1}, marks=pytest.mark.long),
+    ],
 )
 def test_it_conforms(parameters: dict[str, Any]) -> None:
     assert check(NAME, parameters)
