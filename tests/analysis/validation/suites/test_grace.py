@@ -5,7 +5,6 @@ Expected numbers are those of the release (sands-lab/grace-data), or follow from
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 

@@ -4,7 +4,6 @@ bounds, and do its steps send and share what was measured?"""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 
