@@ -1,8 +1,8 @@
-"""One collective algorithm a file: pure functions from entry times to exit times.
+"""One collective algorithm a file: `prepare(call)` gives what takes entry times to exit times.
 
 All that an algorithm's file needs of the simulator is here, and what carries a collective out:
 
-    from gcsim.simulator.collectives import Algorithm, Call, Times, Traffic
+    from gcsim.simulator.collectives import Algorithm, Call, Prepared, Times, Traffic
 """
 # ruff: noqa: F401
 # mypy: implicit-reexport
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gcsim.simulator.clock import Picoseconds, Times, picoseconds, seconds
     from gcsim.simulator.cluster import Cluster, Collectives
     from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
-    from gcsim.simulator.collectives.call import Call
+    from gcsim.simulator.collectives.call import Call, Prepared
     from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
     from gcsim.simulator.fabric.rounds import Fabric
     from gcsim.simulator.host import Traffic
@@ -29,7 +29,7 @@ _MODULES = {
     "gcsim.simulator.clock": "Picoseconds Times picoseconds seconds",
     "gcsim.simulator.cluster": "Cluster Collectives",
     "gcsim.simulator.collectives.algorithms": "ALGORITHMS Algorithm",
-    "gcsim.simulator.collectives.call": "Call",
+    "gcsim.simulator.collectives.call": "Call Prepared",
     "gcsim.simulator.collectives.dispatch": "CollectiveMemo execute",
     "gcsim.simulator.fabric.rounds": "Fabric",
     "gcsim.simulator.host": "Traffic",
