@@ -127,7 +127,11 @@ def latency_and_goodput(
         rate *= float(problem.model.seconds(_probe(0.0, rate))[longest] / times[longest])
     shape = Shape(scale=max(latency, 1e-7), line_rate=line_rate)
     guesses = [(a, b) for a in (1.0, 0.1) for b in (1.0, 2.0, 0.5)]
-    found = [problem.solve(shape, start(shape, a * latency, b * rate)) for a, b in guesses]
+    found: list[Solution] = []
+    for a, b in guesses:
+        found.append(problem.solve(shape, start(shape, a * latency, b * rate)))
+        if found[-1].loss < len(points) * EXACT**2:
+            break  # another guess makes nothing better
     return min(found, key=lambda solution: solution.loss)
 
 
