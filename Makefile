@@ -25,7 +25,7 @@ validate: $(VENV)/run.stamp  ## predictions against measured clusters, with thei
 	$(BIN)/gcsim validate -o build/validation
 
 validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
-	$(BIN)/python -m gcsim.analysis.validation.report.page docs
+	$(BIN)/python -m gcsim.analysis.validation.report.write docs
 
 fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import PS_PER_SECOND, Times, check_range
+from gcsim.simulator.clock import LIMIT, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
@@ -23,7 +23,6 @@ Kinds = NDArray[np.int64]
 """Numbers of links in a table."""
 Ranks = NDArray[np.int64]
 Bytes = NDArray[np.int64]
-_LARGEST = 2**62
 _FEW = 32
 """Links that are asked one by one, and sizes whose answers are kept."""
 _ZERO = np.zeros(1, dtype=np.int64)
@@ -198,7 +197,7 @@ def scaled(
     if values.size == 0:
         return values
     product = int(np.max(over)) * max(1, int(values.max())) + int(np.max(base))
-    if max(product, 2 * int(np.max(under))) >= _LARGEST:
+    if max(product, 2 * int(np.max(under))) >= LIMIT:
         values = values.astype(object)
     numerator = values * over + base
     whole = numerator // under

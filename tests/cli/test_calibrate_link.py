@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from gcsim import calibrate_link
 from gcsim.analysis.calibration.link.model import Model
-from gcsim.analysis.calibration.measurements.collectives import Measurement, Stated, read
+from gcsim.analysis.calibration.measurements.collectives import Measurement, Stated
+from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.cli.app import app
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.named_files import read_link

@@ -1,20 +1,13 @@
-"""What does the page of a validation say? All suites with their errors, fits, bounds and sources.
-
-python -m gcsim.analysis.validation.report.page docs    # docs/validation.md,
-docs/images/validation/
-"""
+"""What does the page of a validation say? All suites with their errors, fits, bounds and sources."""
 
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.validation.coverage import LEAST, MOST, coverages
-from gcsim.analysis.validation.judge import Report, run_suite
-from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.report.table import (
     COVERAGE,
@@ -262,23 +255,3 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     yield "|---|" + "---:|" * (len(heading) - 1)
     for row in rows:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-
-
-def main() -> None:
-    """Write the page and its figures into a folder of documents."""
-    from gcsim.analysis.validation.report.write import figures, write_together
-
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: {__doc__}")
-    docs = Path(sys.argv[1])
-    reports = [run_suite(suite) for suite in chosen()]
-    text = "\n".join(page(reports, "images/validation/")) + "\n"
-    folder = docs / "images" / "validation"
-    write_together(
-        {docs / "validation.md": text}
-        | {folder / name: make for name, make in figures(reports).items()}
-    )
-
-
-if __name__ == "__main__":
-    main()

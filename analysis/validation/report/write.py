@@ -3,19 +3,24 @@
 validation.md    the page; validation.json  everything; points.csv  a line a point, with its
 citation; errors.png  how large errors are; scatter.png  predicted against measured; SUITE.png
 scaling curves, where a suite has them
+
+python -m gcsim.analysis.validation.report.write docs    # docs/validation.md,
+docs/images/validation/
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gcsim.analysis.plots.style import save
-from gcsim.analysis.validation.judge import Report
+from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report.as_json import point_row, to_json
 from gcsim.analysis.validation.report.page import page
 from gcsim.files import replacing
@@ -90,3 +95,21 @@ def write_together(files: Mapping[Path, str | Maker]) -> tuple[Path, ...]:
             else:
                 content(temporary)
     return tuple(files)
+
+
+def main() -> None:
+    """Write the page and its figures into a folder of documents."""
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {__doc__}")
+    docs = Path(sys.argv[1])
+    reports = [run_suite(suite) for suite in chosen()]
+    text = "\n".join(page(reports, "images/validation/")) + "\n"
+    folder = docs / "images" / "validation"
+    write_together(
+        {docs / "validation.md": text}
+        | {folder / name: make for name, make in figures(reports).items()}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -76,7 +76,8 @@ def calibrate_link_command(
 
     Over the link that comes out, the simulator takes as long as was measured.
     """
-    from gcsim.analysis.calibration.measurements.collectives import Stated, read
+    from gcsim.analysis.calibration.measurements.collectives import Stated
+    from gcsim.analysis.calibration.measurements.reading import read
 
     readings = read(
         files,

@@ -25,8 +25,8 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Collective,
     Measurement,
     Reading,
-    read,
 )
+from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.named_files import read_link

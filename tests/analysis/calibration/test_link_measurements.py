@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.calibration.measurements.collectives import Reading, Stated, read
+from gcsim.analysis.calibration.measurements.collectives import Reading, Stated
+from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.errors import InputError
 
 DATA = Path(__file__).parent / "data"
