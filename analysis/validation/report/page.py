@@ -1,4 +1,4 @@
-"""What does the page of a validation say? All suites with their errors, fits, bounds and sources."""
+"""What does the page of a validation say? All suites: errors, fits, bounds and sources."""
 
 from __future__ import annotations
 
