@@ -40,12 +40,17 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
 ) -> None:
     """Take `sent` and `received` `[q]` from before step `first` to before step `last`.
 
-    With runs (`starts` `[n + 1]` and size classes `runs` `[n]` of the blocks of q ranks),
-    `serialization` and `latency` are `[sizes, width]`, flat, by size class and rank; without (n
-    = 0), they are `[sizes, width]` by size class and link class, to be looked up by `sizes` `[2
-    q]`, the size class of each block, twice over, and `kinds` `[q]`. Steps before step
-    `reducing` reduce. `jitter` `[last - first, q]` are random delays by step and sender, `[0,
-    q]` without.
+    | array                    | shape            | what                                           |
+    |--------------------------|------------------|------------------------------------------------|
+    | starts, runs             | [n + 1], [n]     | blocks of one size beside each other: where    |
+    |                          |                  | each run of them begins, its size class        |
+    | serialization, latency   | [sizes, width]   | flat; with runs by size class and rank,        |
+    |                          |                  | without (n = 0) by size class and link class   |
+    | sizes, kinds             | [2 q], [q]       | each block's size class, twice over; each      |
+    |                          |                  | rank's link class                              |
+    | jitter                   | [last - first, q]| random delays by step and sender, or [0, q]    |
+
+    Steps before step `reducing` reduce.
 
     Where f is what a step does to the state, f(state + c) = f(state) + c for every constant c. So
     when a step has shifted the state x by one constant, f(x) = x + c, the next one does it again,
@@ -63,13 +68,13 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
         if looks:
             for r in range(q):
                 sent_before[r], received_before[r] = sent[r], received[r]
-        turned = step % q
+        turned = step % q  # rank r sends block r - turned, so the runs have moved on by `turned`
         for run in range(starts.size - 1):
             row = runs[run] * width
             low, high = starts[run] + turned, starts[run + 1] + turned
-            if low < q:
+            if low < q:  # the part of the run before the ring closes
                 _leave(sent, received, arrived, serialization, latency, row, low, min(high, q))
-            if high > q:
+            if high > q:  # and that which begins at rank 0 again
                 _leave(
                     sent, received, arrived, serialization, latency, row, max(low - q, 0), high - q
                 )
@@ -86,6 +91,7 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
         step += 1
         if looks:
             end = reducing if step <= reducing else last
+            # the whole state has moved by one constant: the steps left of this kind do the same
             if _shifted(sent, received, sent_before, received_before, steady):
                 by = sent[0] - sent_before[-steady]
                 _advance(sent, steady, end - step, by)
@@ -109,10 +115,11 @@ def _leave(  # noqa: PLR0917
     high: int,
 ) -> None:
     """One run's messages, of the ranks from `low` to before `high`."""
+    # [high - low]: views, so that the loop below has one index and becomes vector instructions
     part, heard, reach = sent[low:high], received[low:high], arrived[low:high]
     takes, travels = serialization[row + low : row + high], latency[row + low : row + high]
     for r in range(part.size):
-        left = max(part[r], heard[r]) + takes[r]
+        left = max(part[r], heard[r]) + takes[r]  # the NIC is free, and the block is here
         part[r] = left
         reach[r] = left + travels[r]
 
