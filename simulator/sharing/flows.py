@@ -125,7 +125,7 @@ class _Running:
             self._read_capacities(now)
         levels = self._crossings.levels(self.flows, self._capacities)
         held, groups = levels.held, self._groups
-        moved = np.flatnonzero(held != self._held)
+        moved = np.flatnonzero(held != self._held)  # another link holds them up: another group
         moves = (each[moved].tolist() for each in (self.flows, self._held, held))
         for place, before, after in zip(*moves, strict=True):
             if after not in groups:
@@ -172,6 +172,7 @@ class _Group:
         """A flow that has so many bytes left, in units of its own scale."""
         common = gcd(left, scale)
         self._have_divided(scale // common)
+        # left / scale in units of 1 / D, from now on: the flow is through when `virtual` is there
         tag = self.virtual + left // common * (self.scale // (scale // common))
         self.tags[place] = tag
         heappush(self._queue, (tag, place))
@@ -185,7 +186,7 @@ class _Group:
         places = []
         while self._queue and self._queue[0][0] <= self.virtual:
             tag, place = heappop(self._queue)
-            if self.tags.get(place) == tag:
+            if self.tags.get(place) == tag:  # else it has been taken out, or has a new tag
                 del self.tags[place]
                 places.append(place)
         return places
@@ -196,6 +197,7 @@ class _Group:
             heappop(self._queue)
         if not self._queue or not self.rate:
             return None
+        # rounded up: -((a - b) // rate) = ceil((b - a) / rate)
         return now - (self.virtual - self._queue[0][0]) // self.rate
 
     def set_rate(self, over: int, under: int) -> None:
@@ -211,6 +213,7 @@ class _Group:
         if self.scale.bit_length() > _LONG:
             self._shorten()
         self._changes += 1
+        # rates are capacities over numbers of flows, which so many flows may take all of
         numbers = 1 << (len(self.tags) + 1).bit_length()
         if self._changes > _PATIENCE and numbers <= _LARGEST:
             divisor = lcm(divisor, divided_by_all(numbers))

@@ -98,8 +98,8 @@ class Crossings:
         rates = filled(flows, dict(enumerate(map(Fraction, capacities))))
         distinct = sorted(set(rates))
         scale = lcm(*(rate.denominator for rate in distinct))
-        location_of = {rate: place for place, rate in enumerate(distinct)}
-        level = np.array([location_of[rate] for rate in rates], dtype=np.int64)
+        level_of = {rate: place for place, rate in enumerate(distinct)}
+        level = np.array([level_of[rate] for rate in rates], dtype=np.int64)
         return Levels(level, [int(rate * scale) for rate in distinct], scale, level)
 
 
@@ -109,7 +109,7 @@ def filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> 
     for flow in flows:
         for link, count in flow.items():
             load[link] = load.get(link, 0) + count
-    room, rising = dict(capacities), set(range(len(flows)))
+    room, rising = dict(capacities), set(range(len(flows)))  # what is left; who has no rate yet
     rates = [Fraction(0)] * len(flows)
     while load:
         rate = min(room[link] / count for link, count in load.items())
@@ -156,10 +156,10 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
     the full link that holds each flow up."""
     links = capacity.size
     flows = active.size
-    left = capacity.copy()
-    load = np.zeros(links, dtype=np.int64)
-    taken = np.zeros(links, dtype=np.int64)
-    full = np.full(links, -1, dtype=np.int64)
+    left = capacity.copy()  # [links]: what flows with a level have not taken
+    load = np.zeros(links, dtype=np.int64)  # [links]: flows without a level
+    taken = np.zeros(links, dtype=np.int64)  # [links]: flows that get their level in this step
+    full = np.full(links, -1, dtype=np.int64)  # [links]: the step in which each became full
     level, held = np.zeros(flows, dtype=np.int64), np.full(flows, -1, dtype=np.int64)
     free = np.arange(flows)
     for flow in range(flows):
@@ -168,7 +168,7 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
     steps = 0
     waiting = flows  # free[:waiting] are the flows without a level
     while waiting:
-        smallest = np.inf
+        smallest = np.inf  # all flows rise together until the first link is full
         for number in range(links):
             if load[number]:
                 smallest = min(smallest, left[number] / load[number])
@@ -187,7 +187,7 @@ def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
                 level[flow] = steps
                 for at in range(begin, end):
                     taken[link[at]] += count[at]
-            else:
+            else:  # goes on rising
                 free[kept] = flow
                 kept += 1
         waiting = kept

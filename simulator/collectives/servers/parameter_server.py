@@ -71,8 +71,9 @@ def parameter_server(
     present = [rank for rank in range(len(starts)) if rank not in absent]
     if len(starts) == 1 or not present:
         return starts.copy()
-    apart = _random(cluster)
+    apart = _random(cluster)  # random delays: no two workers are alike
     workers = list(zip(starts.tolist(), pushed, strict=True))
+    # workers of one entry, payload and place are one class: a class of flows stands for all theirs
     numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
     kinds = [
         ABSENT if rank in absent else rank if apart else numbers[worker]
@@ -181,6 +182,7 @@ class _Exchange:
             return {}
         self._ready[to] = np.maximum(self._ready[to], arrived)
         self._missing[to] -= 1
+        # a server whose last push is here computes, and answers all workers at once
         complete = np.atleast_1d(to)[np.atleast_1d(self._missing[to]) == 0]
         return {
             pull: begins(self._flows.ends[pull].link, int(self._ready[server]) + self._server_time)
