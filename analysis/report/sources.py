@@ -165,17 +165,17 @@ def _links(facts: Mapping[str, Any]) -> list[str]:
     notes = []
     for key, value in facts.items():
         if isinstance(value, list):  # NICs of some nodes
-            notes += [_link(_nodes(key, link.get("nodes", ())), link) for link in value]
+            notes += [_link(_nodes(link.get("nodes", ())), link) for link in value]
         else:
             notes.append(_link(key.replace("_", " "), _table(facts, key)))
     return notes
 
 
-def _nodes(key: str, nodes: Sequence[int]) -> str:
+def _nodes(nodes: Sequence[int]) -> str:
     """ "NIC of node 3", "NICs of nodes 3, 5 and 20 more"."""
     shown = ", ".join(map(str, nodes[:_NODES]))
     more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
-    return f"{key} of nodes {shown}{more}" if len(nodes) > 1 else f"{key[:-1]} of node {shown}"
+    return f"NICs of nodes {shown}{more}" if len(nodes) > 1 else f"NIC of node {shown}"
 
 
 def _link(title: str, link: Mapping[str, Any]) -> str:

@@ -68,7 +68,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
 
 def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
-        why = ": the servers live on the nodes and use their nics"
+        why = ": the servers live on the nodes and use their NICs"
         hint = "write servers: dedicated"
         yield said(document, (*_COLLECTIVES, "server_network"), why, hint)
 

@@ -19,7 +19,7 @@ LINKS: tuple[Keys, ...] = (
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Where a link may stand, beside the nics."""
+"""Where a link may stand, beside the NICs."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:

@@ -57,7 +57,7 @@ class NicExchange:
     latency: Times
     """`[k]`."""
     ends: Times
-    """`[p]`: of each NIC; half of both nics' comes on top."""
+    """`[p]`: of each NIC; half of both NICs' comes on top."""
     adding: Times
     """`[k]`."""
     random: Hops | None

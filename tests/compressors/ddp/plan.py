@@ -25,7 +25,7 @@ from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_cl
 from tests.compressors.ddp.gloo_order import in_gloo_ring_order
 
 SCRIPT = Path(__file__).with_name("ranks.py")
-ROOT = SCRIPT.parent.parent.parent
+ROOT = SCRIPT.parents[3]
 SHAPES = [(40, 60), (60,), (30, 8, 3, 3), (30,), (70, 30), (), (9, 50), (2500,)]
 STEPS = 4
 """Of the compressor; one more iteration comes before."""

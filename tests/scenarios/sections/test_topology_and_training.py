@@ -311,13 +311,13 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
     ("old", "new", "expected"),
     [
         # NICs
-        ("{3: 1gbe,", "{8: 1gbe,", "a.yaml:10:11: error: cluster.nics: there is no node 8; nodes "
+        ("{3: 1gbe,", "{8: 1gbe,", "a.yaml:10:10: error: cluster.nics: there is no node 8; nodes "
          "count from 0; the last of 8 is 7"),
-        ("{3: 1gbe,", "{x: 1gbe,", "a.yaml:10:11: error: cluster.nics.x: 'x' is not the number of "
+        ("{3: 1gbe,", "{x: 1gbe,", "a.yaml:10:10: error: cluster.nics.x: 'x' is not the number of "
          "a node; nodes count from 0"),
-        ("{3: 1gbe,", "{-1: 1gbe,", "a.yaml:10:11: error: cluster.nics.-1: '-1' is not the "
+        ("{3: 1gbe,", "{-1: 1gbe,", "a.yaml:10:10: error: cluster.nics.-1: '-1' is not the "
          "number"),
-        ("{3: 1gbe,", "{03: 1gbe,", "a.yaml:10:11: error: cluster.nics.03: '03' is not the "
+        ("{3: 1gbe,", "{03: 1gbe,", "a.yaml:10:10: error: cluster.nics.03: '03' is not the "
          "number"),
         ("{3: 1gbe,", "{3: 1gbee,", "a.yaml:10:14: error: cluster.nics.3: unknown link '1gbee'; "
          "did"),
@@ -327,7 +327,7 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "error: cluster.nics.5: key 'latency' is missing"),
         ("{3: 1gbe, 5: {like: 10gbe, bandwidth: 5 Gbit/s}}", "[1gbe]", "a.yaml:10:10: error: "
          "cluster.nics: must be a mapping"),
-        ("{3: 1gbe,", f"{{3: {WIFI},", "a.yaml:10:11: error: cluster.nics.3: air is one medium "
+        ("{3: 1gbe,", f"{{3: {WIFI},", "a.yaml:10:10: error: cluster.nics.3: air is one medium "
          "for all nodes; it can only be cluster.network"),
         # racks
         ("racks: {nodes: 4,", "racks: {nodes: 0,", "a.yaml:11:18: error: cluster.racks.nodes = 0: "
