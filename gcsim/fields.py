@@ -15,7 +15,6 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from importlib import import_module
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from gcsim.errors import InputError, Problem
@@ -67,23 +66,6 @@ class Rule:
     """What a field must keep beside its limits: raises `InputError`."""
 
     check: Callable[[Any], None]
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """Text that is a name in a table: `module:function` of the kind gives the names.
-
-    It is imported when a file is read, since the table may use the settings themselves.
-    """
-
-    table: str
-    kind: str
-
-    def names(self) -> tuple[str, ...]:
-        """All names."""
-        module, function = self.table.split(":")
-        found: tuple[str, ...] = getattr(import_module(module), function)(self.kind)
-        return found
 
 
 @dataclass(frozen=True, slots=True)

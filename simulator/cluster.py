@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from gcsim.fields import INTERNAL, Bytes, Count, OneOf, RangeOf, Setting
+from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host
 from gcsim.simulator.network.links import Link
@@ -15,9 +15,40 @@ from gcsim.simulator.sums import Sums
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
 LibraryName = Literal["pytorch1", "pytorch2"]
-_NAMES = "gcsim.simulator.collectives.algorithms:names"
-AllReduceAlgorithm = Annotated[str, OneOf(_NAMES, "all_reduce")]
-AllGatherAlgorithm = Annotated[str, OneOf(_NAMES, "all_gather")]
+AllReduceAlgorithm = Literal[
+    "auto",
+    "ring",
+    "hierarchical",
+    "halving_doubling",
+    "recursive_doubling",
+    "binomial_tree",
+    "double_tree",
+    "alltoall_allgather",
+    "parameter_server",
+    "gloo_ring",
+    "nccl",
+    "nccl_ring_ll",
+    "nccl_ring_ll128",
+    "nccl_ring_simple",
+    "nccl_tree_ll",
+    "nccl_tree_ll128",
+    "nccl_tree_simple",
+]
+AllGatherAlgorithm = Literal[
+    "auto",
+    "parameter_server",
+    "ring",
+    "pipelined_ring",
+    "pipelined_ring_sync",
+    "recursive_doubling",
+    "bruck",
+    "gather_broadcast",
+    "gloo_ring",
+    "nccl",
+    "nccl_ring_ll",
+    "nccl_ring_ll128",
+    "nccl_ring_simple",
+]
 PushPullAlgorithm = Literal["auto", "parameter_server", "alltoall_allgather", "all_gather"]
 Servers = int | Literal["per_node"] | None
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
+from typing import get_args
 
 from gcsim.errors import Problem
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.sections.topology import links_of, random_settings
-from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives import algorithms
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
 
 MOST_OVERLAPPING = 256
@@ -105,10 +105,10 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
     chosen = cluster.collectives
     if chosen.transport != "custom":
         return
-    for key in ("all_reduce", "all_gather"):
+    for key, known in (("all_reduce", AllReduceAlgorithm), ("all_gather", AllGatherAlgorithm)):
         if getattr(chosen, key) == "auto":
             key_path: Keys = ("cluster", "collectives", key)
-            names = [name for name in algorithms.names(key) if name != "auto"]
+            names = [name for name in get_args(known) if name != "auto"]
             yield document.problem(
                 key_path,
                 " = 'auto': the transport 'custom' chooses no algorithm",

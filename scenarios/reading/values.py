@@ -18,7 +18,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Literal,
     Self,
     TypeVar,
     Union,
@@ -40,7 +39,6 @@ from gcsim.fields import (
     Index,
     Key,
     Limits,
-    OneOf,
     Rule,
     Unit,
     broken_ranges,
@@ -197,8 +195,6 @@ def _noted(base: Any, notes: tuple[Any, ...]) -> Any:  # noqa: PLR0911 (a case e
         if isinstance(note, Rule):
             others = tuple(other for other in notes if other is not note)
             return Annotated[_noted(base, others), AfterValidator(_keeping(note))]
-        if isinstance(note, OneOf):
-            return Literal[note.names()]
         if isinstance(note, Unit):
             read = quantity(note.dimension, positive=limits == POSITIVE)
             return Annotated[base, *read, AfterValidator(base)]

@@ -140,9 +140,3 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("tree_merge", "binomial"): Algorithm.of("binomial tree merge", tree_merge),
 }
 """By kind of request and name of the algorithm."""
-
-
-def names(kind: str) -> tuple[str, ...]:
-    """What `Collectives` may name for a kind of request: a choice, or a line of the table."""
-    choices = ("auto", "nccl")  # the transport's (`choice.py`), and that of NCCL's tuner
-    return (*choices, *(name for of, name in ALGORITHMS if of == kind))

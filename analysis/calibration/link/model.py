@@ -22,11 +22,12 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, did_you_mean
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
     Cluster,
     Collectives,
     TransportName,
 )
-from gcsim.simulator.collectives import algorithms
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
@@ -35,6 +36,8 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
 
 TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
+_ALL_REDUCE = get_args(AllReduceAlgorithm)
+_ALL_GATHER = get_args(AllGatherAlgorithm)
 _NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 
 
@@ -45,8 +48,7 @@ def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
     """
     kinds = {_kind(collective, algorithm) for collective in collectives}
     known: set[str] = set(TRANSPORTS)
-    for kind in ("all_reduce", "all_gather"):
-        names = algorithms.names(kind)
+    for kind, names in (("all_reduce", _ALL_REDUCE), ("all_gather", _ALL_GATHER)):
         if kind in kinds and algorithm not in TRANSPORTS and algorithm not in names:
             hint = did_you_mean(algorithm, known | set(names) - {"auto"})
             message = f"{algorithm!r} carries out no {kind}"
@@ -111,8 +113,8 @@ def _collectives(algorithm: str) -> Collectives:
     if algorithm in TRANSPORTS:
         return Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
     return Collectives(
-        all_reduce=algorithm if algorithm in algorithms.names("all_reduce") else "ring",
-        all_gather=algorithm if algorithm in algorithms.names("all_gather") else "ring",
+        all_reduce=algorithm if algorithm in _ALL_REDUCE else "ring",  # type: ignore[arg-type]
+        all_gather=algorithm if algorithm in _ALL_GATHER else "ring",  # type: ignore[arg-type]
         host_staging=False,
     )
 

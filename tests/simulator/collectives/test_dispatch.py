@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -15,9 +15,11 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
     Cluster,
 )
-from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm, names
+from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.dispatch import (
     CollectiveMemo,
     algorithm_of,
@@ -170,8 +172,8 @@ def test_every_line_of_the_table_can_be_chosen() -> None:
     reached = {
         algorithm_of(record, cluster(2, all_reduce=r, all_gather=g)).title
         for record in (reduce(4), gather(4), push(4, 4), to_all(4), merge(4, 4))
-        for r in names("all_reduce")
-        for g in names("all_gather")
+        for r in get_args(AllReduceAlgorithm)
+        for g in get_args(AllGatherAlgorithm)
     }
     assert reached == {algorithm.title for algorithm in ALGORITHMS.values()}
 
@@ -186,10 +188,10 @@ def test_every_algorithm_carries_any_number_of_workers(
 ) -> None:
     nodes, devices = shape
     starts = np.arange(nodes * devices, dtype=np.int64) * 10**6
-    for name in names("all_reduce"):
+    for name in get_args(AllReduceAlgorithm):
         on = cluster(nodes, devices, all_reduce=name, transport=transport)
         assert execute(reduce(4004), starts, on).min() >= starts.max()
-    for name in names("all_gather"):
+    for name in get_args(AllGatherAlgorithm):
         on = cluster(nodes, devices, all_gather=name, transport=transport)
         assert execute(gather(0, 10, 3000), starts, on).min() >= starts.max()
 

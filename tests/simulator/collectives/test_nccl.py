@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import simpy
 
-from gcsim.simulator.cluster import Cluster, Racks
-from gcsim.simulator.collectives.algorithms import names
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.nccl import (
     MODES,
@@ -193,8 +192,8 @@ def test_ll128_needs_one_device_a_node_and_gathers_have_no_tree() -> None:
 
 
 def test_every_mode_can_be_named() -> None:
-    assert {mode.name for mode in MODES} <= set(names("all_reduce"))
-    assert {mode.name for mode in RING_MODES} <= set(names("all_gather"))
+    assert {mode.name for mode in MODES} <= set(get_args(AllReduceAlgorithm))
+    assert {mode.name for mode in RING_MODES} <= set(get_args(AllGatherAlgorithm))
     assert MODE["nccl_tree_ll128"].title("all_reduce") == "NCCL double tree all-reduce, LL128"
     assert MODE["nccl_ring_simple"].title("all_gather") == "NCCL ring all-gather, Simple"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
     Cluster,
     Collectives,
     Racks,
 )
-from gcsim.simulator.collectives.algorithms import names
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
@@ -45,9 +47,9 @@ GATHER = CollectiveRecord(kind="all_gather", sent=(30_000, 10_000, 77))
 
 def everything(on: Cluster) -> Iterator[tuple[CollectiveRecord, Cluster]]:
     """Every algorithm of messages, with a request for it."""
-    for name in sorted({*names("all_reduce")} - {"auto", "nccl", "parameter_server"}):
+    for name in sorted({*get_args(AllReduceAlgorithm)} - {"auto", "nccl", "parameter_server"}):
         yield reduce(100_004), replace(on, collectives=Collectives(all_reduce=name))
-    for name in sorted({*names("all_gather")} - {"auto", "nccl"}):
+    for name in sorted({*get_args(AllGatherAlgorithm)} - {"auto", "nccl"}):
         yield GATHER, replace(on, collectives=Collectives(all_gather=name))
     yield CollectiveRecord(kind="all_to_all", sent=(50_000, 40_000), variable=True), on
     yield CollectiveRecord(kind="tree_merge", sent=(5_000,), pulled=9_000), on
