@@ -169,7 +169,7 @@ def test_mistakes_in_files_have_their_place_there_and_all_are_told(folder: Path)
         ("links.yml:bus", "links.yml:bsu", "has no link 'bsu'; did you mean 'bus'?"),
         ("links.yml:bus", "gpus/mine.yaml", "gpus/mine.yaml:1:1: error: "),
         ("gpus/mine.yaml", "link.yaml", "link.yaml:1:1: error: "),
-        ("like: link.yaml", "like: nothing.yml", "a.yaml:8:21: error: there is no file"),
+        ("like: link.yaml", "like: nothing.yml", "a.yaml:8:20: error: there is no file"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_not_what_it_should_be(
