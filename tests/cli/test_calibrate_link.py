@@ -191,6 +191,7 @@ def _torchrun(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "collectives"),
     [

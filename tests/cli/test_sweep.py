@@ -367,6 +367,7 @@ class Mine(Compressor):
 """
 
 
+@pytest.mark.long
 def test_a_failed_point_stops_no_other_and_sets_the_exit_code(here: Path, gcsim: Run) -> None:
     (here / "mine.py").write_text(MINE)
     sets = ("--set", "compressors=[none, {kind: 'mine:Mine', label: mine}]")
@@ -457,6 +458,7 @@ def slow(here: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([*path, str(Path(__file__).resolve().parents[2])])}
 
 
+@pytest.mark.long
 def test_a_sweep_that_was_killed_goes_on_and_loses_nothing(
     here: Path, gcsim: Run, started: Callable[..., subprocess.Popen[str]], slow: dict[str, str]
 ) -> None:
@@ -505,6 +507,7 @@ def test_an_interrupt_is_one_line_and_exit_130(
     assert gone(workers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
 )

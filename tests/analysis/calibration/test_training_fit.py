@@ -17,6 +17,7 @@ from tests.benchmarks.device_table import fitted, page
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 def test_the_stored_coefficients_are_those_of_the_tables() -> None:
     # To a thousandth: sums over cores, and versions of scipy, move the last digits.
     stored = yaml.safe_load((FOLDER / "layer_times.yaml").read_text())

@@ -53,6 +53,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[name for name, _ in CASES])
 def test_updates_equal_those_of_lockstep_to_the_last_bit(
@@ -72,6 +73,7 @@ def test_updates_equal_those_of_lockstep_to_the_last_bit(
                 assert same_bits(got, found[0]["updates"][step + 1][number])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", COUNTS)
 def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) -> None:
     for of_rank in ranks(count, "registry"):
@@ -81,6 +83,7 @@ def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) 
             assert sorted(chain(*told)) == list(range(len(SHAPES)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_first_iteration_delivers_the_mean(ranks: Results, count: int) -> None:
     given = [gradients(0, rank) for rank in range(count)]

@@ -233,12 +233,14 @@ def test_doubling_what_the_network_carries_helps_dense_training_most() -> None:
     assert speedups == sorted(speedups, reverse=True)
 
 
+@pytest.mark.long
 def test_a_loaded_scenario_can_be_swept_too() -> None:
     loaded = load_scenario("small.yaml", ["cluster.nodes=4"])
     from_file = sweep("small.yaml", {"seed": [0]}, overrides=["cluster.nodes=4"])
     assert sweep(loaded, {"seed": [0]}).rows == from_file.rows
 
 
+@pytest.mark.long
 def test_the_public_function_gives_the_same_with_what_shows_it() -> None:
     grid = {"cluster.nodes": [1, 2]}
     shown, plain = gcsim.sweep("small.yaml", grid, seed=3), sweep("small.yaml", grid, seed=3)
@@ -248,6 +250,7 @@ def test_the_public_function_gives_the_same_with_what_shows_it() -> None:
     assert shown.to_json() == plain.to_json()
 
 
+@pytest.mark.long
 def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from gcsim.compressors.base import About, Compressor\n"
@@ -271,6 +274,7 @@ def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: P
     assert shown.stdout == "['mine:Same', 'none', 'topk'] 0\n", shown.stderr
 
 
+@pytest.mark.long
 def test_a_recorded_trace_is_swept_and_a_damaged_one_is_refused_at_once(tmp_path: Path) -> None:
     gcsim.record_scenario(load_scenario("small.yaml"), tmp_path / "trace")
     replay = {"gradients": "{source: recorded, trace: trace}"}
@@ -407,6 +411,7 @@ DEEDS = {
 }
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_fails_its_task_alone(deadly: Callable[[str], Task]) -> None:
     sweep("small.yaml", {"cluster.nodes": [1]})
     fine = Task(scenario=load_scenario("small.yaml"))
@@ -506,6 +511,7 @@ def test_a_damaged_point_is_run_again(tmp_path: Path) -> None:
     assert other.stat().st_mtime_ns == untouched
 
 
+@pytest.mark.long
 def test_a_point_of_other_code_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,6 +547,7 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")  # the lock went with its holder
 
 
+@pytest.mark.long
 def test_sweep_json_says_what_was_asked_for(tmp_path: Path) -> None:
     swept = sweep("small.yaml", NETWORK, overrides=["batch_size=4"], seed=5, output="out")
     header = json.loads((tmp_path / "out" / "sweep.json").read_text())
@@ -583,6 +590,7 @@ TRAINING: dict[str, list[Any]] = {
 """Node 3 is there at the largest size alone."""
 
 
+@pytest.mark.long
 def test_training_and_topology_are_swept_with_one_profile_and_the_rows_of_single_runs() -> None:
     found = sweep("small.yaml", TRAINING, overrides={"compressors": "[none]"}, jobs=2)
     assert not found.failed

@@ -258,7 +258,14 @@ def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
         assert finishes.tolist() == expected
 
 
-@pytest.mark.parametrize("nbytes", [25 << 20, (25 << 20) + 4, 250_000])
+@pytest.mark.parametrize(
+    "nbytes",
+    [
+        pytest.param(25 << 20, marks=pytest.mark.long),
+        pytest.param((25 << 20) + 4, marks=pytest.mark.long),
+        250_000,
+    ],
+)
 def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
     for skew in ("none", "ties"):
         starts, hops = skews(64)[skew], [NETWORK] * 64
