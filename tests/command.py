@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,9 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
             del sys.modules[name]
     out, err = (stream.buffer.getvalue().decode() for stream in streams)
     return subprocess.CompletedProcess(given, code, out, err)
+
+
+def as_a_user(cache: Path) -> dict[str, str]:
+    """The environment of a process with an empty cache, and all cores (see `conftest.py`)."""
+    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return {**own, "GCSIM_CACHE_DIR": str(cache)}

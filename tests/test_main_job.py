@@ -4,7 +4,6 @@ every compressor on a small model."""
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from gcsim.compressors.registry import REGISTRY
+from tests.command import as_a_user
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", "alexnet_32node", "--json", "-q"],
         cwd=folder,
-        env={**os.environ, "GCSIM_CACHE_DIR": str(folder / "cache")},
+        env=as_a_user(folder / "cache"),
         capture_output=True,
         text=True,
         timeout=1500,
@@ -84,7 +84,7 @@ def test_every_compressor_runs_end_to_end(tmp_path: Path) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", "compressor_zoo", "--json", "-q"],
         cwd=tmp_path,
-        env={**os.environ, "GCSIM_CACHE_DIR": str(tmp_path / "cache")},
+        env=as_a_user(tmp_path / "cache"),
         capture_output=True,
         text=True,
         timeout=900,

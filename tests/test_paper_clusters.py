@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.command import as_a_user
 
 pytestmark = pytest.mark.long
 
@@ -37,7 +38,7 @@ def test_dense_communication_is_what_arithmetic_says(
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", name, "--json", "-q"],
         cwd=tmp_path,
-        env={**os.environ, "GCSIM_CACHE_DIR": str(tmp_path / "cache")},
+        env=as_a_user(tmp_path / "cache"),
         capture_output=True,
         text=True,
         timeout=1500,
