@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 from gcsim.files import cache_folder
@@ -22,3 +23,10 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+_WHOLE_RUNS = ("test_paper_clusters.py", "test_main_job.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of minutes begin first, so that no core is idle at the end."""
+    items.sort(key=lambda item: item.path.name not in _WHOLE_RUNS)

@@ -29,7 +29,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure
 from tests.analysis.drawn import between, drawn, plain_row
-from tests.command import Finished
+from tests.command import Finished, as_a_user
 from tests.command import gcsim as in_this_process
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
@@ -47,8 +47,8 @@ Run = Callable[..., Finished]
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    without = {k: v for k, v in os.environ.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
-    return {**without, "GCSIM_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    own = as_a_user(tmp_path_factory.mktemp("cache"))  # a cluster's workers use all cores too
+    return {k: v for k, v in own.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,9 @@ def test_the_page_in_docs_is_current(report_of: Callable[[str], Report]) -> None
 def test_the_command_keeps_all_bounds(
     report_of: Callable[[str], Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcsim.cli.validate.run_suite", lambda suite: report_of(suite.name))
+    monkeypatch.setattr(
+        "gcsim.analysis.validation.judge.run_suite", lambda suite: report_of(suite.name)
+    )
     ran = gcsim("validate", "-o", "out", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     shown = json.loads((tmp_path / "out" / "validation.json").read_text(encoding="utf-8"))
