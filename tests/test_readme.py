@@ -151,6 +151,7 @@ def test_the_users_own_model_runs_end_to_end(tmp_path: Path) -> None:
     assert results["provenance"]["gradients"]["source"] == "live"
 
 
+@pytest.mark.long
 def test_the_recorded_training_runs_without_its_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(block("python", "# train.py"))
     python(tmp_path, "train.py")
@@ -160,6 +161,7 @@ def test_the_recorded_training_runs_without_its_code(tmp_path: Path) -> None:
     assert "measured" in results["provenance"]["compute"]["source"]
 
 
+@pytest.mark.long
 def test_the_profiled_training_runs_with_the_times_of_its_profile(tmp_path: Path) -> None:
     (tmp_path / "profile_training.py").write_text(block("python", "# profile_training.py"))
     python(tmp_path, "profile_training.py")

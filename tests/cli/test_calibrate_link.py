@@ -106,6 +106,7 @@ def test_two_types_tell_what_an_addition_costs(here: Path) -> None:
     assert sums.float16_range is not None
 
 
+@pytest.mark.long
 def test_several_files_and_what_the_user_states(here: Path) -> None:
     for ranks in (2, 4):
         data = DATA / f"gloo_100mbit_{ranks}_ranks.csv"

@@ -121,6 +121,7 @@ def test_every_protocol_is_inverted(algorithm: str) -> None:
     assert float(found.link.rate) == pytest.approx(625e6, rel=5e-3)
 
 
+@pytest.mark.long
 def test_an_overhead_is_found_where_a_protocol_hides_latency() -> None:
     link = Link(
         name="true",
@@ -141,6 +142,7 @@ def test_an_overhead_that_is_no_different_from_latency_is_said_to_be_so() -> Non
     assert found.overhead == "not told apart from the latency by these collectives"
 
 
+@pytest.mark.long
 def test_another_rate_of_long_messages_is_found_and_where_it_begins() -> None:
     # messages are n / 4 long; from 64 KiB on they get half the rate
     alpha, rate, edge = 20 * US, 4e9, 65536

@@ -41,6 +41,7 @@ def test_the_stored_coefficients_are_those_of_the_tables() -> None:
     compare(stored, again, "layer_times")
 
 
+@pytest.mark.long
 def test_the_page_of_devices_is_up_to_date() -> None:
     text = (ROOT / "docs" / "devices.md").read_text()
     assert text == "\n".join(page()) + "\n", "run: make devices"

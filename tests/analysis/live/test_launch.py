@@ -55,6 +55,7 @@ class _Noted(Loopback):
         return found
 
 
+@pytest.mark.long
 def test_collectives_and_training_give_a_time_for_each_repeat_and_step() -> None:
     place = _Noted()
     tasks = (
@@ -75,6 +76,7 @@ def test_collectives_and_training_give_a_time_for_each_repeat_and_step() -> None
     assert place.left() == []
 
 
+@pytest.mark.long
 def test_one_rank_by_itself_times_its_passes_and_records_gradients(tmp_path: Path) -> None:
     from gcsim.traces.storage.manifest import read_manifest
 

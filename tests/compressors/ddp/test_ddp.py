@@ -28,7 +28,7 @@ from tests.compressors.ddp.plan import (
 )
 from tests.compressors.ddp.ranks import LENGTHS, requests
 
-COUNTS = (pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long))
+COUNTS = (2, 3, 4)
 CASES = carried()
 Results = Callable[[int, str], list[Any]]
 
@@ -100,6 +100,7 @@ def one_request(request: Request) -> Exchange:
     return reply if isinstance(reply, Tensor) else list(reply)  # type: ignore[return-value]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", COUNTS)
 def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int) -> None:
     asked = [requests(rank, count) for rank in range(count)]
@@ -140,6 +141,7 @@ def test_a_chunk_is_summed_down_from_the_rank_before_it() -> None:
     assert in_rank_order(tensors, "sum").tolist() == [one] * 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(LOOPS)), ids=list(LOOPS))
 def test_loop(ranks: Results, number: int) -> None:
     for of_rank in ranks(COUNT, "loops"):

@@ -200,6 +200,7 @@ def _bagua(library: str, rate: float) -> Run:
     )
 
 
+@pytest.mark.long
 def test_a_released_qadam_sends_eight_bits_and_computes_more() -> None:
     factors = bagua.Factors(steps={"vgg16": 0.14})
     assert bagua.bits(_bagua("qadam", 100.0)) == bagua.bits(_bagua("bytegrad", 100.0)) == 8
