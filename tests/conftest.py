@@ -11,6 +11,7 @@ luck. `make fuzz` draws other ones at each run, to find what nobody has thought 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,21 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests that all workers share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def main_job_cache(shared_folder: Path) -> Path:
+    """Where the main job's profiles are kept: its test makes them, others find them, or make them
+    where they come first."""
+    return shared_folder / "cache of the main job"
+
 
 _WHOLE_RUNS = ("test_paper_clusters.py", "test_main_job.py")
 

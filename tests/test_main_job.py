@@ -19,12 +19,12 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory, main_job_cache: Path) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("main")
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", "alexnet_32node", "--json", "-q"],
         cwd=folder,
-        env=as_a_user(folder / "cache"),
+        env=as_a_user(main_job_cache),
         capture_output=True,
         text=True,
         timeout=1500,

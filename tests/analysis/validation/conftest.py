@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,14 +14,11 @@ from gcsim.analysis.validation.registry import chosen
 
 
 @pytest.fixture(scope="session")
-def report_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Report]:
+def report_of(shared_folder: Path) -> Callable[[str], Report]:
     """The outcome of the suite of a name; who comes while another worker runs it waits."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # which the workers share
 
     def find(name: str) -> Report:
-        with (folder / f"{name}.report").open("a+b") as file:
+        with (shared_folder / f"{name}.report").open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if file.tell():
                 file.seek(0)

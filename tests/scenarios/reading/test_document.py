@@ -145,3 +145,12 @@ def test_any_text_is_read_or_refused_as_input(text: str) -> None:
     except InputError as error:
         problems = error.problems
     assert all(problem.place.startswith("f") for problem in problems)
+
+
+def test_the_fast_composer_reads_what_the_slow_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML's own parser, in Python, is the oracle: every value and every place."""
+    paths = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yaml"))
+    assert len(paths) >= 5
+    fast = [read_file(path) for path in paths]
+    monkeypatch.setattr("yaml.__with_libyaml__", False)
+    assert [read_file(path) for path in paths] == fast

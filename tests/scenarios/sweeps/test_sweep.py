@@ -26,10 +26,10 @@ from gcsim.scenarios.run import run
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
 from gcsim.scenarios.sweeps.points import named, points
-from gcsim.scenarios.sweeps.processes import LocalWorkers, default_jobs, drive
+from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.stage1 import Stage1
 from gcsim.scenarios.sweeps.sweep import sweep
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, perform
 
 SCENARIO = """\
 name: small
@@ -57,10 +57,30 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_folder_and_cache(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(cache))
-    # a process starts for more than a second; a test asks for two where two matter
+    # a process starts for seconds; a test asks for two where processes matter
     monkeypatch.setattr("gcsim.scenarios.sweeps.sweep.default_jobs", lambda: 1)
+    monkeypatch.setattr("gcsim.scenarios.sweeps.sweep.LocalWorkers", workers)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(SCENARIO)
+
+
+class Here:
+    """The one worker of a sweep with one job, in this process."""
+
+    capacity = 1
+
+    def start(self, number: int, task: Task) -> None:
+        self._outcome = number, perform(task)
+
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+        return [self._outcome]
+
+    def close(self) -> None:
+        pass
+
+
+def workers(jobs: int) -> Workers:
+    return Here() if jobs == 1 else LocalWorkers(jobs)
 
 
 def refused(call: Callable[[], object]) -> list[str]:

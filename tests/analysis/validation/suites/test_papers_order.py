@@ -5,6 +5,8 @@ What does not come out is in here too, so that it is noticed when it changes.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gcsim.analysis.validation.suites.papers.order import (
@@ -37,9 +39,12 @@ def test_the_interval_of_gradient_sampling_begins_a_fifth_above_what_was_measure
 
 
 @pytest.mark.long
-def test_the_traffic_in_the_data_is_what_the_methods_send() -> None:
+def test_the_traffic_in_the_data_is_what_the_methods_send(
+    main_job_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Minutes, where it is not in the cache. Gradients differ in their last bits between
     processors: what depends on their values, such as how much quantised runs pack, within 2 %."""
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job_cache))
     fresh = {profile.compressor: profile for profile in traffic()}
     assert set(fresh) == set(METHODS)
     for kind, row in rows().items():
