@@ -26,12 +26,13 @@ Results must not depend on the number of threads. So `in_parallel` cuts a range 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -39,6 +40,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from numba.core import config
+from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -80,9 +82,25 @@ def _compiled(function: F, fastmath: Any) -> F:
     settings.CACHE_DIR = str(_build_folder())  # read while the decorator runs
     try:
         decorate = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)
-        return cast("F", decorate(function))
+        compiled: Any = decorate(function)
     finally:
         settings.CACHE_DIR = before
+    compiled.compile = _by_one_process(compiled.compile, function)
+    return cast("F", compiled)
+
+
+def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) -> Any:
+    """Ranks that start together need the same loops: one compiles, the others wait and load."""
+    path = _build_folder() / f"{function.__module__}.{function.__qualname__}.lock"
+
+    def compile_or_load(signature: Any) -> Any:
+        # numba's lock first: a thread that holds it may come here for a loop that a loop calls
+        with global_compiler_lock, ExitStack() as stack:
+            with suppress(OSError):  # a folder that cannot be written to has no cache either
+                fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX)
+            return compile_(signature)
+
+    return compile_or_load
 
 
 def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 1 << 16) -> None:
