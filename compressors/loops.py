@@ -26,7 +26,6 @@ Results must not depend on the number of threads. So `in_parallel` cuts a range 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import itertools
 import shutil
@@ -44,7 +43,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.files import cache_folder
+from gcsim.files import cache_folder, waiting_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,7 +96,7 @@ def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) 
         # numba's lock first: a thread that holds it may come here for a loop that a loop calls
         with global_compiler_lock, ExitStack() as stack:
             with suppress(OSError):  # a folder that cannot be written to has no cache either
-                fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX)
+                stack.enter_context(waiting_for(path))
             return compile_(signature)
 
     return compile_or_load

@@ -7,10 +7,11 @@ it is whole; an interrupt or a full disk leaves the earlier file as it was.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -52,6 +53,18 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def waiting_for(path: Path) -> Iterator[None]:
+    """Wait until no other process is inside; `path` is the lock's file.
+
+    Where a file system has no locks, two may be inside. Raises `OSError` when there can be no file.
+    """
+    with path.open("w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

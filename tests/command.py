@@ -41,6 +41,6 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
 
 
 def as_a_user(cache: Path) -> dict[str, str]:
-    """The environment of a process with an empty cache, and all cores (see `conftest.py`)."""
+    """The environment of a process with a cache of its own, and all cores (see `conftest.py`)."""
     own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return {**own, "GCSIM_CACHE_DIR": str(cache)}

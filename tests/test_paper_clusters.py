@@ -16,7 +16,11 @@ pytestmark = pytest.mark.long
 
 ALEXNET, RESNET50, RESNET18 = 4 * 61_100_840, 4 * 25_557_032, 4 * 11_173_962
 TCP = 1448 / 1538
-SMALL = ("batch_size=8", "gradients.warmup_steps=1", "gradients.iterations=1")
+SMALL = (
+    "--set=batch_size=8",
+    "--set=gradients.warmup_steps=1",
+    "--set=gradients.iterations=1",
+)
 """None changes what dense workers send; ResNet-50 with 64 samples takes 11 GB and minutes."""
 
 
@@ -37,9 +41,8 @@ SMALL = ("batch_size=8", "gradients.warmup_steps=1", "gradients.iterations=1")
 def test_dense_communication_is_what_arithmetic_says(
     tmp_path: Path, name: str, largest: int, communication_s: float
 ) -> None:
-    options = [f"--set={setting}" for setting in SMALL]
     shown = subprocess.run(
-        [sys.executable, "-m", "gcsim", "run", name, "--json", "-q", *options],
+        [sys.executable, "-m", "gcsim", "run", name, "--json", "-q", *SMALL],
         cwd=tmp_path,
         env=as_a_user(tmp_path / "cache"),
         capture_output=True,

@@ -24,7 +24,7 @@ from gcsim.scenarios.links.fields import LinkFields, over
 from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.links.transports import REACHED, reached
 from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import Document, read_file
+from gcsim.scenarios.reading.document import Document, read_file, read_shipped
 from gcsim.scenarios.reading.values import Spelled
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
@@ -70,7 +70,12 @@ def links(transport: TransportName | None = None) -> Mapping[str, Link]:
 
     With a transport: as it finds them, where the catalogue knows that (`links/transports.py`).
     """
-    return MappingProxyType(read_links(FOLDER / "links.yaml", transport))
+    return MappingProxyType(_as_found(_shipped_links(), transport))
+
+
+@functools.cache
+def _shipped_links() -> _LinkTable:
+    return _link_table(FOLDER / "links.yaml")
 
 
 @functools.cache
@@ -115,12 +120,16 @@ def fingerprint(value: Device | Link) -> str:
     return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
 
 
+def _document(path: Path) -> Document:
+    return (read_shipped if path.parent == FOLDER else read_file)(path, shown(path))
+
+
 def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]:
     """The devices of a file. Raises `InputError` with every problem and its line and column.
 
     With `like_shipped` an entry may also be like one of the catalogue.
     """
-    document = read_file(path, shown(path))
+    document = _document(path)
     shipped = _shipped_entries if like_shipped else dict
     problems = inherit(document, "devices", merged_device, shipped)
     table, faults = check(DeviceTable, document)
@@ -141,8 +150,15 @@ def read_links(path: Path, transport: TransportName | None = None) -> dict[str, 
 
     Raises `InputError` with every problem and its line and column.
     """
-    document = read_file(path, shown(path))
-    table = with_traces(_LinkTable, document, path, inherit(document, "links", over))
+    return _as_found(_link_table(path), transport)
+
+
+def _link_table(path: Path) -> _LinkTable:
+    document = _document(path)
+    return with_traces(_LinkTable, document, path, inherit(document, "links", over))
+
+
+def _as_found(table: _LinkTable, transport: TransportName | None) -> dict[str, Link]:
     found: dict[str, Link] = {}
     for name, entry in table.links.items():
         shipped = entry.link(name=name, source=entry.source, estimate=entry.estimate)
@@ -158,7 +174,7 @@ def _shipped_entries() -> dict[str, Any]:
     """The catalogue's devices as they are written, complete."""
     found: dict[str, Any] = {}
     for name in DEVICE_FILES:
-        document = read_file(FOLDER / name)
+        document = _document(FOLDER / name)
         inherit(document, "devices", merged_device)
         found |= document.data["devices"]
     return found

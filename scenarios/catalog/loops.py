@@ -16,7 +16,7 @@ from pydantic import Field
 from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.catalog import FOLDER
 from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_file
+from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 
@@ -53,7 +53,7 @@ class _Loops(Section):
 
 @functools.cache
 def _loops() -> _Loops:
-    document = read_file(FOLDER / "loops.yaml")
+    document = read_shipped(FOLDER / "loops.yaml")
     loops, faults = check(_Loops, document)
     if loops is None:
         raise InputError(document.sorted(faults))

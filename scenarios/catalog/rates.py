@@ -21,7 +21,7 @@ from pydantic import Field
 
 from gcsim.errors import InternalError
 from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_file
+from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import (
@@ -150,7 +150,7 @@ def boards() -> Mapping[str, Board]:
 @functools.cache
 def _fit() -> _LayerTimesFile:
     path = FOLDER / "layer_times.yaml"
-    fit, faults = check(_LayerTimesFile, read_file(path, path.name))
+    fit, faults = check(_LayerTimesFile, read_shipped(path, path.name))
     if fit is None:
         raise InternalError(f"{path.name}: {'; '.join(map(str, faults))}")
     return fit

@@ -8,7 +8,6 @@ refused: none is needed here, and aliases can make a small file huge.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -107,6 +106,8 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+_OF_SHIPPED: type[Any] = _Loader
+
 if yaml.__with_libyaml__:
 
     class _FastLoader(yaml.composer.Composer, yaml.CSafeLoader):
@@ -122,13 +123,7 @@ if yaml.__with_libyaml__:
             _refuse(self.peek_event())
             return super().compose_node(parent, index)
 
-
-def _composed(text: str) -> yaml.Node | None:
-    if yaml.__with_libyaml__:
-        # what C refuses, Python refuses in better words
-        with contextlib.suppress(yaml.YAMLError):
-            return yaml.compose(text, Loader=_FastLoader)
-    return yaml.compose(text, Loader=_Loader)
+    _OF_SHIPPED = _FastLoader
 
 
 def read_file(path: Path, name: str | None = None) -> Document:
@@ -139,6 +134,16 @@ def read_file(path: Path, name: str | None = None) -> Document:
     """
     name = name or str(path)
     return read(read_text(path, name), name)
+
+
+def read_shipped(path: Path, name: str | None = None) -> Document:
+    """`read_file` for gcsim's own files, by libyaml where PyYAML has it.
+
+    These read the same either way. Of others' files libyaml takes more (`[a?b]`, some tabs), and
+    its messages and columns are its own.
+    """
+    name = name or str(path)
+    return read(read_text(path, name), name, loader=_OF_SHIPPED)
 
 
 def read_text(path: Path, name: str) -> str:
@@ -159,7 +164,7 @@ def read_text(path: Path, name: str) -> str:
     return text
 
 
-def read(text: str, name: str, *, position: bool = True) -> Document:
+def read(text: str, name: str, *, position: bool = True, loader: type[Any] = _Loader) -> Document:
     """Read one YAML document. With `position` false every place is just `name`.
 
     Raises `InputError` for a syntax error, two equal keys, a key that is no scalar, a tag, an
@@ -167,7 +172,7 @@ def read(text: str, name: str, *, position: bool = True) -> Document:
     """
     document = Document(name=name, data=None)
     try:
-        node = _composed(text)
+        node = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = _at(document, mark, position) if mark else name

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_file
+from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import Host
@@ -55,7 +55,7 @@ class _Table(Section):
 @functools.cache
 def transports() -> Mapping[str, tuple[Sums, Host | None]]:
     """The prices of additions and calls by transport, or transport_library, as shipped."""
-    document = read_file(FILE, FILE.name)
+    document = read_shipped(FILE, FILE.name)
     table, problems = check(_Table, document)
     if table is None:
         raise InputError(problems)

@@ -9,7 +9,6 @@ it, also between sweeps. Points then find their profiles in the cache and need o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import platform
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem
-from gcsim.files import cache_folder, write_text
+from gcsim.files import cache_folder, waiting_for, write_text
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import run, traffic_profiles
@@ -138,10 +137,8 @@ def measuring_alone() -> Iterator[None]:
     """While the context lasts no other sweep's worker measures on these cores."""
     cores = hashlib.sha256(repr(sorted(os.sched_getaffinity(0))).encode()).hexdigest()[:8]
     cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / f"measuring-{platform.node()}-{cores}.lock").open("w") as file:
-        # where a file system has no locks, two at once are only slower
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+    # where a file system has no locks, two at once are only slower
+    with waiting_for(cache_folder() / f"measuring-{platform.node()}-{cores}.lock"):
         yield
 
 

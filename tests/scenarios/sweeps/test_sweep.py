@@ -64,23 +64,31 @@ def _own_folder_and_cache(tmp_path: Path, cache: Path, monkeypatch: pytest.Monke
     (tmp_path / "small.yaml").write_text(SCENARIO)
 
 
-class Here:
-    """The one worker of a sweep with one job, in this process."""
+class Recording:
+    """Workers in this process, which tell what they were asked for."""
 
-    capacity = 1
+    capacity = 2
+
+    def __init__(self, outcome: Callable[[Task], Outcome] = perform) -> None:
+        self.tasks: list[Task] = []
+        self._waiting: deque[tuple[int, Task]] = deque()
+        self._outcome = outcome
 
     def start(self, number: int, task: Task) -> None:
-        self._outcome = number, perform(task)
+        assert len(self._waiting) < self.capacity
+        self.tasks.append(task)
+        self._waiting.append((number, task))
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
-        return [self._outcome]
+        number, task = self._waiting.popleft()
+        return [(number, self._outcome(task))]
 
     def close(self) -> None:
         pass
 
 
 def workers(jobs: int) -> Workers:
-    return Here() if jobs == 1 else LocalWorkers(jobs)
+    return Recording() if jobs == 1 else LocalWorkers(jobs)
 
 
 def refused(call: Callable[[], object]) -> list[str]:
@@ -309,29 +317,6 @@ def test_a_recorded_trace_is_swept_and_a_damaged_one_is_refused_at_once(tmp_path
 
 
 # --- stage 1 is done once ------------------------------------------------------------------------
-
-
-class Recording:
-    """Workers that do nothing, and tell what they were asked for."""
-
-    capacity = 2
-
-    def __init__(self, outcome: Callable[[Task], Outcome]) -> None:
-        self.tasks: list[Task] = []
-        self._waiting: deque[tuple[int, Task]] = deque()
-        self._outcome = outcome
-
-    def start(self, number: int, task: Task) -> None:
-        assert len(self._waiting) < self.capacity
-        self.tasks.append(task)
-        self._waiting.append((number, task))
-
-    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
-        number, task = self._waiting.popleft()
-        return [(number, self._outcome(task))]
-
-    def close(self) -> None:
-        pass
 
 
 def kinds(tasks: list[Task]) -> list[list[str]]:
