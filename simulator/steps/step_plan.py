@@ -22,11 +22,11 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
 - `in_turn`: `before` arrives no sooner than when the exchange of the bucket in front is done.
 - A bucket asks for its first collective when `before` is done, and for the next when the `after`
   of the one before is done.
-- Communicator: all ranks use one order. A collective joins the queue at the instant at which the
-  first rank asks for it; those of one instant by iteration, bucket, place. One slot: rank r enters
-  a collective when it has asked for it and has left the one in front of it. Two slots: when it has
-  asked for it, has entered the one in front, and has left all but one of those in front. With one
-  slot every rank leaves a collective `BucketWork.held` after the exit that the network makes.
+- Communicator: all ranks carry out collectives by iteration, then bucket, then place in the
+  bucket's exchange, whoever asks first. One slot: rank r enters a collective when it has asked for
+  it and has left the one in front of it. Two slots: when it has asked for it, has entered the one
+  in front, and has left all but one of those in front. With one slot every rank leaves a collective
+  `BucketWork.held` after the exit that the network makes.
 - A rank's optimiser runs on the compute stream when all its exchanges and its backward pass are
   done; then the iteration is finished.
 - Ranks of a machine share its cores (`StepPlan.machines`): while n streams of a machine do jobs of

@@ -1,20 +1,20 @@
 """In which order do collectives run, and when does each rank enter and leave?
 
 One communicator carries out collectives strictly one after another, as a process group with one
-stream does. All ranks use one order, without which they would deadlock: a collective joins the
-queue when the first rank asks for it; those that join at the same instant do so by iteration,
-bucket, and place in the bucket's exchange. So a bucket's later collectives (PowerSGD's second
-all-reduce) queue behind what has been asked for already. The collective at the head waits for its
-last rank, and everything behind it waits too.
+stream does. All ranks use one order, without which they would deadlock, and it is that of
+`gcsim.ddp_hook`: iteration after iteration, bucket after bucket, place after place in the bucket's
+exchange. So who asks first decides nothing: a rank that is early in one bucket does not put that
+bucket in front of another. The collective that is next waits for its last rank, and everything
+behind it waits too.
 
 A rank enters a collective when it has asked for it and has left the one before.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
+from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
 Name = tuple[int, int, int]
@@ -73,61 +74,47 @@ class Pending:
     turns: list[simpy.Event]
     missing: int
     """Classes that have not asked."""
-    joined: Picoseconds = -1
-    """The instant at which the first class asked."""
 
 
-class Queue:
-    """The collectives that have been asked for, in the order that all ranks use."""
+def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
+    """All collectives from an iteration on that has number `first` in the schedule."""
+    for iteration in count() if schedule.communicates else ():
+        buckets = schedule.plans[schedule.turn(first + iteration)].buckets
+        for bucket, work in enumerate(buckets):
+            for place in range(len(work.collectives)):
+                yield iteration, bucket, place
+
+
+class Asked:
+    """The collectives that some rank has asked for and that are not over."""
 
     def __init__(self, env: simpy.Environment, classes: int) -> None:
         self._env, self._count = env, classes
-        self._joining: list[Name] = []
-        self._known: dict[Name, Pending] = {}
-        self.waiting: deque[Pending] = deque()
+        self.pending: dict[Name, Pending] = {}
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """Note that a class asks now; its turn."""
-        pending = self._known.get(name)
+        pending = self.pending.get(name)
         if pending is None:
-            pending = self._known[name] = Pending(
+            pending = self.pending[name] = Pending(
                 name=name,
                 request=request,
                 asked=[-1] * self._count,
                 turns=[self._env.event() for _ in range(self._count)],
                 missing=self._count,
             )
-            self._joining.append(name)
         if pending.asked[member] >= 0 or pending.request != request:
             raise InternalError(f"class {member} asks twice, or for something else, at {name}")
         pending.asked[member] = reading(self._env.now)
         pending.missing -= 1
         return pending.turns[member]
 
-    def join(self) -> list[Pending]:
-        """Those that were first asked for at this instant queue up, by name; the new ones."""
-        now = reading(self._env.now)
-        new = [self._known[name] for name in sorted(self._joining)]
-        self._joining.clear()
-        for pending in new:
-            pending.joined = now
-        together = list(new)
-        while self.waiting and self.waiting[-1].joined == now:
-            together.append(self.waiting.pop())
-        self.waiting += sorted(together, key=lambda pending: pending.name)
-        return new
-
-    def pop(self) -> Pending:
-        """The one at the head, which all classes have asked for."""
-        pending = self.waiting.popleft()
-        return self._known.pop(pending.name)
-
     def state(self) -> str:
         """What is waiting, for a report of a deadlock."""
         waiting = [
-            f"iteration {pending.name[0]} bucket {pending.name[1]} collective {pending.name[2]} "
+            f"iteration {name[0]} bucket {name[1]} collective {name[2]} "
             f"waits for {pending.missing} of {self._count} classes of ranks"
-            for pending in [*self.waiting, *map(self._known.__getitem__, sorted(self._joining))]
+            for name, pending in sorted(self.pending.items())
         ]
         return "; ".join(waiting) or "no collective is waiting"
 
@@ -138,25 +125,31 @@ class Communicator:
     def __init__(
         self,
         env: simpy.Environment,
+        schedule: Schedule,
         classes: NDArray[np.int64],
+        *,
         execute: CarryOut,
         seed: int = 0,
+        first: int = 0,
     ) -> None:
+        """`first` is the number in the schedule of the first iteration."""
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
-        count = int(classes.max()) + 1
-        self._free = [0] * count
+        members = int(classes.max()) + 1
+        self._free = [0] * members
         """When each class has left the collective before."""
-        self._queue = Queue(env, count)
+        self._asked = Asked(env, members)
+        self._order = order(schedule, first)
+        self._next = next(self._order, None)
         self._settling = False
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """As `Asking.ask`."""
         self._settle_later()
-        return self._queue.ask(member, name, request)
+        return self._asked.ask(member, name, request)
 
     def state(self) -> str:
         """What is waiting, for a report of a deadlock."""
-        return self._queue.state()
+        return self._asked.state()
 
     def _settle_later(self) -> None:
         if not self._settling:
@@ -166,9 +159,11 @@ class Communicator:
     def _settle(self) -> None:
         """One at a time: who leaves it at once may ask for another at this very instant."""
         self._settling = False
-        self._queue.join()
-        if self._queue.waiting and not self._queue.waiting[0].missing:
-            self._run(self._queue.pop())
+        pending = self._asked.pending.get(self._next) if self._next else None
+        if pending is not None and not pending.missing:
+            del self._asked.pending[pending.name]
+            self._next = next(self._order, None)
+            self._run(pending)
             self._settle_later()
 
     def _run(self, pending: Pending) -> None:

@@ -22,7 +22,6 @@ what is queued in order).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,17 +35,19 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
 from gcsim.simulator.steps.events.communicator import (
+    Asked,
     Name,
     Pending,
-    Queue,
     Request,
     UnlikeRanksError,
     finishes_by_class,
+    order,
 )
 from gcsim.simulator.steps.events.egress_queue import EgressQueue
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
-from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+from gcsim.simulator.steps.schedule import Schedule
+from gcsim.simulator.steps.step_plan import CarryOut
 
 Rings = Callable[[CollectiveRecord], RingProgram | None]
 """What a collective is in messages; None: it runs alone."""
@@ -73,15 +74,17 @@ class TwoSlots:
     def __init__(
         self,
         env: simpy.Environment,
-        plans: Sequence[StepPlan],
+        schedule: Schedule,
         classes: NDArray[np.int64],
         *,
         execute: CarryOut,
         rings: Rings,
         seed: int = 0,
+        first: int = 0,
     ) -> None:
+        """`first` is the number in the schedule of the first iteration."""
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
-        buckets = [bucket for plan in plans for bucket in plan.buckets]
+        buckets = [bucket for plan in schedule.plans for bucket in plan.buckets]
         records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
         self._programs = {record: rings(record) for record in records}
         programs = [program for program in self._programs.values() if program is not None]
@@ -92,9 +95,12 @@ class TwoSlots:
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
-        self._queue = Queue(env, self._count)
-        self._ahead: list[deque[_Running]] = [deque() for _ in range(self._count)]
-        """By class: what it has not entered, in order."""
+        self._asked = Asked(env, self._count)
+        self._running: dict[Name, _Running] = {}
+        """That some class has entered and some class has not."""
+        self._order = [order(schedule, first) for _ in range(self._count)]
+        self._ahead = [next(names, None) for names in self._order]
+        """By class: what it enters next."""
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
         """By class: what it has entered and not left."""
         self._settling = False
@@ -102,7 +108,7 @@ class TwoSlots:
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """As `Asking.ask`; it comes when the class leaves."""
         self._settle_later()
-        return self._queue.ask(member, name, request)
+        return self._asked.ask(member, name, request)
 
     def state(self) -> str:
         """What is waiting, for a report of a deadlock."""
@@ -111,7 +117,7 @@ class TwoSlots:
             for member, all_inside in enumerate(self._inside)
             for running in all_inside
         ]
-        return "; ".join([self._queue.state(), *inside])
+        return "; ".join([self._asked.state(), *inside])
 
     def _settle_later(self) -> None:
         if not self._settling:
@@ -124,17 +130,21 @@ class TwoSlots:
         for member in range(self._count):
             for running in list(self._inside[member]):
                 self._leave(member, running)
-        for pending in self._queue.join():
-            running = self._running(pending)
-            for ahead in self._ahead:
-                ahead.append(running)
         for member in range(self._count):
-            while self._ahead[member] and self._may_enter(member, self._ahead[member][0]):
-                self._enter(member, self._ahead[member].popleft())
-        while self._queue.waiting and self._queue.waiting[0].missing == 0:
-            self._queue.pop()
+            while (coming := self._that_may_be_entered(member)) is not None:
+                self._enter(member, coming)
 
-    def _running(self, pending: Pending) -> _Running:
+    def _that_may_be_entered(self, member: int) -> _Running | None:
+        """What the class enters next, if it may now."""
+        name, inside = self._ahead[member], self._inside[member]
+        pending = self._asked.pending.get(name) if name else None
+        if pending is None or pending.asked[member] < 0:
+            return None
+        running = self._running.get(pending.name) or self._new(pending)
+        beside = len(inside) < SLOTS and all(one.ring is not None for one in (running, *inside))
+        return running if beside or not inside else None
+
+    def _new(self, pending: Pending) -> _Running:
         program = self._programs[pending.request.record]
         running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
         if program is not None:
@@ -146,19 +156,16 @@ class TwoSlots:
                 jitter=_jitter(program, collective_key(self._seed, *pending.name)),
                 done=lambda rank: self._done(running, rank),
             )
+        self._running[pending.name] = running
         return running
-
-    def _may_enter(self, member: int, running: _Running) -> bool:
-        inside = self._inside[member]
-        if running.pending.asked[member] < 0:
-            return False
-        return not inside or (
-            len(inside) < SLOTS and running.ring is not None and inside[0].ring is not None
-        )
 
     def _enter(self, member: int, running: _Running) -> None:
         running.entered[member] = reading(self._env.now)
         self._inside[member].append(running)
+        self._ahead[member] = next(self._order[member], None)
+        if -1 not in running.entered:
+            name = running.pending.name
+            del self._running[name], self._asked.pending[name]
         if running.ring is not None:
             for rank in self._members[member]:
                 running.ring.enter(rank)

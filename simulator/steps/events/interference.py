@@ -132,7 +132,10 @@ class _Beside:
         """By stream: arrived, no piece of the thread's, name."""
         self._busy: list[tuple[bool, _Name, int, int, Picoseconds] | None] = [None, None]
         """By stream: piece, number of the job, units left of it, when it began."""
-        self._asked: list[tuple[Picoseconds, _Name]] = []
+        self._asked: set[_Name] = set()
+        self._order = [*self._lengths]
+        """Collectives that have not been entered, the next one last."""
+        self._order.reverse()
         self._inside: list[tuple[_Name, int, Picoseconds]] = []
         """Collectives under way: name, units left, when it began. One has as many units as the
         product of both its lengths: alone it gets the longer one done in a picosecond."""
@@ -202,14 +205,16 @@ class _Beside:
 
     def _ask(self, number: int, place: int) -> None:
         if place < len(self._given.buckets[number].collectives):
-            heapq.heappush(self._asked, (self._now, (number, place)))
+            self._asked.add((number, place))
 
     # --- time ------------------------------------------------------------------------------------
 
     def _instant(self) -> bool:
         """All that happens now, then on to when something ends; whether something is left."""
-        while self._asked and len(self._inside) < self._given.slots:
-            _, name = heapq.heappop(self._asked)
+        while (
+            self._order and self._order[-1] in self._asked and len(self._inside) < self._given.slots
+        ):
+            name = self._order.pop()
             alone, beside = self._lengths[name]
             units = alone * beside
             if units:

@@ -131,10 +131,18 @@ class Simulation:
         plan = schedule.plans[0]  # they have the same resources
         self._communicator: Communicator | TwoSlots
         if plan.slots == 1 or rings is None:
-            self._communicator = Communicator(self.env, classes, execute, seed)
+            self._communicator = Communicator(
+                self.env, schedule, classes, execute=execute, seed=seed, first=first
+            )
         else:
             self._communicator = TwoSlots(
-                self.env, schedule.plans, classes, execute=execute, rings=rings, seed=seed
+                self.env,
+                schedule,
+                classes,
+                execute=execute,
+                rings=rings,
+                seed=seed,
+                first=first,
             )
         share: Sequence[Share | None] = [None] * len(self._first)
         if plan.machines is not None:

@@ -37,20 +37,8 @@ class PlanArrays:
         self.even_table = layout.table(_ONE)
         self.shape = layout.shape()
         self.places = np.array(
-            [layout.buckets, side, layout.side if side else THREAD, layout.after, 0, 0],
-            dtype=np.int64,
+            [layout.buckets, side, layout.side if side else THREAD, layout.after], dtype=np.int64
         )
-        self.works = [
-            (
-                bucket,
-                index,
-                record,
-                work.server_times[index] if work.server_times else 0,
-                work.held[index] if work.held else 0,
-            )
-            for bucket, work in enumerate(plan.buckets)
-            for index, record in enumerate(work.collectives)
-        ]
         self.calls, self.side = _zeros(0, 0, 0), _zeros(0, 0)
         self._uneven = _zeros(0, 0)
 
@@ -65,7 +53,7 @@ class PlanArrays:
         if self.calls.shape[-1] != width or self.side.shape[-1] != width:
             layout, collectives = self.layout, len(self.layout.names)
             pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
-            self.calls, self.side = _zeros(3, collectives, width), _zeros(pieces, width)
+            self.calls, self.side = _zeros(2, collectives, width), _zeros(pieces, width)
         return self.calls, self.side
 
 

@@ -20,18 +20,18 @@ from gcsim.simulator.steps.step_plan import CarryOut
 from gcsim.simulator.steps.vectors.ends import begin, beside
 from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD
 from gcsim.simulator.steps.vectors.loops import (
-    EARLY,
+    ASKED,
     FREE,
     INPUT,
     ISSUED,
     LEFT,
     MADE,
     PLACE,
+    RETURNED,
+    SERVED,
     SHARED,
     STATE_ROWS,
-    STREAMS,
-    advance,
-    run,
+    serve,
 )
 from gcsim.simulator.steps.vectors.plan import PlanArrays
 
@@ -143,49 +143,52 @@ class Vectors:
             table[THREAD : layout.side],
             np.array(numbers, dtype=np.int64),
         )
-        state[PLACE:LEFT] = 0
+        state[PLACE : SERVED + 1] = 0
         state[SHARED] = 0
-        joined = np.zeros(layout.buckets, dtype=np.int64)
-        shape, places = self._step.shape, self._step.places
-        finishes, carried, have_run = self._starts, -1, False
-        while True:
-            state, calls = self._state, self._calls
-            chosen = advance(
-                carried,
-                have_run,
-                finishes,
-                self._starts,
-                state,
-                calls,
-                table,
-                shape,
-                joined,
-                places,
-            )
-            if chosen == STREAMS:
-                run(state, calls, self._side, table, shape, places)
-                carried, have_run = -1, True
-                continue
-            if chosen < 0:
-                break
-            finishes, carried, have_run = self._carried_out(chosen), chosen, False
-        if chosen == EARLY:
-            bucket, _, record, _, _ = self._step.works[carried]
-            raise InternalError(
-                f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
-                f"{finishes.min()} ps, in the past of {self._starts.max()} ps, when the last "
-                "one enters"
-            )
+        for number, (bucket, place) in enumerate(layout.names):
+            # a bucket's first collective is asked for by the thread, the next by a callback
+            self._serve(0 if place else bucket + 1, number if place else 0, number, table)
+            self._starts = np.maximum(self._calls[ASKED, number], self._state[LEFT])
+            finishes = self._carried_out(number)
+            self._state[SHARED] += finishes - self._starts
+            self._state[LEFT] = self._calls[RETURNED, number] = finishes
+        collectives = len(layout.names)
+        pieces = layout.buckets if layout.side_stream else layout.buckets + 1
+        self._serve(pieces, collectives, collectives, table)
 
-    def _carried_out(self, chosen: int) -> Times:
+    def _serve(self, issues: int, callbacks: int, left: int, table: NDArray[np.int64]) -> None:
+        step = self._step
+        serve(
+            issues,
+            callbacks,
+            left,
+            self._state,
+            self._calls,
+            self._side,
+            table,
+            step.shape,
+            step.places,
+        )
+
+    def _carried_out(self, number: int) -> Times:
         """When the ranks leave a collective that they enter at `_starts`, `[_width]`."""
-        bucket, index, record, server_time, held = self._step.works[chosen]
-        key = collective_key(self._seed, self._number, bucket, index)
+        work, names = self._step.plan.buckets, self._step.layout.names
+        bucket, place = names[number]
+        record = work[bucket].collectives[place]
+        server_time = work[bucket].server_times[place] if work[bucket].server_times else 0
+        held = work[bucket].held[place] if work[bucket].held else 0
+        key = collective_key(self._seed, self._number, bucket, place)
         alike = self._width < self._ranks
         starts = np.repeat(self._starts, self._ranks) if alike else self._starts.copy()
         finishes = np.ascontiguousarray(self._execute(record, starts, server_time, key)) + held
         if finishes.shape != (self._ranks,):
             raise InternalError(f"{finishes.shape} exit times of {self._ranks} ranks")
+        if finishes.min() < self._starts.max():
+            raise InternalError(
+                f"{record.kind}, iteration {self._number}, bucket {bucket}: a rank leaves at "
+                f"{finishes.min()} ps, in the past of {self._starts.max()} ps, when the last "
+                "one enters"
+            )
         if alike:
             if finishes.min() == finishes.max():
                 return finishes[:1]

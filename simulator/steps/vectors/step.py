@@ -3,29 +3,18 @@
 The same step as `events/step.py`, with one collective at a time (`StepPlan.slots == 1`), without an
 event for each rank and piece of work. Both agree with `==`.
 
-A loop over collectives, in the order of the queue. Once the exits of all collectives in front are
-known, each rank's streams are run ahead with the arrivals that are known, which gives the instant
-at which the rank asks for each collective that could be next: of each bucket the first that has
-not been carried out. The candidate with the earliest such instant over all ranks (ties: bucket,
-place) is next, and rank r enters it at max(asked[r], left the one in front). Why this is exact:
+A loop over collectives, in their order (`step_plan.py`), which no rank's pace changes. Once the
+exits of all in front are known, each rank's streams are run until it asks for the next one, c; it
+enters c when it has asked for it and has left the one in front. Why this is exact:
 
-1. Let c be the collective that is truly next, asked for by rank r at a[r]. Whatever is behind c
-   is entered by each rank after it has left c, and nobody leaves c before max(a). So what is not
-   known arrives at max(a) at the earliest. An ask is the end of a piece of work that began
-   earlier, or of none at all: an arrival at max(a) delays no ask at or before max(a). Hence a[r]
-   is computed right for all ranks.
-2. Any other candidate's ask on a rank is either before max(a), and then right as well, or not
-   before max(a) in truth nor as computed. Its minimum over ranks is then either right or no less
-   than max(a) >= min(a). In a tie at max(a) = min(a) both instants are right, for an arrival at
-   that instant delays no ask of that instant. So c has the smallest minimum.
+1. All that is not known yet is behind c, and arrives when somebody leaves c at the earliest, which
+   is not before the last rank has asked for it.
+2. A rank's streams serve in the order of arrival. What is served until a rank asks for c arrived
+   before that, so before anything that is not known, or is first in a tie with it (`loops.serve`).
+   So it is served for good: each piece once, O(ranks x (pieces + collectives)) an iteration.
 3. A rank that begins iteration i + 1 has left all collectives of iteration i, so that all ranks
-   have entered those: no collective of i + 1 joins the queue before one of i. Iterations are
-   simulated one after the other, though ranks are in different ones at the same time.
-4. A rank's streams serve in the order of arrival, and nothing that is not known arrives before the
-   rank has left the last known collective: pieces that arrived before are served for good
-   (`run` keeps the state), and only the few after that are run again in the next
-   round. Work is O(ranks x (pieces + collectives)) an iteration; with a side stream the pieces to
-   come are looked at in every round.
+   have entered those. Iterations are simulated one after the other, though ranks are in different
+   ones at the same time.
 
 Source: the rules are those of `step_plan.py`; a conservative parallel simulation with the
 collective as barrier (Chandy and Misra 1979, IEEE Trans. Softw. Eng. 5(5)).

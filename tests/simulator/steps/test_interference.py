@@ -44,7 +44,8 @@ def last_event(plan: StepPlan, computation: Fraction) -> int:  # noqa: PLR0912 (
     slower = plan.side_slowdown if plan.side_stream else 1
     waiting: dict[str, list[tuple[int, int, tuple[int, int], list[int]]]] = {"main": [], "side": []}
     running: dict[str, Doing | None] = {"main": None, "side": None}
-    asked: list[tuple[int, tuple[int, int]]] = []
+    asked: set[tuple[int, int]] = set()
+    order = [(b, i) for b, one in enumerate(plan.buckets) for i in range(len(one.collectives))]
     inside: Doing | None = None
     now = 0
 
@@ -81,7 +82,7 @@ def last_event(plan: StepPlan, computation: Fraction) -> int:  # noqa: PLR0912 (
 
     def ask(number: int, place: int) -> None:
         if place < len(plan.buckets[number].collectives):
-            asked.append((now, (number, place)))
+            asked.add((number, place))
 
     def returned(name: tuple[int, int]) -> None:
         issue("side" if plan.side_stream else "main", 1, name, jobs_of("after", name))
@@ -94,9 +95,8 @@ def last_event(plan: StepPlan, computation: Fraction) -> int:  # noqa: PLR0912 (
     orders: dict[str, int] = {}
     thread(0)
     while True:
-        while inside is None and asked:
-            asked.sort()
-            _, name = asked.pop(0)
+        while inside is None and order and order[0] in asked:
+            name = order.pop(0)
             if length(name)[0]:
                 inside = Doing(name, [])
             else:

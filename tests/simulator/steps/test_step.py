@@ -112,9 +112,9 @@ def test_encoding_delays_every_later_bucket() -> None:
     assert alone.iteration == ready[2] + 1000
 
 
-def test_a_second_collective_queues_behind_what_was_asked_for_before() -> None:
+def test_a_bucket_is_exchanged_before_the_next_one() -> None:
     # Bucket 0 asks at 10, returns at 20; bucket 1 asks at 20, while the middle computation of
-    # bucket 0 takes until 25: its second collective waits for bucket 1's to return at 120.
+    # bucket 0 takes until 25: bucket 1 waits for bucket 0's second collective to return at 55.
     order: list[int] = []
 
     def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
@@ -123,8 +123,8 @@ def test_a_second_collective_queues_behind_what_was_asked_for_before() -> None:
 
     work = [bucket(0, 10, 5, 30, 1), bucket(0, 100, 1)]
     times = once(compute(0, 10, 10), work, ranks=3, execute=watch)
-    assert order == [10, 100, 30]
-    assert times.iteration == 20 + 100 + 30 + 1
+    assert order == [10, 30, 100]
+    assert times.iteration == 25 + 30 + 100 + 1
     assert (times.encode, times.decode) == (5, 2)
 
 
@@ -214,8 +214,8 @@ def test_spans_never_overlap_on_a_resource_and_add_up(
 
 
 def test_what_arrives_at_one_instant_is_served_by_bucket() -> None:
-    # At 22 bucket 1 returns, and bucket 0's second collective is asked for and returns at once.
-    work = [bucket(0, 5, 7, 0, 3), bucket(0, 7, 4)]
+    # At 22 bucket 0 returns, and bucket 1's collective, which waited for that, at once.
+    work = [bucket(0, 12, 3), bucket(0, 0, 4)]
     times = once(compute(0, 10, 5), work, ranks=2, execute=fixed, spans=True)
     spans = [(span.start, span.end) for span in times.spans if span.kind == "decode"]
     assert spans[: len(spans) // 2] == [(22, 25), (25, 29)]

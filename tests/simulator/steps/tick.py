@@ -94,9 +94,13 @@ class Tick:
         self.made, self.taken, self.making = [0] * ranks, [0] * ranks, [-1] * ranks
         self.hungry = [False] * ranks
         self.known: dict[Name, Collective] = {}
-        self.new: set[Name] = set()
-        self.queue: list[tuple[int, Name]] = []
-        """When each was first asked for, and which it is."""
+        self.queue: list[Name] = [
+            (iteration, number, index)
+            for iteration, plan in enumerate(self.plans)
+            for number, bucket in enumerate(plan.buckets)
+            for index in range(len(bucket.collectives))
+        ]
+        """Those that have not been carried out, in order."""
         self.departure = [0] * ranks
         self.scripts: list[tuple[Script, Callable[[], bool]]] = []
         for rank in range(ranks):
@@ -152,10 +156,7 @@ class Tick:
             yield from self.side(rank, iteration, (1, number, -1), jobs)
         for index in range(len(bucket.collectives)):
             name = (iteration, number, index)
-            if name not in self.known:
-                self.known[name] = Collective()
-                self.new.add(name)
-            self.known[name].asked[rank] = self.now
+            self.known.setdefault(name, Collective()).asked[rank] = self.now
             yield lambda name=name: (  # type: ignore[misc]
                 bool(self.known[name].finishes) and self.known[name].finishes[rank] <= self.now
             )
@@ -222,14 +223,12 @@ class Tick:
         return False
 
     def settle(self) -> bool:
-        """Carry out one collective, if one can be: what follows from it at this very instant may
-        ask for another, which queues by its name among those of this instant.
+        """Carry out the collective that is next, if all have asked for it: what follows from it at
+        this very instant may ask for another.
         """
-        self.queue = sorted([*self.queue, *((self.now, name) for name in self.new)])
-        self.new.clear()
-        if not self.queue or len(self.known[self.queue[0][1]].asked) < self.ranks:
+        if not self.queue or len(self.known.get(self.queue[0], Collective()).asked) < self.ranks:
             return False
-        _, name = self.queue.pop(0)
+        name = self.queue.pop(0)
         collective, bucket = self.known[name], self.plans[name[0]].buckets[name[1]]
         collective.starts = [
             max(collective.asked[rank], self.departure[rank]) for rank in range(self.ranks)
