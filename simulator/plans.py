@@ -17,7 +17,7 @@ from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.events.interference import Together, interfering
+from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
 from gcsim.simulator.training import Framework, Training
@@ -94,11 +94,9 @@ class Planner:
             prefetch=1 if loading is None else loading.prefetch,
             machines=self._machines,
         )
-        if self._cluster.workers == 1 or not (
-            self._interference.computation or self._together.slowed
-        ):
+        if self._cluster.workers == 1:
             return plan
-        return interfering(plan, self._interference.computation, self._together)
+        return on_even_cluster(plan, self._interference.computation, self._together)
 
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on != "communicator" or self._in_turn:

@@ -92,7 +92,7 @@ class Faults(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference(Setting):
-    """How much longer what runs at the same time on a device takes (`events/interference.py`)."""
+    """How much longer what runs at the same time on a device takes (`events/even_cluster.py`)."""
 
     computation: Variation = Fraction(0)
     """A computation beside a collective takes 1 + this times as long."""

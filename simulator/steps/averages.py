@@ -30,7 +30,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import counted
 from gcsim.simulator.steps.cycles import MOST, Steady
-from gcsim.simulator.steps.events.interference import Together
+from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.events.ring_programs import RingPrograms
 from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.events.step import simulate

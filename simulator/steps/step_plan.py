@@ -9,15 +9,15 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
   once). A micro-batch's forward pass takes one batch; it waits until one is made (`input`).
 - An iteration has `accumulation` micro-batches: forward and backward without any exchange, but for
   the last one, whose backward pass is interleaved with the buckets'.
-- Compute stream: one piece of work at a time, in the order of arrival, never interrupted (ties: the
-  autograd thread's first, then by bucket, then by place in the bucket's exchange). The autograd
-  thread issues forward; then for each bucket its part of backward; then the rest of backward; each
-  when the one before is done. In a micro-batch without exchange backward is one job. A piece whose
-  jobs take no time is done when it arrives: nothing is launched, so nothing queues.
+- Compute stream: one piece of work at a time, never interrupted, in an order that is the same on
+  all ranks, whatever their paces (`service.py`). The autograd thread issues forward; then for each
+  bucket its part of backward; then the rest of backward; each when the one before is done. In a
+  micro-batch without exchange backward is one job. A piece whose jobs take no time is done when it
+  arrives: nothing is launched, so nothing queues.
 - Without a side stream a bucket's `before` jobs are one piece with its part of backward, and what
   follows a collective (`after`) is a piece that arrives on the compute stream when that collective
   returns. With a side stream both go there: `before` arrives when the bucket's backward part is
-  done, `after` when the collective returns; same order of service; each job takes `side_slowdown`
+  done, `after` when the collective returns; in such an order too; each job takes `side_slowdown`
   times as long, rounded to the nearest picosecond (halves to the even one) before the rank's pace.
 - `in_turn`: `before` arrives no sooner than when the exchange of the bucket in front is done.
 - A bucket asks for its first collective when `before` is done, and for the next when the `after`
@@ -88,6 +88,10 @@ class BucketWork:
     """By collective: how much later every rank leaves it than the network alone would let it."""
     after: tuple[Job, ...] = ()
     """By collective: computed when it has returned."""
+    behind: tuple[int, ...] = ()
+    """By collective: how many buckets' pieces (parts of the backward pass and its rest; on a side
+    stream `before`) the stream serves before that computation; no fewer than for any collective in
+    front. Empty: the bucket's own and those in front, so that the next one waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

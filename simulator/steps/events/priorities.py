@@ -2,8 +2,7 @@
 
 Never in the order in which somebody happened to write them down. At each instant, first, what
 ends ends; then collectives that have been asked for are settled, then idle links choose what they
-send next, and again whatever that ends; last, idle streams choose what they do next. Each choice
-is by a total key.
+send next, and again whatever that ends. Each choice is by a total key.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import simpy
 COLLECTIVES = simpy.events.EventPriority(2)
 """After all ordinary events of an instant (SimPy's own priorities are 0 and 1)."""
 LINKS = simpy.events.EventPriority(3)
-"""After the collectives."""
-STREAMS = simpy.events.EventPriority(4)
-"""Last."""
+"""After the collectives, last."""
 
 
 class Later(simpy.Event):

@@ -1,31 +1,24 @@
-"""What does a device do next? One piece of work at a time, in the order of arrival.
+"""What does a device do next? One piece of work at a time, never interrupted.
 
-A CUDA stream seen from above: first come, first served, never interrupted. Work that arrives at
-the same instant is taken by its key: the autograd thread's before a callback's, then by bucket,
-then by the place in the bucket's exchange.
+A CUDA stream seen from above. The pieces that go with an iteration's buckets are served in an order
+that is given (`steps/service.py`): the stream waits for the one that is next. All others come one
+at a time.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
 
 import simpy
 
+from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, reading
 from gcsim.simulator.steps.events.cores import Share
-from gcsim.simulator.steps.events.priorities import STREAMS, Later
+from gcsim.simulator.steps.service import Piece
 
-Key = tuple[int, int, int]
 Jobs = Sequence[tuple[Picoseconds, bool]]
 """Durations, and whether a job is done on the cores of the machine, which others may use too."""
-AUTOGRAD: Key = (0, 0, 0)
-"""Key of the autograd thread's work; it never has two pieces waiting."""
-
-
-def callback(bucket: int, index: int) -> Key:
-    """Key of what is computed after collective `index` of a bucket; -1: before the first."""
-    return (1, bucket, index)
 
 
 class Stream:
@@ -34,35 +27,42 @@ class Stream:
     def __init__(self, env: simpy.Environment, share: Share | None = None) -> None:
         """`share` is that of the cores of a machine, for work that is done there."""
         self._env, self._share = env, share
-        self._waiting: list[tuple[Picoseconds, Key, Picoseconds | Jobs, simpy.Event]] = []
+        self._coming: deque[Piece] = deque()
+        """In this order."""
+        self._waiting: dict[Piece, tuple[Picoseconds | Jobs, simpy.Event]] = {}
         self._busy = False
-        """A piece of work is under way, or will be chosen at the end of this instant."""
 
-    def work(self, key: Key, duration: Picoseconds) -> simpy.Event:
-        """An event that comes with the start time when the work, issued now, is done."""
-        return self._issue(key, duration)
+    def serve(self, order: Iterable[Piece]) -> None:
+        """From now on the pieces of an iteration, in this order, and nothing else until they are
+        done."""
+        if self._coming or self._busy:
+            raise InternalError(f"the stream has not served {[*self._coming]}")
+        self._coming.extend(order)
 
-    def jobs(self, key: Key, jobs: Jobs) -> simpy.Event:
-        """An event that comes, when the jobs of a piece of work are done one after the other, with
-        the instants at which the first began and at which each ended."""
-        return self._issue(key, jobs)
+    def work(self, piece: Piece | None, work: Picoseconds | Jobs) -> simpy.Event:
+        """An event that comes when the work, issued now, is done: with the time at which it began,
+        or, of jobs that follow each other, with that and those at which each ended.
 
-    def _issue(self, key: Key, work: Picoseconds | Jobs) -> simpy.Event:
+        `piece` is its place in the order of an iteration; None: it is beside no other work.
+        """
         done = self._env.event()
-        heapq.heappush(self._waiting, (reading(self._env.now), key, work, done))
-        if not self._busy:
-            self._choose_later()
+        if piece is None:
+            if self._coming or self._busy:
+                raise InternalError(f"work beside {[*self._coming]} on one stream")
+            self._begin(work, done)
+        else:
+            self._waiting[piece] = work, done
+            self._go_on()
         return done
 
-    def _choose_later(self) -> None:
-        self._busy = True
-        Later(self._env, STREAMS, self._choose)
+    def _go_on(self) -> None:
+        if not self._busy and self._coming and self._coming[0] in self._waiting:
+            self._begin(*self._waiting.pop(self._coming.popleft()))
 
-    def _choose(self) -> None:
-        _, _, work, done = heapq.heappop(self._waiting)
-        now = reading(self._env.now)
+    def _begin(self, work: Picoseconds | Jobs, done: simpy.Event) -> None:
+        self._busy = True
         if isinstance(work, int):
-            end: simpy.Event = self._env.timeout(work, value=now)
+            end: simpy.Event = self._env.timeout(work, value=reading(self._env.now))
         else:
             end = self._env.process(self._one_by_one(work))
         assert end.callbacks is not None
@@ -82,5 +82,4 @@ class Stream:
     def _end(self, end: simpy.Event, done: simpy.Event) -> None:
         self._busy = False
         done.succeed(end.value)
-        if self._waiting:
-            self._choose_later()
+        self._go_on()

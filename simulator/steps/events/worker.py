@@ -20,8 +20,9 @@ from gcsim.simulator.steps.breakdown import Done, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.communicator import Asking, Request
 from gcsim.simulator.steps.events.cores import Share
 from gcsim.simulator.steps.events.input_loader import Loader
-from gcsim.simulator.steps.events.stream import AUTOGRAD, Key, Stream, callback
-from gcsim.simulator.steps.step_plan import BucketWork, Job, StepPlan, slowed_by
+from gcsim.simulator.steps.events.stream import Stream
+from gcsim.simulator.steps.service import BEFORE, Piece, order_of_service
+from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan, slowed_by
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -64,18 +65,17 @@ class _Iteration:
             if micro < last:
                 yield from self._issue("backward", f"backward{of}", self.plan.backward)
         exchanges: list[simpy.Event] = []
-        for bucket, (work, duration) in enumerate(
-            zip(self.plan.buckets, compute.parts, strict=True)
-        ):
-            part = Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
-            if self.plan.side_stream:
-                yield from self._compute(bucket, [part])
-            else:
-                yield from self._compute(bucket, [part, *work.before])
+        self._serve()
+        for bucket, work in enumerate(self.plan.buckets):
+            jobs = self._thread_jobs(bucket)
+            piece = None if self.plan.side_stream else (bucket, BEFORE)
+            yield from self._work(self.worker.stream, self.breakdown.compute, piece, bucket, jobs)
             if work.collectives or self.plan.side_stream:
                 behind = exchanges[-1:] if self.plan.in_turn else []
                 exchanges.append(self.env.process(self._exchange(bucket, work, behind)))
-        yield from self._issue("backward", "backward, rest", compute.rest)
+        piece = None if self.plan.side_stream else (len(self.plan.buckets), BEFORE)
+        rest = self._thread_jobs(len(self.plan.buckets))
+        yield from self._work(self.worker.stream, self.breakdown.compute, piece, None, rest)
         yield self.env.all_of(exchanges)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
         self.breakdown.loads += self.loader.under_way(reading(self.env.now))
@@ -93,7 +93,7 @@ class _Iteration:
         """The callbacks of one bucket, behind another's."""
         yield from behind
         if self.plan.side_stream:
-            yield from self._callback(bucket, -1, work.before)
+            yield from self._callback((bucket, BEFORE), work.before)
         for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
             request = Request(
                 record=record,
@@ -107,36 +107,65 @@ class _Iteration:
             if left > now:
                 yield self.env.timeout(left - now)
             self.breakdown.network.append((record, bucket, index, entry, last, left))
-            yield from self._callback(bucket, index, [job])
+            yield from self._callback((bucket, index), [job])
 
-    def _issue(self, kind: Any, name: str, duration: Picoseconds) -> Wait:
-        return self._compute(None, [Job(kind=kind, name=name, duration=duration)])
+    def _issue(self, kind: Kind, name: str, duration: Picoseconds) -> Wait:
+        """What the autograd thread computes beside no exchange."""
+        job = Job(kind=kind, name=name, duration=duration)
+        return self._work(self.worker.stream, self.breakdown.compute, None, None, [job])
 
-    def _compute(self, bucket: int | None, jobs: Sequence[Job]) -> Wait:
-        """A piece of the autograd thread's."""
-        return self._work(self.worker.stream, self.breakdown.compute, AUTOGRAD, bucket, jobs)
+    def _thread_jobs(self, bucket: int) -> list[Job]:
+        """The bucket's part of the backward pass, with `before` where no side stream does that;
+        behind the last bucket the rest of it."""
+        if bucket == len(self.plan.buckets):
+            rest = self.plan.compute.rest
+            return [Job(kind="backward", name="backward, rest", duration=rest)]
+        duration = self.plan.compute.parts[bucket]
+        part = Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
+        return [part, *(() if self.plan.side_stream else self.plan.buckets[bucket].before)]
 
-    def _callback(self, bucket: int, index: int, jobs: Sequence[Job]) -> Wait:
+    def _callback(self, piece: Piece, jobs: Sequence[Job]) -> Wait:
         """A piece of an exchange's."""
-        key = callback(bucket, index)
         if self.plan.side_stream:
-            return self._work(self.worker.side, self.breakdown.side, key, bucket, jobs)
-        return self._work(self.worker.stream, self.breakdown.compute, key, bucket, jobs)
+            return self._work(self.worker.side, self.breakdown.side, piece, piece[0], jobs)
+        return self._work(self.worker.stream, self.breakdown.compute, piece, piece[0], jobs)
+
+    def _serve(self) -> None:
+        """Tell the stream that serves the callbacks in which order."""
+        side, buckets = self.plan.side_stream, self.plan.buckets
+        stream = self.worker.side if side else self.worker.stream
+        order: list[Piece] = []
+        for bucket, place in order_of_service(self.plan):
+            if place != BEFORE:
+                jobs: Sequence[Job] = [buckets[bucket].after[place]]
+            else:
+                jobs = buckets[bucket].before if side else self._thread_jobs(bucket)
+            if any(self._durations(stream, jobs)):
+                order.append((bucket, place))
+        stream.serve(order)
+
+    def _durations(self, stream: Stream, jobs: Sequence[Job]) -> list[Picoseconds]:
+        slower = self.plan.side_slowdown if stream is self.worker.side else 1
+        return [slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
 
     def _work(
-        self, stream: Stream, done: list[Done], key: Key, bucket: int | None, jobs: Sequence[Job]
+        self,
+        stream: Stream,
+        done: list[Done],
+        piece: Piece | None,
+        bucket: int | None,
+        jobs: Sequence[Job],
     ) -> Wait:
         """One piece of work: jobs that follow each other on the stream without a gap."""
-        slower = self.plan.side_slowdown if stream is self.worker.side else 1
-        durations = [slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
+        durations = self._durations(stream, jobs)
         total, machines = sum(durations), self.plan.machines
         if total == 0:  # nothing is launched, so nothing queues
             return
         if machines is None:
-            start = yield stream.work(key, total)
+            start = yield stream.work(piece, total)
             done += in_order(start, bucket, list(zip(jobs, durations, strict=True)))
             return
         on_cores = [job.kind in machines.kinds for job in jobs]
-        instants = yield stream.jobs(key, list(zip(durations, on_cores, strict=True)))
+        instants = yield stream.work(piece, list(zip(durations, on_cores, strict=True)))
         of = [bucket] * len(jobs)
         done += zip(jobs, of, instants[:-1], instants[1:], strict=True)

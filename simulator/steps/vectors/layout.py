@@ -1,4 +1,4 @@
-"""Which pieces of work does a step consist of? A plan as the numbers that compiled loops read.
+"""Which pieces of work does a step consist of? A plan as a table of durations.
 
 A table of int64 `[rows, width]`, with a column for each rank or one for all ranks:
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import get_args
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
+from gcsim.simulator.steps.service import Piece, order_of_service
 from gcsim.simulator.steps.step_plan import Job, Kind, StepPlan
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -41,14 +43,14 @@ class Layout:
 
     side_stream: bool
     buckets: int
-    counts: NDArray[np.int64]
+    counts: tuple[int, ...]
     """By bucket: its number of collectives."""
-    first: NDArray[np.int64]
-    """By bucket: the number of its first collective."""
+    first: tuple[int, ...]
+    """By bucket: the number of its first collective, or of the next bucket's."""
     names: tuple[tuple[int, int], ...]
     """By number of the collective: bucket, and place in it."""
-    follows: NDArray[np.int64]
-    """By number of the collective: 1 where the next one is of the same bucket."""
+    order: tuple[Piece, ...]
+    """Of the stream that serves callbacks."""
     side: int
     after: int
     totals: int
@@ -98,10 +100,10 @@ class Layout:
         return Layout(
             side_stream=plan.side_stream,
             buckets=len(buckets),
-            counts=np.array(counts, dtype=np.int64),
-            first=np.cumsum([0, *counts], dtype=np.int64)[:-1],
+            counts=tuple(counts),
+            first=tuple(accumulate(counts, initial=0)),
             names=tuple(names),
-            follows=np.array([i + 1 < counts[b] for b, i in names], dtype=np.int64),
+            order=tuple(order_of_service(plan)),
             side=side,
             after=after,
             totals=totals,
@@ -124,14 +126,6 @@ class Layout:
         table[:] = 0
         _stretch(self.jobs, factors, table)
         return table
-
-    def shape(self) -> NDArray[np.int64]:
-        """Rows by bucket: `counts`, `first`; rows by collective: its bucket, `follows`."""
-        shape = np.zeros((4, max(self.buckets, len(self.names), 1)), dtype=np.int64)
-        shape[0, : self.buckets], shape[1, : self.buckets] = self.counts, self.first
-        shape[2, : len(self.names)] = [bucket for bucket, _ in self.names]
-        shape[3, : len(self.names)] = self.follows
-        return shape
 
 
 def side_duration(job: Job, slowdown: Fraction) -> Picoseconds:

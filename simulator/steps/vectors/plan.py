@@ -1,7 +1,6 @@
-"""What do the loops read of one plan, and where do they write while they follow it?
+"""What does a step read of its plan, and where does it write while it follows it?
 
-The arrays of `vectors/loops.py` that belong to a plan; what belongs to ranks is in
-`vectors/ranks.py`.
+The arrays of `vectors/ranks.py` that belong to a plan.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, check_room
 from gcsim.simulator.steps.step_plan import StepPlan
-from gcsim.simulator.steps.vectors.layout import THREAD, Layout
+from gcsim.simulator.steps.vectors.layout import Layout
 
 _ONE = np.ones(1, dtype=np.float64)
 
 
 class PlanArrays:
-    """One plan, for one loop at a time."""
+    """One plan, for one simulation at a time."""
 
     def __init__(self, plan: StepPlan) -> None:
         if plan.machines is not None:
@@ -33,12 +32,7 @@ class PlanArrays:
         self.work = _work(plan)
         check_room(0, self.work)  # longer times fit no table
         self.plan, self.layout = plan, Layout.of(plan)
-        layout, side = self.layout, int(self.layout.side_stream)
-        self.even_table = layout.table(_ONE)
-        self.shape = layout.shape()
-        self.places = np.array(
-            [layout.buckets, side, layout.side if side else THREAD, layout.after], dtype=np.int64
-        )
+        self.even_table = self.layout.table(_ONE)
         self.calls, self.side = _zeros(0, 0, 0), _zeros(0, 0)
         self._uneven = _zeros(0, 0)
 

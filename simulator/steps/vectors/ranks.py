@@ -1,7 +1,16 @@
 """Where are all ranks, from one collective to the next and from one iteration to the next?
 
-`Vectors` keeps what `vectors/loops.py` needs, simulates one iteration at a time, and says where it
-went. The rules and why this is exact: `vectors/step.py`.
+`Vectors` keeps what follows from one to the next, simulates one iteration at a time, and says where
+it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int64 picoseconds:
+
+| array | shape                            | what                                                |
+|-------|----------------------------------|-----------------------------------------------------|
+| state | [STATE_ROWS, ranks]              | see `STATE_ROWS`                                    |
+| calls | [2, collectives, ranks]          | when a rank asks for a collective and has left it   |
+| side  | [2 buckets + collectives, ranks] | of a side stream: when each bucket's part of the    |
+|       |                                  | backward pass is done; when each piece of work      |
+|       |                                  | starts                                              |
+| table | [rows, ranks or 1]               | durations, as `vectors/layout.py` says              |
 """
 
 from __future__ import annotations
@@ -16,27 +25,21 @@ from gcsim.simulator.clock import Times, check_room
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
+from gcsim.simulator.steps.service import BEFORE, Piece
 from gcsim.simulator.steps.step_plan import CarryOut
 from gcsim.simulator.steps.vectors.ends import begin, beside
 from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD
-from gcsim.simulator.steps.vectors.loops import (
-    ASKED,
-    FREE,
-    INPUT,
-    ISSUED,
-    LEFT,
-    MADE,
-    PLACE,
-    RETURNED,
-    SERVED,
-    SHARED,
-    STATE_ROWS,
-    serve,
-)
 from gcsim.simulator.steps.vectors.plan import PlanArrays
 
 PARTS = (*KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
+FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
+STATE_ROWS = 6
+"""When the stream that serves callbacks is free; when the autograd thread issues its next piece
+(side stream: when its backward pass ends); when the rank left its last collective; time in
+collectives; time waiting for batches; when the last batch was made."""
+ASKED, RETURNED = range(2)
+"""Of `calls`."""
 
 
 class Vectors:
@@ -143,32 +146,51 @@ class Vectors:
             table[THREAD : layout.side],
             np.array(numbers, dtype=np.int64),
         )
-        state[PLACE : SERVED + 1] = 0
         state[SHARED] = 0
-        for number, (bucket, place) in enumerate(layout.names):
-            # a bucket's first collective is asked for by the thread, the next by a callback
-            self._serve(0 if place else bucket + 1, number if place else 0, number, table)
-            self._starts = np.maximum(self._calls[ASKED, number], self._state[LEFT])
-            finishes = self._carried_out(number)
-            self._state[SHARED] += finishes - self._starts
-            self._state[LEFT] = self._calls[RETURNED, number] = finishes
-        collectives = len(layout.names)
-        pieces = layout.buckets if layout.side_stream else layout.buckets + 1
-        self._serve(pieces, collectives, collectives, table)
+        for piece in layout.order:
+            # what asks for the collective stands in front of what follows it
+            if piece[1] != BEFORE:
+                self._enter(self._number_of(piece))
+            self._serve(piece, table)
 
-    def _serve(self, issues: int, callbacks: int, left: int, table: NDArray[np.int64]) -> None:
-        step = self._step
-        serve(
-            issues,
-            callbacks,
-            left,
-            self._state,
-            self._calls,
-            self._side,
-            table,
-            step.shape,
-            step.places,
-        )
+    def _number_of(self, piece: Piece) -> int:
+        """Of the collective that a piece follows, or that its bucket begins with."""
+        bucket, place = piece
+        return self._step.layout.first[bucket] + max(place, 0)
+
+    def _enter(self, number: int) -> None:
+        """All ranks enter a collective, and leave it."""
+        self._starts = np.maximum(self._calls[ASKED, number], self._state[LEFT])
+        finishes = self._carried_out(number)
+        self._state[SHARED] += finishes - self._starts
+        self._state[LEFT] = self._calls[RETURNED, number] = finishes
+
+    def _serve(self, piece: Piece, table: NDArray[np.int64]) -> None:
+        """All ranks do the piece that is next."""
+        layout, state, (bucket, place) = self._step.layout, self._state, piece
+        number = self._number_of(piece)
+        if place != BEFORE:
+            work, arrival, row = table[layout.after + number], self._calls[RETURNED, number], number
+            asks = number + 1 if place + 1 < layout.counts[bucket] else None
+        else:
+            work = table[(layout.side if layout.side_stream else THREAD) + bucket]
+            arrival = self._side[bucket] if layout.side_stream else state[ISSUED]
+            row, asks = bucket - layout.buckets, None
+            if bucket < layout.buckets and layout.counts[bucket]:
+                asks = number
+        if work.any():
+            begins = np.maximum(state[FREE], arrival)
+            # where nothing is launched, nothing queues
+            done = np.where(work > 0, begins + work, arrival)
+            state[FREE] = np.where(work > 0, done, state[FREE])
+        else:
+            begins = done = arrival
+        if layout.side_stream:
+            self._side[2 * layout.buckets + row] = begins
+        elif place == BEFORE:
+            state[ISSUED] = done
+        if asks is not None:
+            self._calls[ASKED, asks] = done
 
     def _carried_out(self, number: int) -> Times:
         """When the ranks leave a collective that they enter at `_starts`, `[_width]`."""

@@ -3,18 +3,11 @@
 The same step as `events/step.py`, with one collective at a time (`StepPlan.slots == 1`), without an
 event for each rank and piece of work. Both agree with `==`.
 
-A loop over collectives, in their order (`step_plan.py`), which no rank's pace changes. Once the
-exits of all in front are known, each rank's streams are run until it asks for the next one, c; it
-enters c when it has asked for it and has left the one in front. Why this is exact:
-
-1. All that is not known yet is behind c, and arrives when somebody leaves c at the earliest, which
-   is not before the last rank has asked for it.
-2. A rank's streams serve in the order of arrival. What is served until a rank asks for c arrived
-   before that, so before anything that is not known, or is first in a tie with it (`loops.serve`).
-   So it is served for good: each piece once, O(ranks x (pieces + collectives)) an iteration.
-3. A rank that begins iteration i + 1 has left all collectives of iteration i, so that all ranks
-   have entered those. Iterations are simulated one after the other, though ranks are in different
-   ones at the same time.
+Collectives have one order (`step_plan.py`), and so have the pieces of a stream (`service.py`): one
+loop over both, in which each time is a sum or a maximum of times before it, of all ranks at once.
+A rank that begins iteration i + 1 has left all collectives of iteration i, so that all ranks have
+entered those: iterations are simulated one after the other, though ranks are in different ones at
+the same time. Work is O(ranks x (pieces + collectives)) an iteration.
 
 Source: the rules are those of `step_plan.py`; a conservative parallel simulation with the
 collective as barrier (Chandy and Misra 1979, IEEE Trans. Softw. Eng. 5(5)).

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.events.even_cluster import on_even_cluster
 from gcsim.simulator.steps.schedule import Schedule
-from gcsim.simulator.steps.step_plan import BucketWork, Job, Run, StepPlan
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from tests.simulator.steps.tick import PARTS, Tick
 
 
@@ -78,6 +79,16 @@ def contrary(wanted: CollectiveRecord, starts: Times, server_time: int, key: int
     return late
 
 
+def first_come(plan: StepPlan, how: CarryOut = fixed, ranks: int = 1) -> StepPlan:
+    """In the order of arrival where all ranks enter together."""
+
+    def lengths(wanted: CollectiveRecord, server_time: int) -> tuple[int, int]:
+        together = np.zeros(ranks, dtype=np.int64)
+        return (int(how(wanted, together, server_time, 0).max()),) * 2
+
+    return on_even_cluster(plan, Fraction(0), lengths)
+
+
 durations = st.integers(0, 6)
 
 
@@ -91,12 +102,25 @@ def buckets(draw: st.DrawFn) -> list[BucketWork]:
 
 
 @st.composite
+def orders(draw: st.DrawFn, buckets: Sequence[BucketWork]) -> list[BucketWork]:
+    """Any order in which a stream may serve."""
+    most, ordered = 0, []
+    for number, work in enumerate(buckets):
+        behind = []
+        for _ in work.collectives:
+            most = max(most, number + 1 + draw(st.integers(0, 2)))
+            behind.append(min(most, len(buckets) + 1))
+        ordered.append(replace(work, behind=tuple(behind)))
+    return ordered
+
+
+@st.composite
 def plans(draw: st.DrawFn) -> StepPlan:
     work = draw(buckets())
     backward = draw(st.lists(durations, min_size=len(work), max_size=len(work)))
     return StepPlan(
         compute=compute(draw(durations), *backward, tail=draw(st.sampled_from([0, 3]))),
-        buckets=tuple(work),
+        buckets=tuple(draw(st.just(work) | orders(work))),
         side_stream=draw(st.booleans()),
         side_slowdown=draw(st.sampled_from([Fraction(1), Fraction(3, 2), Fraction(7, 3)])),
         optimizer=draw(st.sampled_from([0, 0, 4])),

@@ -13,6 +13,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
+from tests.simulator.steps.random_plans import orders
 from tests.simulator.steps.tick import Tick
 
 
@@ -108,7 +109,7 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
             parts=tuple(backward),
             provenance="test",
         ),
-        buckets=tuple(buckets),
+        buckets=tuple(draw(st.just(buckets) | orders(buckets))),
         side_stream=draw(st.booleans()) if side is None else side,
         side_slowdown=draw(st.fractions(1, 2, max_denominator=3)),
         optimizer=draw(st.sampled_from([0, 2])),

@@ -69,15 +69,19 @@ class SharedTick(Tick):
     times_as_many = 12
 
     def work(
-        self, rank: int, iteration: int, key: tuple[int, ...], jobs: Sequence[tuple[str, int]]
+        self,
+        rank: int,
+        iteration: int,
+        follows: tuple[int, int] | None,
+        jobs: Sequence[tuple[str, int]],
     ) -> Script:
         plan = self.plans[iteration]
-        stream = "side" if plan.side_stream and key[0] == 1 else "compute"
+        stream = "side" if plan.side_stream and follows else "compute"
         slowdowns = self.slowdown(iteration)
         factor = 1.0 if slowdowns is None else float(slowdowns[rank])
         slower = plan.side_slowdown if stream == "side" else 1
         slowed_by = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
-        piece = OnCores(self.now, key, slowed_by, iteration)
+        piece = OnCores(follows, slowed_by, iteration)
         if sum(time for _, time in slowed_by):
             self.waiting.setdefault((rank, stream), []).append(piece)
             yield lambda: piece.end is not None and piece.end <= self.now

@@ -32,6 +32,7 @@ from tests.simulator.steps.random_plans import (
     bucket,
     compute,
     contrary,
+    first_come,
     fixed,
     in_pairs,
     in_turn,
@@ -71,8 +72,10 @@ def once(
     ranks: int,
     execute: CarryOut,
     spans: bool = False,
+    lengths: CarryOut = fixed,
 ) -> Slowest:
-    plan = StepPlan(compute=times, buckets=tuple(work))
+    """`lengths` are those of collectives by which a stream's order of service is found."""
+    plan = first_come(StepPlan(compute=times, buckets=tuple(work)), lengths, ranks)
     return Slowest(simulate(plan, ranks=ranks, execute=execute, spans=spans))
 
 
@@ -325,7 +328,8 @@ def test_a_rank_that_is_late_holds_up_the_others_but_not_their_backward_pass() -
     def uneven(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
         return np.array([starts.max() + 10, starts.max() + 60], dtype=np.int64)
 
-    times = once(compute(0, 10, 20), [bucket(0, 1, 5), bucket(0)], ranks=2, execute=uneven)
+    work = [bucket(0, 1, 5), bucket(0)]
+    times = once(compute(0, 10, 20), work, ranks=2, execute=uneven, lengths=uneven)
     assert (times.rank, times.iteration, times.exposed) == (1, 75, 40)
     assert times.communication == 60
 

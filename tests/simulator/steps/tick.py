@@ -34,8 +34,8 @@ Name = tuple[int, int, int]
 class Piece:
     """Work on a stream."""
 
-    arrived: int
-    key: tuple[int, ...]
+    follows: tuple[int, int] | None
+    """What it follows: bucket, and place of the collective in it; -1: its part of backward."""
     jobs: list[tuple[str, int]]
     iteration: int
     start: int | None = None
@@ -87,6 +87,8 @@ class Tick:
         self.parts = {name: [[0] * ranks for _ in range(iterations)] for name in PARTS}
         self.finish: list[list[int]] = [[-1] * ranks for _ in range(iterations)]
         self.current = [0] * ranks
+        self.begun: list[set[tuple[int, tuple[int, int] | None]]] = [set() for _ in range(ranks)]
+        """By rank: iteration, and place of the piece."""
         self.waiting: dict[tuple[int, str], list[Piece]] = {}
         self.running: dict[tuple[int, str], Piece | None] = {
             (rank, stream): None for rank in range(ranks) for stream in ("compute", "side")
@@ -132,51 +134,59 @@ class Tick:
                     yield lambda: self.made[rank] > self.taken[rank]
                     self.hungry[rank] = False
                     self.taken[rank] += 1
-                yield from self.work(rank, iteration, (0,), [("forward", compute.forward)])
+                yield from self.work(rank, iteration, None, [("forward", compute.forward)])
                 if micro < plan.accumulation - 1:
-                    yield from self.work(rank, iteration, (0,), [("backward", plan.backward)])
+                    yield from self.work(rank, iteration, None, [("backward", plan.backward)])
             for number, part in enumerate(compute.parts):
                 jobs = [("backward", part)]
                 before = [(job.kind, job.duration) for job in plan.buckets[number].before]
                 yield from self.work(
-                    rank, iteration, (0,), jobs if plan.side_stream else [*jobs, *before]
+                    rank,
+                    iteration,
+                    None if plan.side_stream else (number, -1),
+                    jobs if plan.side_stream else [*jobs, *before],
                 )
                 left_to_do[0] += 1
                 self.start(self.exchange(rank, iteration, number, left_to_do))
             rest = compute.backward - sum(compute.parts)
-            yield from self.work(rank, iteration, (0,), [("backward", rest)])
+            last = None if plan.side_stream else (len(plan.buckets), -1)
+            yield from self.work(rank, iteration, last, [("backward", rest)])
             yield lambda left=left_to_do: left[0] == 0  # type: ignore[misc]
-            yield from self.work(rank, iteration, (0,), [("optimizer", plan.optimizer)])
+            yield from self.work(rank, iteration, None, [("optimizer", plan.optimizer)])
             self.finish[iteration][rank] = self.now
 
     def exchange(self, rank: int, iteration: int, number: int, open_ones: list[int]) -> Script:
         bucket = self.plans[iteration].buckets[number]
         if self.plans[iteration].side_stream:
             jobs: list[Job] = list(bucket.before)
-            yield from self.side(rank, iteration, (1, number, -1), jobs)
+            yield from self.side(rank, iteration, (number, -1), jobs)
         for index in range(len(bucket.collectives)):
             name = (iteration, number, index)
             self.known.setdefault(name, Collective()).asked[rank] = self.now
             yield lambda name=name: (  # type: ignore[misc]
                 bool(self.known[name].finishes) and self.known[name].finishes[rank] <= self.now
             )
-            yield from self.side(rank, iteration, (1, number, index), [bucket.after[index]])
+            yield from self.side(rank, iteration, (number, index), [bucket.after[index]])
         open_ones[0] -= 1
 
-    def side(self, rank: int, iteration: int, key: tuple[int, ...], jobs: list[Job]) -> Script:
+    def side(self, rank: int, iteration: int, of: tuple[int, int], jobs: list[Job]) -> Script:
         times = [(job.kind, job.duration) for job in jobs]
-        return self.work(rank, iteration, key, times)
+        return self.work(rank, iteration, of, times)
 
     def work(
-        self, rank: int, iteration: int, key: tuple[int, ...], jobs: Sequence[tuple[str, int]]
+        self,
+        rank: int,
+        iteration: int,
+        follows: tuple[int, int] | None,
+        jobs: Sequence[tuple[str, int]],
     ) -> Script:
         plan = self.plans[iteration]
-        stream = "side" if plan.side_stream and key[0] == 1 else "compute"
+        stream = "side" if plan.side_stream and follows else "compute"
         slowdowns = self.slowdown(iteration)
         factor = 1.0 if slowdowns is None else float(slowdowns[rank])
         slower = plan.side_slowdown if stream == "side" else 1
         slowed_by = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
-        piece = Piece(self.now, key, slowed_by, iteration)
+        piece = Piece(follows, slowed_by, iteration)
         if sum(time for _, time in slowed_by):
             self.waiting.setdefault((rank, stream), []).append(piece)
             yield lambda: piece.end is not None and piece.end <= self.now
@@ -187,12 +197,54 @@ class Tick:
         for resource, serialization in self.running.items():
             waiting = self.waiting.get(resource, [])
             if (serialization is None or serialization.end == self.now) and waiting:
-                first = min(waiting, key=lambda piece: (piece.arrived, piece.key))
-                waiting.remove(first)
-                first.start = self.now
-                self.running[resource] = first
+                self.running[resource] = None
+                for piece in waiting:
+                    if self.is_next(resource[0], piece):
+                        waiting.remove(piece)
+                        piece.start = self.now
+                        self.running[resource] = piece
+                        self.begun[resource[0]].add((piece.iteration, piece.follows))
+                        break
             elif serialization is not None and serialization.end == self.now:
                 self.running[resource] = None
+
+    def is_next(self, rank: int, piece: Piece) -> bool:
+        """Whether all that the rank's stream serves in front of a piece has begun."""
+        if piece.follows is None:
+            return True
+        plan, (number, index) = self.plans[piece.iteration], piece.follows
+        pieces = range(len(plan.buckets) + (not plan.side_stream))
+        behind = {
+            (b, i): bucket.behind[i] if bucket.behind else b + 1
+            for b, bucket in enumerate(plan.buckets)
+            for i in range(len(bucket.collectives))
+        }
+        if index < 0:
+            front = [(b, -1) for b in pieces if b < number]
+            front += [name for name, those in behind.items() if those <= number]
+        else:
+            front = [(b, -1) for b in pieces if b < behind[number, index]]
+            front += [name for name in behind if name < (number, index)]
+        return all(
+            (piece.iteration, other) in self.begun[rank]
+            or not self.takes_time(rank, piece.iteration, other)
+            for other in front
+        )
+
+    def takes_time(self, rank: int, iteration: int, place: tuple[int, int]) -> bool:
+        plan, (number, index) = self.plans[iteration], place
+        compute = plan.compute
+        if index >= 0:
+            times = [plan.buckets[number].after[index].duration]
+        elif number == len(plan.buckets):
+            times = [compute.backward - sum(compute.parts)]
+        else:
+            times = [job.duration for job in plan.buckets[number].before]
+            times += [] if plan.side_stream else [compute.parts[number]]
+        slowdowns = self.slowdown(iteration)
+        factor = 1.0 if slowdowns is None else float(slowdowns[rank])
+        slower = plan.side_slowdown if plan.side_stream else 1
+        return any(round(round(time * slower) * factor) for time in times)
 
     def everything_that_ends(self) -> bool:
         moved = False

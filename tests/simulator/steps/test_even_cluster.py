@@ -1,7 +1,7 @@
 """Does a step in which computations and collectives slow each other take what it must?
 
 The oracle follows one rank picosecond by picosecond, with exact shares of work done, from the rules
-of `step_plan.py` and the two speeds of `events/interference.py`.
+of `step_plan.py` and the two speeds of `events/even_cluster.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.steps.events import step
-from gcsim.simulator.steps.events.interference import interfering
+from gcsim.simulator.steps.events.even_cluster import on_even_cluster
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.steps.vectors import step as vector_step
 from tests.simulator.steps.random_plans import bucket, compute, fixed, plans, same, skewed
@@ -132,7 +132,7 @@ def test_alike_ranks_do_exactly_what_the_two_speeds_say(
     plan: StepPlan, computation: Fraction
 ) -> None:
     plan = replace(plan, accumulation=2, input_batch=0)
-    slowed = interfering(plan, computation, lengths)
+    slowed = on_even_cluster(plan, computation, lengths)
     run = step.simulate(slowed, ranks=3, execute=fixed, iterations=2)
     before = 2 * plan.compute.forward + plan.backward
     one = before + last_event(plan, computation) + plan.optimizer
@@ -161,7 +161,7 @@ def test_two_speeds_by_hand() -> None:
     are done; what is left, 7/16 of 8, takes 3.5 alone: it ends at 22.5, which is 23.
     """
     plan = StepPlan(compute=compute(0, 10, tail=6), buckets=(bucket(0, 8, 0),))
-    slowed = interfering(plan, Fraction(1, 2), lambda *_: (8, 16))
+    slowed = on_even_cluster(plan, Fraction(1, 2), lambda *_: (8, 16))
     assert slowed.compute.rest == 9
     assert slowed.buckets[0].held == (23 - 10 - 8,)
     assert slowed.backward == plan.compute.backward  # of a micro-batch without exchange
@@ -174,5 +174,7 @@ def test_nothing_that_slows_changes_nothing(plan: StepPlan) -> None:
     def alone(record: CollectiveRecord, server_time: int) -> tuple[int, int]:
         return (lengths(record, server_time)[0],) * 2
 
-    slowed = interfering(plan, Fraction(0), alone)
-    assert replace(slowed, backward_alone=plan.backward_alone) == plan
+    slowed = on_even_cluster(plan, Fraction(0), alone)
+    ordered = [replace(one, behind=()) for one in slowed.buckets]
+    assert ordered == [replace(one, behind=()) for one in plan.buckets]
+    assert replace(slowed, buckets=plan.buckets) == plan

@@ -1,18 +1,23 @@
-"""How long do computations and collectives take that are under way at the same time?
+"""How does a step go where all ranks compute alike? Its order of service, and who slows whom.
 
-Both use the device: a collective's channels occupy multiprocessors, its copies and sums take memory
-bandwidth, its host threads run beside those that launch kernels; and kernels that fill the device
-keep a collective's waiting. While a rank has a collective under way, its computations take
+A stream serves in the order of arrival there, and in that order everywhere (`steps/service.py`).
+Computations and collectives that are under way at the same time slow each other. Both use the
+device: a collective's channels occupy multiprocessors, its copies and sums take memory bandwidth,
+its host threads run beside those that launch kernels; and kernels that fill the device keep a
+collective's waiting. While a rank has a collective under way, its computations take
 `Interference.computation` longer. While it computes, the bus between the devices of a node carries
 less of a collective (`Interference.bus`), so that it takes as long as on a cluster with such a bus;
 one that waits for the network takes no longer.
 
-Who runs beside whom is found once for a plan, on a rank whose neighbours enter every collective
+All that is found once for a plan, on a rank whose neighbours enter every collective
 when it does: the step from the end of its last forward pass, by the rules of `step_plan.py`, in
 which both sides get on at these speeds. A job, and a collective, ends at the first whole picosecond
-at which it has had its work. The plan with what jobs and collectives then take is simulated as any
-other, so that both engines have it; ranks that are alike do exactly this. Skew changes what runs
-beside what, and not what is charged for it.
+at which it has had its work. The plan with the order, and with what jobs and collectives then take,
+is simulated as any other, so that both engines have it; ranks that are alike do exactly this. Skew
+changes what runs beside what, and not what is charged for it.
+
+Where ranks share cores they slow each other there, and nothing is charged for it here. The order is
+then that of ranks whose streams all compute at once.
 
 `simulator/training.py` has the shares (`Interference`), and where they come from.
 """
@@ -20,6 +25,7 @@ beside what, and not what is charged for it.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -29,7 +35,7 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, StepPlan
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Kind, StepPlan
 from gcsim.simulator.training import Training
 
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
@@ -41,15 +47,17 @@ _THREAD, _SIDE = 0, 1
 """Streams; a piece of the autograd thread comes before what else arrives with it."""
 
 
-def interfering(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
-    """The plan with what jobs and collectives take beside each other.
+def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
+    """The plan with its order of service, and what jobs and collectives take beside each other.
 
-    `computation` is `Interference.computation`. As it is where ranks share cores
-    (`StepPlan.machines`): they slow each other there.
+    `computation` is `Interference.computation`.
     """
-    if plan.machines is not None or not any(bucket.collectives for bucket in plan.buckets):
-        return plan
-    return _Beside(plan, computation, lengths).plan()
+    if plan.in_turn or not any(bucket.collectives for bucket in plan.buckets):
+        return plan  # one bucket after the other is an order
+    if plan.machines is not None:
+        return _EvenStep(plan, Fraction(0), lengths).ordered(plan)
+    step = _EvenStep(plan, computation, lengths)
+    return step.ordered(step.plan() if step.slows else plan)
 
 
 class Together:
@@ -64,11 +72,6 @@ class Together:
         self._known: dict[
             tuple[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]
         ] = {}
-
-    @property
-    def slowed(self) -> bool:
-        """Whether computations slow them down."""
-        return self._slowly is not None
 
     def __call__(
         self, record: CollectiveRecord, server_time: Picoseconds
@@ -96,7 +99,17 @@ def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
     return CollectiveMemo(replace(cluster, intra_node=slowed))
 
 
-class _Beside:
+def _crowd(plan: StepPlan) -> Callable[[Kind], Fraction]:
+    """How many times as long a kind of job takes where all ranks of a machine compute."""
+    machines = plan.machines
+    if machines is None:
+        return lambda _: Fraction(1)
+    ranks = max(Counter(machines.of_rank).values())
+    slower = max(Fraction(1), Fraction(ranks, machines.cores))
+    return lambda kind: slower if kind in machines.kinds else Fraction(1)
+
+
+class _EvenStep:
     """One rank's step, from the end of its last forward pass on."""
 
     def __init__(self, plan: StepPlan, computation: Fraction, lengths: Lengths) -> None:
@@ -107,14 +120,17 @@ class _Beside:
         self._now: Picoseconds = 0
         jobs: dict[tuple[bool, _Name], list[Picoseconds]] = {}
         slower = plan.side_slowdown if plan.side_stream else Fraction(1)
+        self._served, self._behind = 0, dict[_Name, int]()
+        """Buckets' pieces that the stream of the callbacks has served; how many before each one."""
+        crowd = _crowd(plan)
         for number, bucket in enumerate(plan.buckets):
-            before = [round(job.duration * slower) for job in bucket.before]
-            part = [plan.compute.parts[number]]
+            before = [round(job.duration * slower * crowd(job.kind)) for job in bucket.before]
+            part = [round(plan.compute.parts[number] * crowd("backward"))]
             jobs[True, (number, -1)] = part if plan.side_stream else part + before
             jobs[False, (number, -1)] = before if plan.side_stream else []
             for place, job in enumerate(bucket.after):
-                jobs[False, (number, place)] = [round(job.duration * slower)]
-        jobs[True, (len(plan.buckets), -1)] = [plan.compute.rest]
+                jobs[False, (number, place)] = [round(job.duration * slower * crowd(job.kind))]
+        jobs[True, (len(plan.buckets), -1)] = [round(plan.compute.rest * crowd("backward"))]
         self._jobs = jobs
         self._lengths = {
             (number, place): tuple(
@@ -143,8 +159,27 @@ class _Beside:
         while self._instant():
             pass
 
+    @property
+    def slows(self) -> bool:
+        """Whether anything takes longer than by itself."""
+        return self._whole > self._slow or any(
+            alone < beside for alone, beside in self._lengths.values()
+        )
+
+    def ordered(self, plan: StepPlan) -> StepPlan:
+        """The plan with the order in which this step's stream served."""
+        most, buckets = 0, list[BucketWork]()
+        for number, work in enumerate(plan.buckets):
+            behind = []
+            for place in range(len(work.collectives)):
+                # what takes no time is not served; two slots may return in another order
+                most = max(most, number + 1, self._behind.get((number, place), 0))
+                behind.append(most)
+            buckets.append(replace(work, behind=tuple(behind)))
+        return replace(plan, buckets=tuple(buckets))
+
     def plan(self) -> StepPlan:
-        """Jobs on a side stream are slower already."""
+        """With what everything took. Jobs on a side stream are slower already."""
         given, side = self._given, self._given.side_stream
         buckets: list[BucketWork] = []
         parts: list[Picoseconds] = []
@@ -225,12 +260,21 @@ class _Beside:
         for stream, waiting in enumerate(self._waiting):
             if waiting and self._busy[stream] is None:
                 _, callback, name = heapq.heappop(waiting)
+                self._count(stream, callback, name)
                 self._took[not callback, name] = []
                 self._next_job(stream, not callback, name, 0)
         if self._inside or any(self._busy):
             self._go_on()
             return True
         return False
+
+    def _count(self, stream: int, callback: bool, name: _Name) -> None:
+        """Note the order of the stream that serves callbacks."""
+        number, place = name
+        if place >= 0:
+            self._behind[name] = self._served
+        elif callback == self._given.side_stream:
+            self._served = number + 1
 
     def _next_job(self, stream: int, thread: bool, name: _Name, number: int) -> None:
         jobs, took = self._jobs[thread, name], self._took[thread, name]
