@@ -1,9 +1,10 @@
 """How long is one rank's step, where its collectives take known times? For many worlds at once.
 
 The rules of `step_plan.py` for a few ranks that stand for all: a compute stream (and a side stream)
-that serve in the order of arrival, a communicator with one slot, or two for one rank alone. Ranks
-differ in when they leave a collective: a few microseconds can decide what a stream takes first, and
-then a rank that does not ask keeps all others waiting. What is left out is that entries apart make
+that serve in the order of arrival, as streams do on an even cluster, a communicator with one slot,
+or two for one rank alone. Ranks differ in when they leave a collective: a few microseconds can
+decide what a stream takes first, and then a rank that does not ask keeps all others waiting. What
+is left out is that entries apart make
 a collective longer or shorter, and cores that are shared.
 
 Arrays of float64 in one unit of time, a column for each world:
@@ -47,7 +48,6 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
     and exchanged everything. Ranks begin as far apart as they leave the last collective."""
     buckets, collectives, ranks = before.shape[0], held.shape[0], early.shape[1]
     asked, returned = np.empty((ranks, collectives)), np.empty((ranks, collectives))
-    joined = np.empty(collectives)
     ready, state = np.empty((ranks, buckets + 1)), np.empty((ranks, collectives), np.int64)
     free, side_free, issued = np.empty(ranks), np.empty(ranks), np.empty(ranks)
     left, left_before = np.empty(ranks), np.empty(ranks)  # the last two leave times
@@ -57,7 +57,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
         for number in range(first[bucket], first[bucket + 1]):
             bucket_of[number] = bucket
     for world in range(out.size):
-        asked[:], returned[:], state[:], joined[:] = NEVER, NEVER, WAITING, NEVER
+        asked[:], returned[:], state[:], following = NEVER, NEVER, WAITING, 0
         side_free[:], left[:], left_before[:], place[:], prepared[:] = 0.0, 0.0, 0.0, 0, 0
         finish, entered, begin = 0.0, 0.0, 0.0
         for rank in range(ranks):
@@ -83,11 +83,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                     if state[rank, number] == UNDER_WAY and returned[rank, number] < now:
                         who, what, now = rank, ANSWER, returned[rank, number]
                         back = number
-            following, soonest = -1, NEVER
-            for number in range(collectives):
-                if state[0, number] == WAITING and joined[number] < soonest:
-                    following, soonest = number, joined[number]
-            if following >= 0:
+            if following < collectives:
                 start = entered
                 for rank in range(ranks):
                     until = left[rank] if slots == 1 else left_before[rank]
@@ -100,6 +96,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                         returned[rank, following] = leaves
                         left_before[rank] = max(left_before[rank], min(left[rank], leaves))
                         left[rank] = max(left[rank], leaves)
+                    following += 1
                     continue
             if who < 0:
                 break
@@ -141,6 +138,5 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                     wanted = back + 1
             if wanted >= 0:
                 asked[who, wanted] = end
-                joined[wanted] = min(joined[wanted], end)
             finish = max(finish, end)
         out[world] = finish - begin
