@@ -90,7 +90,7 @@ def iteration(kind: str, where: Cluster, slow: Mapping[int, Fraction], **trainin
 
 PICOSECOND = 1e-12
 """To which the steps of a ring are rounded."""
-FAIR = 1e-4
+FAIR = 5e-4
 """Of an iteration: messages that cross one link at a time share it fairly, so that one that comes
 sooner takes a share of another's."""
 NOISE = {"noise": Noise(variation=Fraction(1, 50)), "iterations": 10}
