@@ -44,6 +44,7 @@ _SETTINGS = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "svg.hashsalt": "gcsim",
+    "text.parse_math": False,  # labels are the user's text
 }
 DPI = 160
 MANY = 16

@@ -125,14 +125,15 @@ def run(
     check_writable(folder)
     with watching(quiet) as progress:
         result = simulate(loaded, cache=not no_cache, progress=progress)
-    from gcsim.analysis.write import write  # brings matplotlib
+    from gcsim.analysis.write import draw_figures, write_results  # brings matplotlib
 
-    paths = write(result, folder)
+    paths = write_results(result, folder)
     if as_json:
         emit_exactly(result.to_json())
     else:
         show_answer(result)
     sys.stdout.flush()
+    paths += draw_figures(result, folder)
     if not quiet:
         note_provenance(result)
         note_written(paths)

@@ -53,7 +53,7 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 
 def interrupted() -> int:
     """Say so, on one line."""
-    say("interrupted; files of earlier runs are unchanged")
+    say("interrupted; no file is half written")
     return INTERRUPTED
 
 

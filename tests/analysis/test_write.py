@@ -1,4 +1,4 @@
-"""Six whole files, seven where nodes die, or the earlier ones untouched."""
+"""Whole results, or the earlier ones untouched; figures that cost nothing but themselves."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis import write as module
-from gcsim.analysis.write import FAULTS_ONLY, FILES, to_csv, to_yaml, write
-from gcsim.errors import InputError
+from gcsim.analysis.write import (
+    FIGURES,
+    RESULTS,
+    draw_figures,
+    to_csv,
+    to_yaml,
+    write_results,
+)
+from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import FaultyRuns, Result
+from gcsim.scenarios.result import Result
 
 
 def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a"
-    paths = write(result, folder)
+    paths = (*write_results(result, folder), *draw_figures(result, folder))
     names = [
-        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
-        "scenario.yaml",
+        "results.json", "results.csv", "timeline.json", "scenario.yaml",
+        "speedup.png", "breakdown.png",
     ]  # fmt: skip
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
@@ -30,7 +37,7 @@ def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) 
 
 
 def test_results_json_is_the_result(result: Result, tmp_path: Path) -> None:
-    write(result, tmp_path)
+    write_results(result, tmp_path)
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
 
 
@@ -57,8 +64,7 @@ def failing(error: BaseException) -> Callable[[Result, Path], None]:
     return produce
 
 
-@pytest.mark.parametrize("name", list(FILES))
-@pytest.mark.parametrize(
+FAILURES = pytest.mark.parametrize(
     ("error", "raised"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), InputError),
@@ -66,6 +72,10 @@ def failing(error: BaseException) -> Callable[[Result, Path], None]:
         (ValueError("bug"), ValueError),
     ],
 )
+
+
+@pytest.mark.parametrize("name", list(RESULTS))
+@FAILURES
 def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     result: Result,
     tmp_path: Path,
@@ -75,25 +85,55 @@ def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     error: BaseException,
     raised: type[BaseException],
 ) -> None:
-    if name in FAULTS_ONLY:
-        faulty = FaultyRuns(horizon_s=1.0, nodes=32, outages=(), progress=())
-        result = replace(result, faulty=faulty)
-    for earlier in FILES:
+    for earlier in (*RESULTS, *FIGURES):
         (tmp_path / earlier).write_text("earlier")
-    monkeypatch.setattr(module, "FILES", {key: FILES[key] for key in FILES if "png" not in key})
-    monkeypatch.setitem(module.FILES, name, failing(error))
+    monkeypatch.setitem(module.RESULTS, name, failing(error))
     with pytest.raises(raised) as caught:
-        write(result, tmp_path)
+        write_results(result, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
-        FILES, "earlier"
+        (*RESULTS, *FIGURES), "earlier"
     )
     if raised is InputError:
         assert str(tmp_path / name) in str(caught.value)
         assert "No space left" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["speedup.png", "breakdown.png"])
+@FAILURES
+def test_no_result_is_lost_to_a_figure(
+    result: Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    name: str,
+    error: BaseException,
+    raised: type[BaseException],
+) -> None:
+    for earlier in (*RESULTS, *FIGURES):
+        (tmp_path / earlier).write_text("earlier")
+    monkeypatch.setitem(module.FIGURES, name, failing(error))
+    write_results(result, tmp_path)
+    with pytest.raises(InternalError if raised is ValueError else raised) as caught:
+        draw_figures(result, tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert set(RESULTS) <= left <= {*RESULTS, *FIGURES} - {name}  # no litter, and none of earlier
+    assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
+    if raised is ValueError:
+        assert left == {*RESULTS, "speedup.png", "breakdown.png"} - {name}
+        assert str(caught.value).startswith(f"{name} could not be drawn (ValueError: bug)")
+
+
+@pytest.mark.parametrize("label", ["$$", "$\\frac$", "$10 and $20", "\\", "a_b^c", "$\\alpha$"])
+def test_labels_are_text(result: Result, tmp_path: Path, label: str) -> None:
+    rows = tuple(
+        replace(row, label=label) if row.label == "Top-k 1%" else row for row in result.rows
+    )
+    assert any(row.label == label for row in rows)
+    draw_figures(replace(result, rows=rows), tmp_path)
+
+
 def test_a_folder_that_is_a_file_is_the_users_mistake(result: Result, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="cannot write"):
-        write(result, tmp_path / "file")
+        write_results(result, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"

@@ -257,7 +257,7 @@ def test_an_interrupt_is_one_line_and_exit_130(
     failing(KeyboardInterrupt())
     done = gcsim("run", SCENARIO)
     assert done.exit_code == 130
-    assert done.stderr.splitlines() == ["interrupted; files of earlier runs are unchanged"]
+    assert done.stderr.splitlines() == ["interrupted; no file is half written"]
     assert earlier.read_text() == "earlier"
 
 

@@ -138,7 +138,7 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
         process.send_signal(number)
         _, said = process.communicate(timeout=600)
     assert process.returncode == 130
-    assert said == "interrupted; files of earlier runs are unchanged\n"
+    assert said == "interrupted; no file is half written\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from gcsim.analysis.plots.faults import faults_figure, line
-from gcsim.analysis.write import FILES, write
+from gcsim.analysis.write import FIGURES, draw_figures, write_results
 from gcsim.errors import InternalError
 from gcsim.scenarios.result import FaultyRuns, Outage, Progress, Result
 
@@ -104,12 +104,14 @@ def test_samples_are_told_with_three_digits(dying: Result) -> None:
 def test_the_file_is_written_with_faults_only_and_does_not_stay(
     dying: Result, tmp_path: Path
 ) -> None:
-    assert {path.name for path in write(dying, tmp_path)} == set(FILES)
+    write_results(dying, tmp_path)
+    assert {path.name for path in draw_figures(dying, tmp_path)} == set(FIGURES)
     first = (tmp_path / "faults.png").read_bytes()
     assert first.startswith(b"\x89PNG")
-    write(dying, tmp_path)
+    draw_figures(dying, tmp_path)
     assert (tmp_path / "faults.png").read_bytes() == first
-    write(replace(dying, faulty=None), tmp_path)
+    write_results(replace(dying, faulty=None), tmp_path)
+    draw_figures(replace(dying, faulty=None), tmp_path)
     assert not (tmp_path / "faults.png").exists()
 
 
