@@ -1,7 +1,14 @@
-"""How does any driver run a compressor? With a look at the gradient, and errors that name it."""
+"""How does any driver run a compressor? Looking at what goes in and out, with errors that name it.
+
+What all methods may rely on is checked here, once: the gradient is a finite float32 `[n]` in one
+piece of memory. What none may do unseen is, too: a sum in 16 bits that leaves the format's range is
+refused, before it is sent or when it comes back. (Values that are all-gathered in 16 bits saturate,
+and a sender with memory keeps the rest: `coding/sparse.py`.)
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,8 +48,12 @@ def participate(
 ) -> Exchange:
     """`member.exchange(bucket, step)`, guarded.
 
-    Raises `InputError` that names the compressor: before anything is sent, for a gradient that
-    holds NaN or infinity (with the parameter's name); later, for a payload that is damaged, for a
+    A gradient that lies in memory with gaps is copied first: what is added up in another order
+    rounds to other bits.
+
+    Raises `InputError` that names the compressor: before anything is sent, for a gradient that is
+    no float32 of the bucket's length or holds NaN or infinity (with the parameter's name); later,
+    for a sum in 16 bits that the format cannot hold, for a payload that is damaged, for a
     gradient that the compressor has modified (others are to see it too), for what is no request or
     no update, for an update that is not finite, and for whatever a compressor that is not gcsim's
     own raises or asks for in vain, with file and line. `finite` says whether to look at gradient
@@ -50,6 +61,7 @@ def participate(
     """
     cls, title = type(member), member.about.title
     with named(title), own_mistakes(cls):
+        bucket = _in_one_piece(bucket)
         if finite:
             check_finite(bucket)
         before = _fingerprint(bucket) if unmodified else 0
@@ -62,7 +74,7 @@ def participate(
                     hint="yield the collectives that it needs, at least behind an `if False:`",
                 )
             )
-        update = yield from _guarded(exchange, cls, title)
+        update = yield from _guarded(exchange, cls, title, finite)
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 Problem(
@@ -79,6 +91,31 @@ def participate(
 
 def _if_users(cls: type[Compressor], place: str) -> str:
     return place if is_users(cls) else ""
+
+
+@unpriced
+def _in_one_piece(bucket: Bucket) -> Bucket:
+    """The bucket with contiguous tensors, where they are what they must be."""
+    gradient, moment = bucket.gradient, bucket.second_moment
+    for tensor, what in ((gradient, "gradient"), (moment, "second moment")):
+        if tensor is None:
+            continue
+        if tensor.dtype != torch.float32 or tensor.shape != (bucket.layout.numel,):
+            given = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            wanted = f"float32 [{bucket.layout.numel}]"
+            raise InputError(
+                Problem(
+                    message=f"the bucket's {what} is {given}, its layout says {wanted}",
+                    hint="flatten the bucket's gradients, one behind the other, in float32",
+                )
+            )
+    if gradient.is_contiguous() and (moment is None or moment.is_contiguous()):
+        return bucket
+    return replace(
+        bucket,
+        gradient=gradient.contiguous(),
+        second_moment=None if moment is None else moment.contiguous(),
+    )
 
 
 @unpriced
@@ -134,7 +171,7 @@ def named(title: str) -> Iterator[None]:
 
 
 def _guarded(
-    exchange: Exchange, cls: type[Compressor], title: str
+    exchange: Exchange, cls: type[Compressor], title: str, finite: bool
 ) -> Generator[Request, Any, Tensor]:
     """The exchange, whose callables on the server's side name the compressor too."""
     reply: Any = None
@@ -150,6 +187,8 @@ def _guarded(
             request = replace(request, server=_naming(request.server, cls, title))
         elif isinstance(request, TreeMerge):
             request = replace(request, merge=_naming(request.merge, cls, title))
+        if finite and isinstance(request, AllReduce):
+            _check_range(request.tensor, "what this worker adds to the sum")
         try:
             reply = yield request
         except RefusedRequestError as error:
@@ -159,6 +198,27 @@ def _guarded(
                 place=location_of(exchange, cls), message=error.message, hint=error.hint
             )
             raise InputError(problem) from error
+        if finite and isinstance(request, AllReduce):
+            _check_range(reply, "the sum over the workers")
+
+
+@unpriced
+def _check_range(values: Tensor, what: str) -> None:
+    """Raise `InputError` when elements in 16 bits are none that the format has."""
+    if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
+        return
+    low, high = values.aminmax()
+    if math.isfinite(low) and math.isfinite(high):
+        return
+    wrong = int((~values.isfinite()).sum())
+    name, most = str(values.dtype).removeprefix("torch."), torch.finfo(values.dtype).max
+    raise InputError(
+        Problem(
+            message=f"{wrong} of {values.numel()} elements of {what} are beyond {name}, "
+            f"which ends at {most:.6g}",
+            hint="lower the loss scale, or choose a method that sends float32",
+        )
+    )
 
 
 def _fault_of_request(request: Any) -> tuple[str, str] | None:

@@ -82,8 +82,9 @@ def sketch(values: Tensor, hashes: Hashes) -> Tensor:
     units = PARTS * hashes.rows  # a unit is one row of the table of one part of the elements
     in_parallel(_add_rows, units * n, array(values), partial, *hashes.for_loops, grain=max(1, n))
     table: NDArray[np.float32] = partial[0]
-    for other in partial[1:]:
-        table += other
+    with np.errstate(over="ignore"):  # an update that is not finite is refused
+        for other in partial[1:]:
+            table += other
     return tensor(table, values)
 
 

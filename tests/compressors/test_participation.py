@@ -12,10 +12,10 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
-from gcsim.compressors.registry import compressor_class
+from gcsim.compressors.registry import REGISTRY, compressor_class, create
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf
+from gcsim.errors import InputError, Problem
+from tests.compressors.shared import BucketOf, layout_of, layout_of_shapes
 
 
 class Toy(Compressor):
@@ -114,3 +114,58 @@ def test_a_class_that_does_not_say_what_it_is_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "nameless_compressors", module)
     with pytest.raises(InputError, match=r"does not say what it is; give it `about = About"):
         compressor_class("nameless_compressors:Nameless")
+
+
+@pytest.mark.parametrize("largest", [7e4, 2e5, 3.4e38])
+@pytest.mark.parametrize("kind", REGISTRY)
+def test_what_a_format_cannot_hold_is_refused_or_held_back(kind: str, largest: float) -> None:
+    """Of every method: no infinity comes back, and a refusal says which method's it is."""
+    layout = layout_of(64)
+    gradient = torch.linspace(-1, 1, 64)
+    gradient[::7] = largest
+    team = [create(kind, Worker(rank=rank, count=2, seed=0)) for rank in range(2)]
+    bucket = Bucket(layout=layout, gradient=gradient, second_moment=gradient.square().clamp(max=1))
+    first = type(team[0]).warmup_steps(type(team[0]).Parameters())
+    refused: list[Problem] = []
+    for step in range(first, first + 3):
+        try:
+            updates = lockstep([participate(member, bucket, step) for member in team])
+        except InputError as error:
+            refused = list(error.problems)
+            break
+        assert all(bool(update.isfinite().all()) for update in updates)
+    assert all(type(team[0]).about.title in problem.place for problem in refused)
+
+
+@pytest.mark.parametrize("kind", REGISTRY)
+def test_gaps_in_memory_change_no_bit(kind: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    layout, spread = (
+        layout_of_shapes([(24, 16), (1000,)]),
+        torch.randn(2, 1384, generator=generator),
+    )
+
+    def run(gradient: Tensor) -> list[Tensor]:
+        team = [create(kind, Worker(rank=rank, count=2, seed=0)) for rank in range(2)]
+        first = type(team[0]).warmup_steps(type(team[0]).Parameters())
+        bucket = Bucket(layout=layout, gradient=gradient, second_moment=gradient.square())
+        return lockstep([participate(member, bucket, first) for member in team])
+
+    gaps = spread.T.contiguous().T[0]
+    assert not gaps.is_contiguous()
+    for one, other in zip(run(gaps), run(gaps.contiguous()), strict=True):
+        assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [torch.zeros(99), torch.zeros(101), torch.zeros(100).double(), torch.zeros(100, 1)],
+    ids=["short", "long", "double", "matrix"],
+)
+def test_a_gradient_that_is_not_the_buckets_is_refused(gradient: Tensor) -> None:
+    given = f"{str(gradient.dtype).removeprefix('torch.')} {list(gradient.shape)}"
+    bucket = Bucket(layout=layout_of(100), gradient=gradient)
+    exchange = participate(create("none", Worker(rank=0, count=1, seed=0)), bucket, 0)
+    with pytest.raises(InputError) as caught:
+        lockstep([exchange])
+    assert f"the bucket's gradient is {given}, its layout says float32 [100]" in str(caught.value)

@@ -8,8 +8,8 @@ reaches from 2^-25 to 65504, bfloat16 as far as float32.
 Divided before the cast, in contrast to PyTorch's hooks (`torch_fp16`, `torch_bf16`): an element is
 rounded once instead of twice when the number of workers is no power of two, may be above 65504
 as long as the mean is not, and it is the same one pass. What underflows is the same in both orders,
-since float16 must hold the quotient: below 2^-25 N nothing is left. What overflows becomes the
-infinity that training would meet.
+since float16 must hold the quotient: below 2^-25 N nothing is left. What overflows, before the
+sum or in it, is refused (`participation.py`), as everywhere where 16 bits are added up.
 
 Source: the formats of IEEE 754-2019 (binary16) and of D. Kalamkar et al., "A Study of BFLOAT16
 for Deep Learning Training", 2019, arXiv:1905.12322; the use for gradients is that of PyTorch's
