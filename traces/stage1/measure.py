@@ -17,13 +17,14 @@ from typing import Protocol
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.scans import fingerprint
 from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.mistakes import new_member
+from gcsim.compressors.mistakes import is_users, location_of_class, new_member
 from gcsim.compressors.participation import participate
-from gcsim.errors import InputError
+from gcsim.errors import InputError, InternalError, Problem
 from gcsim.traces.profile import (
     Compute,
     Costs,
@@ -102,6 +103,9 @@ def measure(
             f"gradients of {workers} workers are asked for, but the trace can serve "
             f"{gradients.workers}; lower gradients.workers or record more workers"
         )
+    for subject in subjects:
+        if is_users(subject.compressor):
+            _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
     for layout in layouts:
         shelf = _Shelf(gradients, layout, workers)
@@ -174,7 +178,8 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
     ]
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
-    apart = cls.properties(parameters).replicas == "differ"
+    replicas = cls.properties(parameters).replicas
+    apart = replicas == "differ"
     errors = ErrorMeter(shelf.layout.numel, cls.momentum(parameters), apart=apart)
     exchanges = []
     first = cls.warmup_steps(parameters)
@@ -187,6 +192,8 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
                 meter,
             )
             errors.add(buckets, updates)
+        if replicas == "identical":
+            _require_equal(cls, updates, first + number)
         moments = (
             Compute(stage="moments", fixed=total(shelf.moment_costs)) if needs_moments else None
         )
@@ -197,6 +204,49 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
                 note.scores.append(ErrorMetrics())
             errors.settle(note.scores[index])
     note.exchanges.append(exchanges)
+
+
+def _meet_others(subject: Subject, layout: BucketLayout) -> None:
+    """Do a user's workers, whose gradients differ, apply the same, where they say that they do?
+
+    On recorded gradients that are alike, or of one worker alone, a method that applies its own
+    gradient would look exact.
+    """
+    cls, parameters = subject.compressor, subject.parameters
+    if cls.properties(parameters).replicas != "identical":
+        return
+    buckets = []
+    for worker in range(2):
+        generator = torch.Generator().manual_seed(worker)
+        gradient = 0.1 * torch.randn(layout.numel, generator=generator)
+        moment = 2 * gradient.square() if cls.requires else None
+        buckets.append(Bucket(layout=layout, gradient=gradient, second_moment=moment))
+    team = [new_member(cls, Worker(rank=rank, count=2, seed=0), parameters) for rank in range(2)]
+    first = cls.warmup_steps(parameters)
+    for step in range(first, first + 2):
+        with torch.no_grad():
+            exchanges = [participate(w, b, step) for w, b in zip(team, buckets, strict=True)]
+            _require_equal(cls, lockstep(exchanges), step)
+
+
+def _require_equal(cls: type[Compressor], updates: Sequence[torch.Tensor], step: int) -> None:
+    """Bit for bit."""
+    if len({fingerprint(update) for update in updates}) > 1:
+        raise _apart(cls, f"updates differ at step {step}")
+
+
+def _apart(cls: type[Compressor], found: str) -> InputError | InternalError:
+    title = cls.about.title
+    if not is_users(cls):
+        return InternalError(f"{title}: {found}")
+    return InputError(
+        Problem(
+            place=f"{title}, {location_of_class(cls)}",
+            message=f"{found}: its workers do not train the same model",
+            hint="make the update of what collectives return; "
+            "where replicas are to differ, properties() says so",
+        )
+    )
 
 
 def _profile(  # noqa: PLR0917 - everything that a profile is made of

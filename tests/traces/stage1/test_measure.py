@@ -241,6 +241,50 @@ def test_replicas_that_stay_apart_are_judged_one_by_one() -> None:
     assert profiles[1].quality.nmse < 1e-12
 
 
+class Local(OneForAll):
+    """Sends something, and applies its own gradient: exact where all workers see the same."""
+
+    @classmethod
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        yield AllReduce(tensor=bucket.gradient[:1].clone())
+        return bucket.gradient.clone()
+
+
+class Alike(Fixed):
+    """All workers have worker 0's gradients."""
+
+    def bucket(
+        self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
+    ) -> Bucket:
+        return super().bucket(layout, iteration, 0, second_moments)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_update_of_ones_own_gradient_is_no_exchange(workers: int) -> None:
+    local = Subject(kind="local", compressor=Local, parameters=CompressorParameters())
+    with pytest.raises(InputError, match="updates differ at step 0: its workers do not train"):
+        measure([local], Alike(workers), LAYOUTS, workers=workers, seed=0, provenance={})
+
+
+class LateLocal(Local):
+    """Only from the tenth step on."""
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        if step > 9:
+            return (yield from super().exchange(bucket, step))
+        total: torch.Tensor = yield AllReduce(tensor=bucket.gradient.clone())
+        return total / self.worker.count
+
+
+def test_replicas_are_compared_in_every_step_that_is_run() -> None:
+    late = Subject(kind="late", compressor=LateLocal, parameters=CompressorParameters())
+    with pytest.raises(InputError, match="updates differ at step 10"):
+        measure([late], Fixed(iterations=12), LAYOUTS, workers=2, seed=0, provenance={})
+
+
 def test_more_workers_than_the_trace_holds_are_refused() -> None:
     with pytest.raises(InputError, match="can serve 2"):
         measure([subject("none")], Fixed(), LAYOUTS, workers=3, seed=0, provenance={})
