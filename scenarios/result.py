@@ -67,6 +67,8 @@ class Row:
     iteration_error_s: float | None = None
     """Standard error of `iteration_s`, by batch means; None where nothing is random, and of a
     single iteration."""
+    scaling_efficiency_error: float | None = None
+    """Standard error of `scaling_efficiency`, as above."""
     algorithms: str = ""
     """Titles of the collective algorithms that carried the traffic, joined with "; "."""
     via: str = ""

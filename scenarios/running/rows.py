@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from gcsim.scenarios.running.simulate import Simulated
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
-from gcsim.simulator.predict import predict
-from gcsim.simulator.training import Noise
+from gcsim.simulator.luck import standard_error
+from gcsim.simulator.predict import Prediction, predict
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
 LOW, HIGH = 10, 90
@@ -35,7 +35,7 @@ def make_rows(
     dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
-    alone = _one_device(scenario, uncompressed, compute)
+    one_device = _OneDevice(scenario, uncompressed, compute)
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -44,6 +44,7 @@ def make_rows(
         scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
+            alone = one_device.beside(times)
             workers = nodes * scenario.cluster.devices_per_node
             throughput = workers * samples / times.iteration
             wire = profile.wire_bytes(workers)
@@ -66,7 +67,7 @@ def make_rows(
                     speedup_vs_dense=None
                     if baseline is None
                     else baseline.prediction.iteration / times.iteration,
-                    scaling_efficiency=throughput / (workers * (samples / alone)),
+                    scaling_efficiency=alone.iteration / times.iteration,
                     wire_bytes_per_worker=wire,
                     compression_ratio=profile.model.gradient_bytes / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
@@ -81,6 +82,7 @@ def make_rows(
                     throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
                     lost_to_faults_s=faulty.lost if faulty else None,
                     iteration_error_s=times.iteration_error,
+                    scaling_efficiency_error=_scaling_error(alone, times),
                     algorithms="; ".join(times.algorithms),
                     via=choice.via,
                     iterations=times.iterations,
@@ -129,34 +131,47 @@ def _ends(found: Simulated) -> tuple[float, float]:
     return found.either or (found.prediction.iteration,) * 2
 
 
-def _one_device(scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> float:
-    """Seconds an iteration of uncompressed training on one device, which has nobody to talk to.
+class _OneDevice:
+    """Uncompressed training on one device, which has nobody to talk to.
 
     With a dense profile that is DDP with a single worker (it still fills its buckets); without
-    one, what a step takes beside its exchange. The device is one that is not slow.
-
-    In expectation, so that no luck of its own is in it: nothing is drawn, the device computes at
-    its mean pace. That is exact where it only computes; where it also waits (for input, or for a
-    side stream), the mean of the longer of two times is taken for the longer of their means.
+    one, what a step takes beside its exchange. The device is one that is not slow, with the luck
+    of worker 0: no iteration of many workers is shorter than worker 0's by itself.
     """
-    alone = replace(scenario.cluster_at(1), devices_per_node=1)
-    slowdown = (
-        Fraction(1) if scenario.training.noise is None else mean_pace(scenario.training.noise)
-    )
-    training = replace(
-        scenario.training,
-        slow_nodes={} if slowdown == 1 else {0: slowdown},
-        slow_workers={},
-        noise=None,
-        faults=None,
-    )
-    seed = scenario.seed
-    return predict(profile, alone, compute, training=training, seed=seed, spans=False).iteration
+
+    def __init__(self, scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> None:
+        self._scenario, self._profile, self._compute = scenario, profile, compute
+        self._known: dict[int, Prediction] = {}
+
+    def beside(self, other: Prediction) -> Prediction:
+        """Over as many iterations as another prediction is the mean of."""
+        scenario = self._scenario
+        iterations = other.iterations or scenario.training.iterations
+        if iterations not in self._known:
+            training = replace(
+                scenario.training,
+                slow_nodes={},
+                slow_workers={},
+                faults=None,
+                iterations=iterations,
+            )
+            self._known[iterations] = predict(
+                self._profile,
+                replace(scenario.cluster_at(1), devices_per_node=1),
+                self._compute,
+                training=training,
+                seed=scenario.seed,
+                spans=False,
+            )
+        return self._known[iterations]
 
 
-def mean_pace(noise: Noise) -> Fraction:
-    """How many times as long a worker computes, in expectation; the variation has mean 1."""
-    return 1 + noise.slow_probability * (noise.slow_factor - 1)
+def _scaling_error(alone: Prediction, found: Prediction) -> float | None:
+    """Standard error of a ratio of means, from the ratios of batches that met the same luck."""
+    if len(alone.batches) == len(found.batches) > 1:
+        return standard_error(np.divide(alone.batches, found.batches).tolist())
+    errors = [(each.iteration_error or 0.0) / each.iteration for each in (alone, found)]
+    return alone.iteration / found.iteration * math.hypot(*errors) if any(errors) else None
 
 
 def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
