@@ -37,6 +37,7 @@ from gcsim.cli.outcome import (
     is_usage_error,
     reported,
     say,
+    users_code,
 )
 from gcsim.cli.sweep import sweep
 from gcsim.cli.validate import validate
@@ -120,7 +121,8 @@ def run(
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.run import run as simulate
 
-    loaded = load_scenario(scenario, sets or (), seed)
+    with users_code():
+        loaded = load_scenario(scenario, sets or (), seed)
     folder = output or Path("runs") / loaded.name
     check_writable(folder)
     with watching(quiet) as progress:
@@ -200,7 +202,8 @@ def check(
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.running.gradients import check_trace
 
-    loaded = load_scenario(scenario, sets or (), seed)
+    with users_code():
+        loaded = load_scenario(scenario, sets or (), seed)
     check_trace(loaded)
     if not quiet:
         emit(summary(loaded), understood(loaded))
@@ -290,7 +293,8 @@ def record(
     from gcsim.units import parse_bytes
 
     max_bytes = None if max_size is None else parsed("--max-size", parse_bytes, max_size)
-    loaded = load_scenario(scenario, sets or (), seed)
+    with users_code():
+        loaded = load_scenario(scenario, sets or (), seed)
     check_writable(output)
     with watching(quiet) as progress:
         folder = store(

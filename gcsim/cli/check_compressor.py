@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gcsim.cli.outcome import users_code
 from gcsim.compressors.conformance import CHECKS, Report, examine
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.document import Document
@@ -30,7 +31,8 @@ def report_on(name: str, sets: Sequence[str]) -> Report:
     if problems := apply(document, sets):
         raise InputError(problems)
     try:
-        return examine(name, document.data)
+        with users_code():
+            return examine(name, document.data)
     except InputError as error:
         places = {key: f"--set {key}" for key in document.data}
         raise InputError(

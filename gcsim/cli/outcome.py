@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import ParamSpec
 
 import typer
@@ -41,6 +42,8 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
             sys.stdout.flush()  # a full disk or a closed pipe shows here, not at exit
         except KeyboardInterrupt:
             code = interrupted()
+        except SystemExit as left:
+            code = _wrong_input(_left_early(left))
         except BrokenPipeError:
             _abandon_stdout()
         except Exception as error:
@@ -55,6 +58,28 @@ def interrupted() -> int:
     """Say so, on one line."""
     say("interrupted; no file is half written")
     return INTERRUPTED
+
+
+@contextmanager
+def users_code() -> Iterator[None]:
+    """While a user's modules may run: what they print goes to stderr, stdout is the result's."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def _left_early(left: SystemExit) -> Problem:
+    """A compressor, a model or what they import called `sys.exit`: that is no result."""
+    import traceback
+
+    frames = [
+        f for f in traceback.extract_tb(left.__traceback__) if "sitebuiltins" not in f.filename
+    ]
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return Problem(
+        place=place,
+        message=f"sys.exit({left.code!r}) ended the command before it was done",
+        hint="raise an exception that says what is wrong, or return",
+    )
 
 
 def say(text: str) -> None:

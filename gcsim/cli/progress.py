@@ -20,6 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from gcsim.analysis.report.numbers import significant
+from gcsim.cli.outcome import users_code
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
 
 LOG_EVERY = 30.0
@@ -108,7 +109,13 @@ def note_column(widest: int | None = None) -> TextColumn:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Progress]:
-    """Progress on stderr while the context lasts; none when `quiet`."""
+    """Progress on stderr while the context lasts; none when `quiet`. Users' code may run in it."""
+    with users_code(), _shown(quiet) as progress:
+        yield progress
+
+
+@contextmanager
+def _shown(quiet: bool) -> Iterator[Progress]:
     console = Console(stderr=True, highlight=False, markup=False)
     if quiet:
         yield SilentProgress()

@@ -120,6 +120,10 @@ CLASS = {
 }
 
 
+STDOUT: list[str] = []
+"""Of each run."""
+
+
 def indented(text: str, by: int) -> str:
     return "\n".join(" " * by + line if line else "" for line in text.splitlines())
 
@@ -145,6 +149,7 @@ def run(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, 
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(app, ["run", "s.yaml", "-q", "--no-cache", "--json", "-o", "out"])
+    STDOUT.append(done.stdout)
     return done.exit_code, done.stderr, path
 
 
@@ -177,6 +182,27 @@ def test_of_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str)
 def test_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said, path = run(tmp_path, "about = undefined  # HERE", monkeypatch)
     expect(path, code, said)
+
+
+def test_leaving_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "def exchange(self, bucket, step):\n    raise SystemExit(0)  # HERE"
+    code, said, path = run(tmp_path, body, monkeypatch)
+    expect(path, code, said)
+    assert not (tmp_path / "out/results.json").exists()
+
+
+def test_what_a_compressor_prints_is_not_in_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = (
+        "def exchange(self, bucket, step):\n    print('hello')\n"
+        "    total = yield AllReduce(tensor=bucket.gradient.clone())\n"
+        "    return total / self.worker.count"
+    )
+    code, said, _ = run(tmp_path, body, monkeypatch)
+    assert code == 0, said
+    assert "hello" in said
+    assert json.loads(STDOUT[-1])["rows"]
 
 
 def test_nothing_sent_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
