@@ -24,7 +24,6 @@ from gcsim.simulator.clock import (
     Times,
     check_range,
     check_time,
-    too_long,
 )
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
@@ -115,29 +114,22 @@ class Messages:
         names, kinds = classes([id(link) for link in links])
         distinct = tuple(named[name] for name in names)
         timed = any(link.timed for link in distinct)
-        shape = len(sizes), len(distinct)
-        try:
-            serialisation, latency = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-            for row, size in enumerate(sizes):
-                if not timed:
-                    serialisation[row] = [link.serialization(size) for link in distinct]
-                taken = round(reception * size * PS_PER_SECOND)
-                latency[row] = [link.latency_for(size) + taken for link in distinct]
-            reductions = np.array(
-                [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes], np.int64
-            )
-        except OverflowError:
-            raise too_long(COLLECTIVE_LIMIT) from None
-        largest = map(int, (serialisation.max(), latency.max(), reductions.max()))
-        slowest = sum(largest)
+        takes = [[0 if timed else link.serialization(size) for link in distinct] for size in sizes]
+        arrives = [
+            [link.latency_for(size) + round(reception * size * PS_PER_SECOND) for link in distinct]
+            for size in sizes
+        ]
+        reductions = [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes]
+        # before 64 bits have to hold them
+        slowest = max(map(max, takes)) + max(map(max, arrives)) + max(reductions)
         check_range(np.zeros(1, dtype=np.int64), slowest)
         return Messages(
             nbytes=np.array(sizes, dtype=np.int64),
             links=distinct,
             kinds=kinds,
-            serialisation=serialisation,
-            latency=latency,
-            reductions=reductions,
+            serialisation=np.array(takes, dtype=np.int64),
+            latency=np.array(arrives, dtype=np.int64),
+            reductions=np.array(reductions, dtype=np.int64),
             slowest=slowest,
             jitter=JitterDraws(distinct),
             timed=timed,

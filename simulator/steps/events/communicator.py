@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import Picoseconds, Times, reading
+from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
 from gcsim.simulator.steps.schedule import Schedule
@@ -187,6 +187,7 @@ def finishes_by_class(
     Raises `UnlikeRanksError` when members of a class leave at different times, `InternalError`
     when a rank leaves before the last one has entered.
     """
+    check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
     times: Times = np.array(starts, dtype=np.int64)[classes]
     key = collective_key(seed, *pending.name)
     request = pending.request

@@ -1,0 +1,41 @@
+"""Are times that the clock cannot hold refused with what they are, before 64 bits overflow?"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from gcsim.errors import InputError
+from gcsim.simulator.cluster import TransportName
+from gcsim.simulator.collectives.dispatch import execute
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.predict import predict
+from tests.simulator.one_bucket import one_bucket
+from tests.simulator.world import cluster, link, reduce
+
+NBYTES = 10**6
+TRANSPORTS: tuple[TransportName, ...] = ("textbook", "gloo", "nccl", "mpich")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("slowness", [10**7, 10**13, 10**30])
+def test_a_collective_says_how_long_it_would_take(transport: TransportName, slowness: int) -> None:
+    """No less than a message of a fourth of the vector takes, no more than 16 vectors do."""
+    where = cluster(4, 1, transport=transport, network=link(NBYTES / slowness))
+    with pytest.raises(InputError, match="would take up to") as caught:
+        execute(reduce(NBYTES), np.zeros(4, dtype=np.int64), where)
+    [told] = re.findall(r"up to (\S+) s", str(caught.value))
+    assert 0.99 * slowness / 4 < float(told) < 16 * slowness
+
+
+@pytest.mark.parametrize("seconds", [10**7, 10**13, 10**30])
+def test_an_iteration_says_how_long_it_would_take(seconds: int) -> None:
+    time = seconds * 10**12
+    times = ComputeTimes(forward=time, backward=time, parts=(time,), provenance="test")
+    where = cluster(4, 1)
+    with pytest.raises(InputError, match="iteration 0 would end after") as caught:
+        predict(one_bucket(reduce(NBYTES)), where, times)
+    [told] = re.findall(r"after (\S+) s", str(caught.value))
+    assert float(told) == pytest.approx(2 * seconds, rel=0.01)
