@@ -72,7 +72,7 @@ def too_long(duration: Picoseconds) -> InputError:
     """What is said of a collective that takes so long."""
     return InputError(
         Problem(
-            message=f"a collective would take some {duration / PS_PER_SECOND:.1g} s, {_ROOM}",
+            message=f"a collective would take some {duration / PS_PER_SECOND:.2g} s, {_ROOM}",
             hint="check the link's bandwidth and latency, and cluster.sums",
         )
     )

@@ -22,7 +22,7 @@ TRANSPORTS: tuple[TransportName, ...] = ("textbook", "gloo", "nccl", "mpich")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("slowness", [10**7, 10**13, 10**30])
 def test_a_collective_says_how_long_it_would_take(transport: TransportName, slowness: int) -> None:
-    """No less than one of its messages takes, of an eighth of the vector; no more than 16 vectors."""
+    """At least what one of its messages takes, an eighth of the vector; at most 16 vectors."""
     where = cluster(4, 1, transport=transport, network=link(NBYTES / slowness))
     with pytest.raises(InputError, match="would take some") as caught:
         execute(reduce(NBYTES), np.zeros(4, dtype=np.int64), where)
