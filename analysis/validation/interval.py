@@ -152,8 +152,8 @@ class StepIntervals:
         drawn = Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone(inputs)])
         about = Approximation(
             drawn, self._cluster.nodes, training or self._training, compute["stated"],
-            list(self._profiles.values()), prices=self._prices, execute=self._execute,
-            seed=_SEED, held=_HELD.get(key),
+            list(self._profiles.values()), prices=self._prices, seed=_SEED,
+            held=_HELD.get(key),
         )  # fmt: skip
         _HELD[key] = about.held
         times = about.iteration(self._profiles[id(profile)])

@@ -96,7 +96,7 @@ def simulate(
             if inputs:
                 about = Approximation(
                     drawn, nodes, training, compute["stated"], profiles,
-                    prices=prices, execute=averager.execute, seed=scenario.seed,
+                    prices=prices, seed=scenario.seed,
                 )  # fmt: skip
             first = []
             for profile in profiles:

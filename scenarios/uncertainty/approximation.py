@@ -6,10 +6,9 @@ step: when its computations end, and how long its collectives take. So
     iteration in a world = exact iteration as stated * f(world) / f(as stated)
 
 where f is that step by itself (`one_rank.py`), the slowest rank's, with collectives that take as
-long as when all ranks enter together; the first and the last device of a node leave them apart, as
-they do as stated. Of each phase of a period one recorded step stands for all. What f leaves out
-(other skew, cores that are shared, what a random iteration brings) is in the exact factor, as if it
-were the same share in every world. `docs/model/uncertainty.md` has the error.
+long as when all ranks enter together. Of each phase of a period a few recorded steps stand for all.
+What f leaves out (skew, cores that are shared, what a random iteration brings) is in the exact
+factor, as if it were the same share in every world. `docs/model/uncertainty.md` has the error.
 
 - Kernels' prices are linear in a launch's time and in the reciprocals of the rates.
 - Forward and backward take a share longer or shorter.
@@ -48,12 +47,14 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import DENSE, Planner, shared
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
-from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Interference, Training
-from gcsim.traces.profile import Compute, Step, TrafficProfile
+from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]
 """A column for each world."""
+_RECORDED = 4
+"""Steps of a phase that are looked at, at most."""
 _PACES = 20
 """Iterations of which the slowest rank's pace is averaged."""
 
@@ -126,13 +127,11 @@ class Approximation:
         profiles: Sequence[TrafficProfile],
         *,
         prices: PriceList,
-        execute: CarryOut,
         seed: int,
         held: CollectiveTimes | None = None,
     ) -> None:
-        """On so many nodes; `training` and what carries out collectives are the stated ones
-        there. `held` are the collectives' times of another approximation in the same worlds, which
-        has all of these."""
+        """On so many nodes; `training` is the stated one there. `held` are the collectives'
+        times of another approximation in the same worlds, which has all of these."""
         at_size = {id(one): with_nodes(one, nodes) for one in drawn.clusters}
         clusters = [at_size[id(one)] for one in drawn.clusters]
         cluster = clusters[0]
@@ -164,11 +163,6 @@ class Approximation:
         """Where nothing runs beside the exchange."""
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
-        self._finishes, self._abreast = execute, np.zeros(cluster.workers, dtype=np.int64)
-        middle, last = cluster.nodes // 2, cluster.devices_per_node - 1
-        self._devices = np.unique([0, last]) + middle * cluster.devices_per_node
-        latency = np.array([float(one.network.latency) for one in clusters])
-        self._farther = latency / latency[0] if latency[0] else np.ones(len(latency))
 
     def _together(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
@@ -180,8 +174,10 @@ class Approximation:
     def iteration(self, profile: TrafficProfile) -> Column:
         """f of a method."""
         total = np.zeros(len(self._worlds))
-        for phase, step in zip(profile.phases, _steps(profile), strict=True):
-            total += phase.count * self._step(step, profile)
+        for phase in profile.phases:
+            steps = _steps(phase)
+            for step in steps:
+                total += phase.count / len(steps) * self._step(step, profile)
         return total / profile.period
 
     def _step(self, step: Step, profile: TrafficProfile) -> Column:
@@ -206,7 +202,6 @@ class Approximation:
         )
         on_stream = self._slowdown * float(plan.side_slowdown if plan.side_stream else 1)
         times: list[Column] = []
-        early: list[Rows] = []
         extra_before, extra_after = [], []
         framework = self._framework(profile, len(step.exchanges))
         for exchange, around in zip(step.exchanges, framework, strict=True):
@@ -225,7 +220,6 @@ class Approximation:
                 server_time = round(float(stated.rows[_SERVED][number]))
                 longer = np.where(self._drawn.late, alone.rows[_HELD][number], held[number])
                 times.append(longer + self.held(record, server_time, more_served))
-                early.append(self._early(record, server_time))
         if self._streamed:  # as `plans.in_its_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
             extra_after = [0 * longer for longer in extra_after]
@@ -234,8 +228,6 @@ class Approximation:
                     times[stated.first[bucket]] = times[stated.first[bucket]] + longer
                     extra_before[bucket] = 0 * longer
         worlds = len(self._worlds)
-        alike = plan.slots > 1 or not early  # one rank stands for all
-        apart = np.zeros((len(early), 1, worlds)) if alike else np.array(early)
         found = np.empty(worlds)
         one_rank.exchange_times(
             parts,
@@ -243,20 +235,11 @@ class Approximation:
             np.array(times).reshape(-1, worlds),
             on_stream * (after + np.array(extra_after).reshape(-1, worlds)),
             stated.first,
-            apart,
             plan.side_stream,
             plan.slots,
             found,
         )
         return self._whole(plan, found, passes)
-
-    def _early(self, record: CollectiveRecord, server_time: Picoseconds) -> Rows:
-        """How much sooner than the other the first and the last device of a node leave it."""
-        if len(self._devices) == 1:
-            return np.zeros((1, len(self._worlds)))
-        finishes = self._finishes(record, self._abreast, server_time, 0)[self._devices]
-        sooner: Rows = (finishes.max() - finishes)[:, None] * self._farther
-        return sooner
 
     def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
         """By how much longer than as stated a stretch of computation takes."""
@@ -339,16 +322,19 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
     found = {
         record: None
         for profile in profiles
-        for step in _steps(profile)
+        for phase in profile.phases
+        for step in _steps(phase)
         for exchange in step.exchanges
         for record in exchange.collectives
     }
     return list(found)
 
 
-def _steps(profile: TrafficProfile) -> list[Step]:
-    """By phase: the one that stands for all that were recorded."""
-    return [phase.steps[len(phase.steps) // 2] for phase in profile.phases]
+def _steps(phase: Phase) -> tuple[Step, ...]:
+    """Those that stand for all that were recorded, evenly spaced: encodings that differ a little
+    can put a stream's pieces in another order."""
+    every = -(-len(phase.steps) // _RECORDED)
+    return phase.steps[every // 2 :: every]
 
 
 def _slowness(field: str, value: float) -> float:

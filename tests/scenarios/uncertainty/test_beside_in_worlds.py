@@ -15,7 +15,6 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, training_in
-from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode, Training
@@ -62,8 +61,7 @@ def test_a_world_at_an_end_takes_what_is_predicted_there(field: str, end: float)
     world = World({one.name: end for one in inputs})
     drawn = Drawn(NODE, TRAINING, inputs, [STATED, world, *alone(inputs)])
     about = Approximation(
-        drawn, NODE.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(NODE.device),
-        execute=CollectiveMemo(NODE), seed=0,
+        drawn, NODE.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(NODE.device), seed=0,
     )  # fmt: skip
     as_stated, there, *_ = about.iteration(HOOKED)
     moved = training_in(world, TRAINING, inputs)
