@@ -16,8 +16,10 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.style
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sources import SYNTHETIC_NOTE, are_synthetic
@@ -116,6 +118,12 @@ def mark_synthetic(figure: Figure, result: Result) -> None:
         figure.text(
             0.995, top, SYNTHETIC_NOTE, ha="right", va="top", fontsize=8, style="italic"
         )  # fmt: skip
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Powers of ten on a logarithmic axis in plain digits: matplotlib's own are formulas."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -17,7 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gcsim.analysis.plots.style import BLACK, COLOURS, DASHES, GREY, MARKERS, new_figure, settings
+from gcsim.analysis.plots.style import (
+    BLACK,
+    COLOURS,
+    DASHES,
+    GREY,
+    MARKERS,
+    new_figure,
+    plain_ticks,
+    settings,
+)
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.plots.scatter import NAMES
@@ -118,6 +127,7 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_xscale("log")
     if max(heights) > _LINEAR * min(heights):
         axes.set_yscale("log")
+        plain_ticks(axes.yaxis)
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, max(heights) * 1.08)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from gcsim.analysis.plots.style import COLOURS, GREY, MARKERS, new_figure, settings
+from gcsim.analysis.plots.style import COLOURS, GREY, MARKERS, new_figure, plain_ticks, settings
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.report.table import percent
 from gcsim.analysis.validation.statistics import by_series
@@ -107,6 +107,8 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
     for axis, name in ((axes.xaxis, "measured"), (axes.yaxis, "predicted")):
         axis.set_label_text(f"{name} {NAMES[unit]}")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    plain_ticks(axes.xaxis)
+    plain_ticks(axes.yaxis)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     title = report.suite.name if unit != "bytes" else f"{report.suite.name}: bytes sent"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from gcsim.analysis.validation.report.as_json import to_json
 from gcsim.analysis.validation.report.page import page
@@ -30,6 +33,22 @@ def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     first, second = write([report()], tmp_path / "a"), write([report()], tmp_path / "b")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_no_text_of_a_figure_is_a_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels are not parsed as mathtext, so ticks must not be written in it."""
+    written: list[str] = []
+    save = Figure.savefig
+
+    def watched(self: Figure, *args: Any, **options: Any) -> None:
+        save(self, *args, **options)
+        texts = self.findobj(Text)
+        written.extend(text.get_text() for text in texts if isinstance(text, Text))
+
+    monkeypatch.setattr(Figure, "savefig", watched)
+    write([report()], tmp_path)
+    assert "0.1" in written  # ticks are among them
+    assert not [text for text in written if "$" in text]
 
 
 def test_every_point_keeps_its_citation_and_full_precision() -> None:
