@@ -13,6 +13,7 @@ import pytest
 from gcsim.cli.app import _main
 
 Finished = subprocess.CompletedProcess[str]
+_SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 
 def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
@@ -25,7 +26,7 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
         patch.syspath_prepend(str(folder))
         patch.setattr("tempfile.tempdir", None)  # so that TMPDIR counts
         patch.setattr(sys, "dont_write_bytecode", True)  # a change within a second must be seen
-        for name in ("GCSIM_DEBUG", "COLUMNS"):
+        for name in _SHOWS:
             patch.delenv(name, raising=False)
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -42,5 +43,5 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
 
 def as_a_user(cache: Path) -> dict[str, str]:
     """The environment of a process with a cache of its own, and all cores (see `conftest.py`)."""
-    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    own = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", *_SHOWS)}
     return {**own, "GCSIM_CACHE_DIR": str(cache)}

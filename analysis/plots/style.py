@@ -21,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sources import SYNTHETIC_NOTE, are_synthetic
 from gcsim.analysis.report.trust import DENSE
@@ -122,8 +123,16 @@ def mark_synthetic(figure: Figure, result: Result) -> None:
 
 def plain_ticks(axis: Axis) -> None:
     """Powers of ten on a logarithmic axis in plain digits: matplotlib's own are formulas."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def short(value: float) -> str:
+    """0.01, 64, 1.5k, 16M."""
+    for suffix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.995 * size:
+            return f"{significant(value / size, 2)}{suffix}".replace(".0", "")
+    return f"{value:g}"
 
 
 def save(figure: Figure, path: Path) -> None:

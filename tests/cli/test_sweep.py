@@ -47,8 +47,7 @@ Run = Callable[..., Finished]
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    own = as_a_user(tmp_path_factory.mktemp("cache"))  # a cluster's workers use all cores too
-    return {k: v for k, v in own.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
+    return as_a_user(tmp_path_factory.mktemp("cache"))  # a cluster's workers use all cores too
 
 
 @pytest.fixture(scope="module")

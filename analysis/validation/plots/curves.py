@@ -26,8 +26,8 @@ from gcsim.analysis.plots.style import (
     new_figure,
     plain_ticks,
     settings,
+    short,
 )
-from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.plots.scatter import NAMES
 from gcsim.analysis.validation.suite import DENSE, Point
@@ -134,7 +134,7 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
     places = sorted({point.x or 0.0 for point in points})
     few = places if len(places) <= 7 else places[:: math.ceil(len(places) / 6)]
     axes.xaxis.set_major_locator(FixedLocator(few))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axes.xaxis.set_minor_locator(NullLocator())
     if len(places) == 1:
         axes.set_xlim(places[0] / 2, places[0] * 2)
@@ -161,10 +161,3 @@ def _curve_legend(figure: Figure, looks: dict[str, _Look], across: int, height: 
         handles=handles, loc="lower left", bbox_to_anchor=(0.01, 0.06 / height), ncols=across,
         fontsize=7.5, frameon=False, handletextpad=0.5, columnspacing=1.2, handlelength=2.6,
     )  # fmt: skip
-
-
-def _short(value: float) -> str:
-    for suffix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= 0.995 * size:
-            return f"{significant(value / size, 2)}{suffix}".replace(".0", "")
-    return f"{value:g}"

@@ -54,7 +54,7 @@ def fixed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -
 def skewed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
     """Ranks leave at times that depend on their number and on the collective."""
     ranks = np.arange(len(starts), dtype=np.int64)
-    late: Times = starts.max() + wanted.sent[0] + (ranks * wanted.sent[0]) % 3
+    late: Times = starts.max() + wanted.sent[0] + server_time + (ranks * wanted.sent[0]) % 3
     return late
 
 
@@ -131,9 +131,9 @@ def plans(draw: st.DrawFn) -> StepPlan:
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> list[StepPlan]:
+def rounds(draw: st.DrawFn, of: st.SearchStrategy[StepPlan] | None = None) -> list[StepPlan]:
     """Steps that follow each other, some several times, with one kind of loader."""
-    first, *others = draw(st.lists(plans(), min_size=1, max_size=3))
+    first, *others = draw(st.lists(plans() if of is None else of, min_size=1, max_size=3))
     same_loader = [
         replace(plan, input_batch=first.input_batch, prefetch=first.prefetch) for plan in others
     ]

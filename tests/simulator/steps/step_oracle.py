@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from tests.simulator.steps.random_plans import orders
+from tests.simulator.steps.random_plans import orders, record
 from tests.simulator.steps.tick import Tick
 
 
@@ -34,23 +33,6 @@ def played(
         finish=np.array(found.finish),
         parts={part: np.array(rows) for part, rows in found.parts.items()},
     )
-
-
-def record(duration: int) -> CollectiveRecord:
-    """All-reduce of `duration` bytes, which `fixed` carries out in as many picoseconds."""
-    return CollectiveRecord(kind="all_reduce", sent=(duration,))
-
-
-def fixed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-    """All leave together."""
-    return np.full_like(starts, starts.max() + wanted.sent[0] + server_time)
-
-
-def skewed(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-    """Ranks leave at times that depend on their number and on the collective."""
-    ranks = np.arange(len(starts), dtype=np.int64)
-    late: Times = starts.max() + wanted.sent[0] + server_time + (ranks * wanted.sent[0]) % 3
-    return late
 
 
 def at_random(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
@@ -118,19 +100,6 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
         input_batch=draw(st.sampled_from([0, 0, 4, 15])),
         prefetch=draw(st.integers(1, 3)),
     )
-
-
-@st.composite
-def rounds(draw: st.DrawFn) -> list[StepPlan]:
-    """Steps that follow each other, some several times, with one kind of loader."""
-    first, *others = draw(st.lists(plans(), min_size=1, max_size=3))
-    same_loader = [
-        replace(plan, input_batch=first.input_batch, prefetch=first.prefetch) for plan in others
-    ]
-    runs = st.tuples(st.sampled_from([first, *same_loader]), st.integers(1, 3))
-    return [
-        plan for plan, times in draw(st.lists(runs, min_size=1, max_size=3)) for _ in range(times)
-    ]
 
 
 @st.composite

@@ -29,18 +29,8 @@ from gcsim.simulator.steps.vectors import ranks as vector_ranks
 from gcsim.simulator.steps.vectors import steady as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
-from tests.simulator.steps.random_plans import first_come
-from tests.simulator.steps.step_oracle import (
-    at_random,
-    fixed,
-    lagging,
-    pacings,
-    plans,
-    played,
-    record,
-    rounds,
-    skewed,
-)
+from tests.simulator.steps.random_plans import first_come, fixed, record, rounds, skewed
+from tests.simulator.steps.step_oracle import at_random, lagging, pacings, plans, played
 
 CARRIED = st.sampled_from([fixed, skewed, at_random, lagging])
 
@@ -64,7 +54,7 @@ def whole(run: Run) -> None:
 def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
     data: st.DataObject, ranks: int, how: CarryOut, seed: int
 ) -> None:
-    work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))
+    work, slowdown = data.draw(rounds(plans())), data.draw(pacings(ranks))
     iterations = data.draw(st.integers(1, 4))
     oracle = played(work, ranks, how, iterations, slowdown, seed)
     schedule = Schedule.of(work, range(len(work)))
@@ -77,7 +67,7 @@ def test_any_small_step_is_the_picosecond_by_picosecond_simulation(
 
 @given(data=st.data(), ranks=st.integers(1, 9), how=CARRIED, seed=st.integers(0, 9))
 def test_it_is_the_simpy_model(data: st.DataObject, ranks: int, how: CarryOut, seed: int) -> None:
-    work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))
+    work, slowdown = data.draw(rounds(plans())), data.draw(pacings(ranks))
     arguments: dict[str, Any] = {
         "ranks": ranks,
         "execute": how,
@@ -96,7 +86,7 @@ def test_it_goes_on_for_ever_as_the_simpy_model(
     def keyless(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
         return how(wanted, starts, server_time, 7)
 
-    work, slowdown = data.draw(rounds()), data.draw(pacings(ranks))(0)
+    work, slowdown = data.draw(rounds(plans())), data.draw(pacings(ranks))(0)
     arguments: dict[str, Any] = {
         "ranks": ranks,
         "execute": keyless,
