@@ -109,8 +109,10 @@ def never_falls(
     assert min(after - before for before, after in pairwise(times)) >= least, times
 
 
-@pytest.mark.parametrize("kind", REGISTRY)
-def test_of_every_method(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["none", "terngrad", "powersgd", "variance", "qsparse_local_sgd", "onebit_adam"]
+)
+def test_of_methods_that_broke_it(kind: str) -> None:
     never_falls(kind, cluster(transport="gloo"), FACTOR)
 
 
@@ -119,6 +121,7 @@ def test_of_every_method(kind: str) -> None:
 def test_of_every_method_on_every_transport(kind: str) -> None:
     for transport in ("textbook", "gloo", "nccl", "mpich"):
         where = cluster(transport=transport)
+        never_falls(kind, where, FACTOR)
         never_falls(kind, where, 5 * FACTOR)
         never_falls(kind, where, FACTOR, encode_on="side")
         never_falls(kind, where, FACTOR, FAIR, **NOISE)

@@ -328,7 +328,18 @@ def test_zarembas_weights_start_uniform(name: str, bound: float) -> None:
 # --- training ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["lstm_ptb_650", "lstm_wt2_650", "bert_base", "gpt2_128"])
+LONG = pytest.mark.long  # a hundred million parameters
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm_ptb_650",
+        "lstm_wt2_650",
+        pytest.param("bert_base", marks=LONG),
+        pytest.param("gpt2_128", marks=LONG),
+    ],
+)
 def test_every_parameter_has_a_gradient_and_the_loss_starts_at_chance(name: str) -> None:
     entry, model = MODELS[name], built(name)
     tokens, labels = make_task(entry, 0).batch(4, worker=0, step=0)
