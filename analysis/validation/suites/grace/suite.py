@@ -123,7 +123,7 @@ SUITE = Suite(
         "Gbit/s, on 2 workers or with NCCL. Non-negative least squares: seconds a tensor, host "
         "time a byte, and how many times as long as the catalogue's four kinds of kernels take, "
         "whoever launches them. Nothing is fitted to a method: without a method's own runs the "
-        "fit predicts it 14.7 % off (median of all of them left out in turn), with them 12.7 %. "
+        "fit predicts it 14.7 % off (median of all of them left out in turn), with them 12.0 %. "
         "Which kinds there are was chosen on the fitted runs alone. Beside the fit, from all of "
         "the data: that ResNet-50's batch is 128 (runs at 1 and 10 Gbit/s), and the sizes of "
         "ResNet-20's short tensors (bytes counted)."
