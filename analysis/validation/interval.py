@@ -23,7 +23,6 @@ from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
 from gcsim.scenarios.uncertainty.figures import OVERLAP, PASSES, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, draw
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
@@ -129,7 +128,7 @@ class StepIntervals:
     ) -> None:
         """`profiles` are all that will be asked for."""
         self._cluster, self._training = cluster, training
-        self._prices, self._execute = PriceList(cluster.device), CollectiveMemo(cluster)
+        self._prices = PriceList(cluster.device)
         self._profiles = {id(one): as_collectives(one, cluster) for one in profiles}
         records = frozenset(records_of(self._profiles.values()))
         self._place = (

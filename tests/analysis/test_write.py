@@ -64,6 +64,11 @@ def failing(error: BaseException) -> Callable[[Result, Path], None]:
     return produce
 
 
+def leave_earlier_files(folder: Path) -> None:
+    for name in (*RESULTS, *FIGURES):
+        (folder / name).write_text("earlier")
+
+
 FAILURES = pytest.mark.parametrize(
     ("error", "raised"),
     [
@@ -85,8 +90,7 @@ def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     error: BaseException,
     raised: type[BaseException],
 ) -> None:
-    for earlier in (*RESULTS, *FIGURES):
-        (tmp_path / earlier).write_text("earlier")
+    leave_earlier_files(tmp_path)
     monkeypatch.setitem(module.RESULTS, name, failing(error))
     with pytest.raises(raised) as caught:
         write_results(result, tmp_path)
@@ -109,8 +113,7 @@ def test_no_result_is_lost_to_a_figure(
     error: BaseException,
     raised: type[BaseException],
 ) -> None:
-    for earlier in (*RESULTS, *FIGURES):
-        (tmp_path / earlier).write_text("earlier")
+    leave_earlier_files(tmp_path)
     monkeypatch.setitem(module.FIGURES, name, failing(error))
     write_results(result, tmp_path)
     with pytest.raises(InternalError if raised is ValueError else raised) as caught:

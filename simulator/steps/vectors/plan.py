@@ -33,7 +33,7 @@ class PlanArrays:
         check_room(0, self.work)  # longer times fit no table
         self.plan, self.layout = plan, Layout.of(plan)
         self.even_table = self.layout.table(_ONE)
-        self.calls, self.side = _zeros(0, 0, 0), _zeros(0, 0)
+        self.asked, self.side = _zeros(0, 0), _zeros(0, 0)
         self._uneven = _zeros(0, 0)
 
     def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -43,12 +43,12 @@ class PlanArrays:
         return self.layout.table(factors, self._uneven)
 
     def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`calls` and `side`, whatever is in them, with as many columns."""
-        if self.calls.shape[-1] != width or self.side.shape[-1] != width:
+        """`asked` and `side`, whatever is in them, with as many columns."""
+        if self.asked.shape[-1] != width or self.side.shape[-1] != width:
             layout, collectives = self.layout, len(self.layout.names)
             pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
-            self.calls, self.side = _zeros(2, collectives, width), _zeros(pieces, width)
-        return self.calls, self.side
+            self.asked, self.side = _zeros(collectives, width), _zeros(pieces, width)
+        return self.asked, self.side
 
 
 def _work(plan: StepPlan) -> Picoseconds:

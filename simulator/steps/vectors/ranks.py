@@ -6,7 +6,7 @@ it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int
 | array | shape                            | what                                                |
 |-------|----------------------------------|-----------------------------------------------------|
 | state | [STATE_ROWS, ranks]              | see `STATE_ROWS`                                    |
-| calls | [2, collectives, ranks]          | when a rank asks for a collective and has left it   |
+| asked | [collectives, ranks]             | when a rank asks for a collective                   |
 | side  | [2 buckets + collectives, ranks] | of a side stream: when each bucket's part of the    |
 |       |                                  | backward pass is done; when each piece of work      |
 |       |                                  | starts                                              |
@@ -38,8 +38,6 @@ STATE_ROWS = 6
 """When the stream that serves callbacks is free; when the autograd thread issues its next piece
 (side stream: when its backward pass ends); when the rank left its last collective; time in
 collectives; time waiting for batches; when the last batch was made."""
-ASKED, RETURNED = range(2)
-"""Of `calls`."""
 
 
 class Vectors:
@@ -63,7 +61,7 @@ class Vectors:
         """Columns: 1 or `ranks`."""
         self._state = _zeros(STATE_ROWS, 1)
         self._taken = _zeros(plan.prefetch if plan.input_batch else 1, 1)
-        self._calls, self._side = self._step.room(1)
+        self._asked, self._side = self._step.room(1)
         self._starts, self._start = _zeros(1), _zeros(1)
 
     def begin(self, number: int, before: State) -> None:
@@ -87,7 +85,7 @@ class Vectors:
         Raises `InputError` when the clock cannot hold the times.
         """
         self._step = self._steps[self._schedule.turn(self._number)]
-        self._calls, self._side = self._step.room(self._width)
+        self._asked, self._side = self._step.room(self._width)
         factors, table = _ONE, self._step.even_table
         if slowdowns is not None:
             factors = np.ascontiguousarray(slowdowns, dtype=np.float64)
@@ -117,7 +115,7 @@ class Vectors:
         self._start = done
         self._number += 1
         self._batches += self._step.plan.accumulation
-        self._step.calls, self._step.side = self._calls, self._side
+        self._step.asked, self._step.side = self._asked, self._side
         return done
 
     def ahead(self) -> NDArray[np.int64]:
@@ -160,17 +158,17 @@ class Vectors:
 
     def _enter(self, number: int) -> None:
         """All ranks enter a collective, and leave it."""
-        self._starts = np.maximum(self._calls[ASKED, number], self._state[LEFT])
+        self._starts = np.maximum(self._asked[number], self._state[LEFT])
         finishes = self._carried_out(number)
         self._state[SHARED] += finishes - self._starts
-        self._state[LEFT] = self._calls[RETURNED, number] = finishes
+        self._state[LEFT] = finishes
 
     def _serve(self, piece: Piece, table: NDArray[np.int64]) -> None:
         """All ranks do the piece that is next."""
         layout, state, (bucket, place) = self._step.layout, self._state, piece
         number = self._number_of(piece)
         if place != BEFORE:
-            work, arrival, row = table[layout.after + number], self._calls[RETURNED, number], number
+            work, arrival, row = table[layout.after + number], state[LEFT], number
             asks = number + 1 if place + 1 < layout.counts[bucket] else None
         else:
             work = table[(layout.side if layout.side_stream else THREAD) + bucket]
@@ -190,7 +188,7 @@ class Vectors:
         elif place == BEFORE:
             state[ISSUED] = done
         if asks is not None:
-            self._calls[ASKED, asks] = done
+            self._asked[asks] = done
 
     def _carried_out(self, number: int) -> Times:
         """When the ranks leave a collective that they enter at `_starts`, `[_width]`."""
@@ -250,7 +248,7 @@ class Vectors:
         parts["input"][:] = self._state[INPUT]
 
 
-_COLUMNS = ("_state", "_taken", "_calls", "_side", "_starts", "_start")
+_COLUMNS = ("_state", "_taken", "_asked", "_side", "_starts", "_start")
 
 
 def _zeros(*shape: int) -> NDArray[np.int64]:
