@@ -29,7 +29,7 @@ Source: shares as in the fluid picture of `sharing/fair.py`, with equal messages
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -40,7 +40,7 @@ from gcsim.simulator.cluster import Racks
 from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import framed, path, slowed, through
 
 _MANY = 64
 """Different paths in a round."""
@@ -60,9 +60,7 @@ class Framing:
 
     def of(self, link: Link, extra: Fraction) -> Link:
         """What is left of a link."""
-        if self.share == 1 and not extra:
-            return link
-        return slowed(link, 1 / self.share).exactly(latency=link.latency + extra)
+        return framed(link, self.share, extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +200,7 @@ class RoundPaths:
         """The number of a path from link `out` to link `into`."""
         name = out, sharing, into, meeting, uplink
         if name not in self._known:
-            link = path(_shared(self._links[out], sharing), _shared(self._links[into], meeting))
+            link = path(self._links[out], self._links[into], sharing, meeting)
             if uplink and self._racks is not None:
                 link = through(link, self._racks.uplink, uplink)
             crosses = out >= self._first_card
@@ -232,22 +230,6 @@ def _plain(link: Link) -> bool:
 
 def _integral(seconds: Fraction) -> bool:
     return (seconds * PS_PER_SECOND).denominator == 1
-
-
-def _shared(link: Link, sharing: int) -> Link:
-    """An end that messages share; of an access link they all take the same leg."""
-    up = link.up
-    if sharing == 1 or up is None:
-        return slowed(link, sharing)
-    each = Fraction(1, sharing)
-    return replace(
-        link,
-        bandwidth=link.bandwidth * each,
-        trace=link.trace and link.trace.times_factor(each),
-        up=replace(
-            up, bandwidth=up.bandwidth * each, trace=up.trace and up.trace.times_factor(each)
-        ),
-    )
 
 
 def _crowd(places: Integers) -> Integers:

@@ -43,8 +43,9 @@ class SizeFactor(Setting):
     """What messages of at least `from_bytes` see of a link: a piecewise-constant calibration."""
 
     from_bytes: Annotated[int, Unit("size"), Key("from")]
-    bandwidth: Factor = Fraction(1)
-    """Times the link's rate."""
+    bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
+    """Of the link's rate, that a message's connection reaches at most, alone or not: one that gets
+    less because others share the link loses nothing more."""
     latency: Factor = Fraction(1)
     """Times the link's latency."""
 

@@ -6,8 +6,9 @@ The alpha-beta model (Hockney 1994) with LogGP's overhead a message (Alexandrov 
 rate is the goodput that the transport reaches: line rate times `efficiency` (goodput over line
 rate, 1448/1538 = 0.9415 for TCP over Ethernet with an MTU of 1500 bytes), without what background
 traffic takes, and no more than what losses leave (`impairments.py`). Measured links often reach
-less with short messages: `factors`. Where the rate changes over time (`rate_trace.py`), or an
-uplink must wait for a grant, when a message has left depends on when it started (`departure`).
+less with short messages: `factors`, each a limit of the connection, whatever else shares the link
+(as in SimGrid's SMPI). Where the rate changes over time (`rate_trace.py`), or an uplink must wait
+for a grant, when a message has left depends on when it started (`departure`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,20 @@ from typing import Annotated, Any
 
 from gcsim import units
 from gcsim.errors import InputError, InternalError, Problem
-from gcsim.fields import SHOWN, BytesPerSecond, Factor, Part, RangeOf, Rule, Seconds, Setting
+from gcsim.fields import (
+    INTERNAL,
+    SHOWN,
+    BytesPerSecond,
+    Factor,
+    Part,
+    RangeOf,
+    Rule,
+    Seconds,
+    Setting,
+)
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.network.impairments import Jitter, Loss, SizeFactor
-from gcsim.simulator.network.rate_trace import RateTrace, slower
+from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
 __all__ = ["RANGED", "Jitter", "Link", "Loss", "Range", "RateTrace", "SizeFactor", "Uplink"]
 
@@ -102,6 +113,9 @@ class Link(Setting):
     by way of the access point."""
     source: Annotated[str, SHOWN] = ""
     """Where the figures come from; shown in every report."""
+    alone: Annotated[RateTrace | Fraction | None, INTERNAL] = None
+    """`line_goodput` where no other message shares it; None: nothing is shared, or there are no
+    factors."""
     estimate: Annotated[bool, SHOWN] = False
     """True when a figure was neither measured on this link nor stated by the user."""
 
@@ -119,19 +133,20 @@ class Link(Setting):
     @cached_property
     def line_goodput(self) -> RateTrace | Fraction:
         """Goodput, bytes per second, of all connections together; over time with a trace."""
-        free = 1 - self.background
-        if self.trace is not None:
-            return self.trace.times_factor(free)
-        return self.bandwidth * self.efficiency * free
+        line = self.trace or self.bandwidth * self.efficiency
+        return times_factor(line, 1 - self.background)
 
     @cached_property
     def goodput(self) -> RateTrace | Fraction:
         """Goodput, bytes per second, of one connection; over time with a trace."""
-        lossy = self.loss.goodput(self.latency) if self.loss is not None else None
-        goodput = self.line_goodput
-        for most in (lossy, self.flow):
-            goodput = goodput if most is None else slower(goodput, most)
-        return goodput
+        return self._of_connection(self.line_goodput)
+
+    def goodput_of(self, nbytes: int) -> RateTrace | Fraction:
+        """As `goodput`, of a message of so many bytes.
+
+        No more than its size factor's part of what the connection reaches where it is alone.
+        """
+        return self._goodputs[bisect_right(self._sizes, nbytes)]
 
     @cached_property
     def rate(self) -> Fraction:
@@ -174,11 +189,10 @@ class Link(Setting):
         if self.grant:
             period = self._grant  # the first multiple, in whole picoseconds, that is not before
             start = math.ceil(((start - 1) // period + 1) * period)
-        goodput = self.goodput
+        goodput = self.goodput_of(nbytes)
         if not isinstance(goodput, RateTrace):
             return start + self._duration(nbytes)
-        share = self.rate_factor(nbytes)
-        return goodput.through(start + self._overhead, nbytes if share == 1 else nbytes / share)
+        return goodput.through(start + self._overhead, nbytes)
 
     @cached_property
     def random(self) -> bool:
@@ -226,13 +240,25 @@ class Link(Setting):
     def _overhead(self) -> Picoseconds:
         return round(self.overhead * PS_PER_SECOND)
 
-    def rate_factor(self, nbytes: int) -> Fraction:
-        """Of the rate, that a message of so many bytes reaches: its size factor's, or 1."""
-        place = bisect_right(self._sizes, nbytes)
-        return self.factors[place - 1].bandwidth if place else Fraction(1)
+    @cached_property
+    def _goodputs(self) -> list[RateTrace | Fraction]:
+        """Below the first factor's size, and from each one's on."""
+        line = self.line_goodput if self.alone is None else self.alone
+        alone = self._of_connection(line)
+        limits = (times_factor(alone, factor.bandwidth) for factor in self.factors)
+        return [self.goodput, *(slower(self.goodput, limit) for limit in limits)]
+
+    def _of_connection(self, goodput: RateTrace | Fraction) -> RateTrace | Fraction:
+        """What one connection reaches of it."""
+        lossy = self.loss.goodput(self.latency) if self.loss is not None else None
+        for most in (lossy, self.flow):
+            goodput = goodput if most is None else slower(goodput, most)
+        return goodput
 
     def _duration(self, nbytes: int) -> Picoseconds:
         if nbytes < 0:
             raise InternalError(f"{self.name}: a message of {nbytes} bytes")
-        seconds = self.overhead + nbytes / (self.rate * self.rate_factor(nbytes))
-        return round(seconds * PS_PER_SECOND)
+        goodput = self.goodput_of(nbytes)
+        if isinstance(goodput, RateTrace):
+            raise InternalError(f"{self.name}: how long {nbytes} bytes take depends on when")
+        return round((self.overhead + nbytes / goodput) * PS_PER_SECOND)

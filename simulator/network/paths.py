@@ -6,7 +6,7 @@
 | latency     | half of each end's; an access link (`Link.up`) counts with its whole leg           |
 | overhead    | half of each end's                                                                 |
 | grants      | of a's outward leg                                                                 |
-| factors     | the sender's                                                                       |
+| factors     | the sender's, parts of the rate that the path has when nobody shares it            |
 | delays      | both ends' jitter (what both ends have, once); the larger loss                     |
 | connection  | the smaller limit (`Link.flow`)                                                   |
 
@@ -15,8 +15,8 @@ those of a whole path, half of which each end stands for. Equal arguments give t
 so that links may be told apart by identity.
 
 What losses leave ("capped") is found for the latency of the whole path there and back, and holds
-for each connection: sharing a link (`slowed`, `through`) divides what the line carries, and a
-connection that losses keep below its share loses nothing.
+for each connection, as do size factors: sharing a link divides what the line carries, and a
+connection that they keep below its share loses nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from functools import lru_cache
 
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.network.links import Jitter, Link, Loss
-from gcsim.simulator.network.rate_trace import RateTrace, slower
+from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
 _KEPT = 1 << 16
 
@@ -43,18 +43,21 @@ class _Leg:
 
 
 @lru_cache(maxsize=_KEPT)
-def path(out: Link, into: Link) -> Link:
+def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
     """The link that a message sees which leaves through `out` and arrives through `into`.
 
-    Raises `InputError` when nothing would ever get through, or when two traces repeat together
-    only after very many changes.
+    `leaving` messages share what `out` carries away, `entering` what `into` does. Raises
+    `InputError` when nothing would ever get through, or when two traces repeat together only after
+    very many changes.
     """
-    if out == into and out.up is None:
-        return out
+    if out == into and out.up is None and leaving == entering:
+        return slowed(out, leaving)
     first, last = _outward_leg(out), _inward_leg(into)
+    names = (_shared_name(leg.name, by) for leg, by in ((first, leaving), (last, entering)))
+    shared = _share(first.goodput, leaving), _share(last.goodput, entering)
     return _with_goodput(
         out.exactly(
-            name=f"{first.name} to {last.name}",
+            name=" to ".join(names),
             latency=first.latency + last.latency,
             overhead=(out.overhead + into.overhead) / 2,
             jitter=_both(out.jitter, into.jitter),
@@ -66,7 +69,8 @@ def path(out: Link, into: Link) -> Link:
             source=_joined(out.source, into.source),
             estimate=out.estimate or into.estimate,
         ),
-        _least(first.goodput, last.goodput, out, into),
+        _least(*shared, out, into),
+        _least(first.goodput, last.goodput, out, into) if out.factors else None,
     )
 
 
@@ -104,10 +108,10 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
                 hint="give an uplink that is the same in both directions, without grants",
             )
         )
-    carried = _divided(uplink.line_goodput, share)
+    alone = link.alone or link.line_goodput
     return _with_goodput(
         link.exactly(
-            name=f"{link.name} over {uplink.name}" + (f" / {share}" if share != 1 else ""),
+            name=_shared_name(f"{link.name} over {uplink.name}", share),
             latency=link.latency + uplink.latency,
             overhead=link.overhead + uplink.overhead,
             jitter=link.jitter + uplink.jitter,
@@ -116,7 +120,8 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
             source=_joined(link.source, uplink.source),
             estimate=link.estimate or uplink.estimate,
         ),
-        _least(link.line_goodput, carried, link, uplink),
+        _least(link.line_goodput, _share(uplink.line_goodput, share), link, uplink),
+        _least(alone, uplink.line_goodput, link, uplink) if link.factors else None,
     )
 
 
@@ -128,8 +133,21 @@ def slowed(link: Link, sharing: int | Fraction) -> Link:
         return link
     if link.up is not None:
         raise InternalError(f"{link.name}: an access link is shared leg by leg")
-    name = f"{link.name} / {sharing}"
-    return _with_goodput(replace(link, name=name), _divided(link.line_goodput, sharing))
+    return _with_goodput(
+        replace(link, name=_shared_name(link.name, sharing)),
+        _share(link.line_goodput, sharing),
+        (link.alone or link.line_goodput) if link.factors else None,
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def framed(link: Link, part: Fraction, latency: Fraction) -> Link:
+    """What payloads see of a link of whose rate they get a part, and on top of its latency."""
+    if part == 1 and not latency:
+        return link
+    seen = slowed(link, 1 / part)
+    alone = times_factor(link.alone or link.line_goodput, part)
+    return seen.exactly(latency=link.latency + latency, alone=alone if link.factors else None)
 
 
 def _outward_leg(link: Link) -> _Leg:
@@ -160,12 +178,20 @@ def _inward_leg(link: Link) -> _Leg:
     )
 
 
-def _with_goodput(link: Link, goodput: RateTrace | Fraction) -> Link:
-    """The link with another goodput of its line; what it was made of is in there."""
+def _with_goodput(
+    link: Link, goodput: RateTrace | Fraction, alone: RateTrace | Fraction | None = None
+) -> Link:
+    """The link with another goodput of its line; what it was made of is in there.
+
+    `alone`: the line's where nobody shares it, of a link with size factors.
+    """
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
     one = Fraction(1)
-    return link.exactly(bandwidth=rate, efficiency=one, background=one - 1, trace=trace)
+    alone = None if alone == goodput else alone
+    return link.exactly(
+        bandwidth=rate, efficiency=one, background=one - 1, trace=trace, alone=alone
+    )
 
 
 def _least(
@@ -180,10 +206,12 @@ def _least(
         ) from error
 
 
-def _divided(goodput: RateTrace | Fraction, share: int | Fraction) -> RateTrace | Fraction:
-    if isinstance(goodput, RateTrace):
-        return goodput.times_factor(1 / Fraction(share))
-    return goodput / share
+def _share(goodput: RateTrace | Fraction, by: int | Fraction) -> RateTrace | Fraction:
+    return times_factor(goodput, 1 / Fraction(by))
+
+
+def _shared_name(name: str, by: int | Fraction) -> str:
+    return name if by == 1 else f"{name} / {by}"
 
 
 def _both(first: tuple[Jitter, ...], last: tuple[Jitter, ...]) -> tuple[Jitter, ...]:

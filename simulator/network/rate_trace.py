@@ -192,6 +192,11 @@ def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace 
     )
 
 
+def times_factor(rate: RateTrace | Fraction, factor: Fraction) -> RateTrace | Fraction:
+    """A rate, or one that changes over time, multiplied by a positive factor."""
+    return rate.times_factor(factor) if isinstance(rate, RateTrace) else rate * factor
+
+
 def _as_trace(rate: RateTrace | Fraction) -> RateTrace:
     if isinstance(rate, RateTrace):
         return rate

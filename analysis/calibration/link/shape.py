@@ -84,8 +84,8 @@ class Shape:
     def link(self, x: Vector, name: str = "fitted", digits: int | None = None) -> Link:
         """The link; with `digits`, of figures with so many significant digits.
 
-        Long messages see its latency and its bandwidth times its efficiency, shorter ones what its
-        factors make of them.
+        Long messages see its latency, the fastest its bandwidth times its efficiency, others what
+        its factors make of them.
         """
         found = {
             known: self.value(place, float(x[place])) for place, known in enumerate(self.names)
@@ -96,7 +96,7 @@ class Shape:
             latency = found.get(("latency", step.from_bytes), latency)
             goodput = found.get(("goodput", step.from_bytes), goodput)
             segments.append((step.from_bytes, latency, goodput))
-        _, latency, goodput = segments[-1]
+        latency, goodput = segments[-1][1], max(goodput for _, _, goodput in segments)
         if self.steps:
             latency = max(latency, SHORTEST)
         line = self.line_rate if self.line_rate and self.line_rate >= goodput else goodput
@@ -109,7 +109,7 @@ class Shape:
             factors=tuple(
                 SizeFactor(
                     from_bytes=from_bytes,
-                    bandwidth=rounded_number(min(rate / goodput, MOST), digits),
+                    bandwidth=rounded_number(rate / goodput, digits),
                     latency=rounded_number(min(max(time, SHORTEST) / latency, MOST), digits),
                 )
                 for from_bytes, time, rate in segments

@@ -31,6 +31,7 @@ import numpy as np
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.servers.topology import own_limit
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import path
@@ -147,13 +148,14 @@ class _Exchange:
     def _flow(self, place: int) -> FlowClass:
         message, cluster = self._messages[place], self._cluster
         sender, receiver = cluster.node_of(message.sender), cluster.node_of(message.receiver)
-        if sender == receiver:
-            self._capacities["inside", place] = cluster.intra_node.line_goodput
-            return FlowClass(message.nbytes, {("inside", place): 1})
-        for way, node in (("out", sender), ("in", receiver)):
-            self._capacities[way, node] = cluster.nic(node).line_goodput
-        loads: dict[Hashable, int] = {("out", sender): 1, ("in", receiver): 1}
-        if self._links[place].flow is not None:
-            self._capacities["connection", place] = self._links[place].goodput
+        ways: list[tuple[Hashable, Link]] = [(("inside", place), cluster.intra_node)]
+        if sender != receiver:
+            ends = ("out", sender), ("in", receiver)
+            ways = [(end, cluster.nic(end[1])) for end in ends]
+        self._capacities |= {way: link.line_goodput for way, link in ways}
+        loads = {way: 1 for way, _ in ways}
+        limit = own_limit(self._links[place], message.nbytes)
+        if limit is not None:
+            self._capacities["connection", place] = limit
             loads["connection", place] = 1
         return FlowClass(message.nbytes, loads)

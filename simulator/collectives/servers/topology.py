@@ -23,7 +23,6 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.servers.locations import CORE, NodeKind
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import inward, outward, path, through
-from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.sharing.model import Capacity, never_less
 
 Loads = dict[Hashable, int]
@@ -118,11 +117,5 @@ class Topology:
 
 def own_limit(link: Link, nbytes: int) -> Capacity | None:
     """What a message's connection reaches at most; None: as much as its path carries."""
-    factor = link.rate_factor(nbytes)
-    goodput, line = link.goodput, link.line_goodput
-    if factor >= 1 and goodput == line:
-        return None
-    if isinstance(goodput, RateTrace):
-        return goodput.times_factor(factor)
-    limit = goodput * factor
-    return None if not isinstance(line, RateTrace) and limit >= line else limit
+    limit, line = link.goodput_of(nbytes), link.line_goodput
+    return None if limit == line else limit

@@ -40,6 +40,7 @@ multiples = st.one_of(
     st.fractions(Fraction(1, 1000), 1000, max_denominator=1000),
     st.decimals("0.001", 1000, places=6).map(Fraction),
 )
+parts = multiples.filter(lambda part: part <= 1)
 names = st.sampled_from(["custom", "a: b", "1e3", "10gbe", "x, changed"])
 
 
@@ -120,7 +121,7 @@ def links(draw: st.DrawFn) -> Link:
         efficiency_range=None if trace else draw(ranges_of(efficiency)),
         overhead_range=draw(ranges_of(overhead)),
         factors=tuple(
-            SizeFactor(from_bytes=size, bandwidth=draw(multiples), latency=draw(multiples))
+            SizeFactor(from_bytes=size, bandwidth=draw(parts), latency=draw(multiples))
             for size in sizes
         ),
         jitter=tuple(draw(st.lists(jitters(), max_size=3))),

@@ -163,7 +163,7 @@ class Oracle:
             return slowed(self.shape.buses[node], max(leaving, reaching))
         out = sum(x // self.devices == node for x, _ in across)
         into = sum(y // self.devices == other for _, y in across)
-        return path(slowed(self.shape.nics[node], out), slowed(self.shape.nics[other], into))
+        return path(self.shape.nics[node], self.shape.nics[other], out, into)
 
     def stream(self, edge: Edge, way: str) -> int:
         a, b, t = edge

@@ -206,7 +206,9 @@ def test_messages_that_share_a_link_share_its_rate() -> None:
     assert link.name == "slow / 3"
     assert link.rate == SLOW.rate / 3
     assert (link.latency, link.overhead, link.factors) == (100 * US, 6 * US, SLOW.factors)
-    assert link.serialization(10**6) == 6_000_000 + 6 * SLOW_MS
+    assert link.serialization(10**6) == 6_000_000 + 3 * SLOW_MS
+    assert SLOW.serialization(10**6) == slowed(SLOW, 2).serialization(10**6), "half is its part"
+    assert SLOW.serialization(10**6) == 6_000_000 + 2 * SLOW_MS
     assert slowed(SLOW, 3) is link
     traced = slowed(replace(FAST, trace=DOWN), Fraction(5, 2))
     assert traced.trace is not None
@@ -218,7 +220,7 @@ def test_messages_that_share_a_link_share_its_rate() -> None:
 
 
 SLOW_MS = 1_250_000_000
-"""Picoseconds for 10^6 bytes on SLOW with its factor, halved."""
+"""Picoseconds for 10^6 bytes at all of SLOW's rate."""
 
 
 def test_a_connection_that_losses_hold_back_loses_nothing_by_sharing() -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
-from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.links import Link, SizeFactor
 from gcsim.simulator.network.paths import inward, outward, path, through
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     ALGORITHMS,
@@ -34,8 +34,8 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     around,
     gather,
 )
-from tests.simulator.links import CONSTANT
-from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins
+from tests.simulator.links import CONSTANT, SIZED
+from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins, connection
 from tests.simulator.world import BUS, NETWORK, link, times
 
 
@@ -88,6 +88,8 @@ class FluidRank(Rank):
         world.medium.capacity.update(capacity)
         now = int(world.env.now)
         yield world.env.timeout(begins(link, now) - now)
+        world.medium.capacity["connection", self.rank, to] = connection(link, nbytes)
+        crosses.append(("connection", self.rank, to))
         yield world.medium.carry(Fraction(nbytes), crosses, link.overhead * 10**12)
         world.env.process(self.deliver(to, label, content, link.latency_for(nbytes)))
 
@@ -125,7 +127,7 @@ def small(draw: st.DrawFn) -> Case:
     """2 to 9 ranks, one to three devices a node."""
     nodes, devices = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)]))
     p, alike = nodes * devices, draw(st.booleans())
-    links = st.lists(st.sampled_from(CONSTANT), min_size=nodes, max_size=nodes)
+    links = st.lists(st.sampled_from(CONSTANT + SIZED), min_size=nodes, max_size=nodes)
     nics, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
     if draw(st.integers(0, 3)) == 0:
         nics = [replace(nics[0], shared=True)] * nodes
@@ -189,6 +191,25 @@ def test_equal_ranks_in_step_share_by_number(name: str, devices: int) -> None:
         element=4,
     )
     assert FluidWorld(case, FLUID[name]).finishes == FLUID[name].kernel(case).tolist()
+
+
+@pytest.mark.parametrize("part", [Fraction(1, 2), Fraction(1, 3), Fraction(1)])
+def test_a_factor_is_a_limit_of_the_connection(part: Fraction) -> None:
+    """Two devices a node: in one round of three, two messages share a NIC, in two they are alone
+    on their bus. Half of the NIC's rate is what the share is; a third is less than the share."""
+    sized = replace(NETWORK, factors=(SizeFactor(from_bytes=0, bandwidth=part),))
+    case = Case(
+        starts=[5] * 8,
+        nics=[sized] * 4,
+        buses=[BUS] * 4,
+        sizes=[48000] * 8,
+        elements=12000,
+        element=4,
+    )
+    kernel = FLUID["recursive doubling"].kernel
+    assert FluidWorld(case, FLUID["recursive doubling"]).finishes == kernel(case).tolist()
+    plain = kernel(replace(case, nics=[NETWORK] * 4)).tolist()
+    assert (kernel(case).tolist() == plain) == (part >= Fraction(1, 2))
 
 
 def test_messages_of_two_rounds_meet_at_a_card() -> None:

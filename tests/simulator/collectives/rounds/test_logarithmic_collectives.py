@@ -98,14 +98,6 @@ class Case:
         return self.elements * self.element
 
 
-def divided(end: Link, sharing: int) -> Link:
-    """What a message sees of an end; a leg of an access link is a line of its own."""
-    if end.up is None:
-        return slowed(end, sharing)
-    up = replace(end.up, bandwidth=end.up.bandwidth / sharing)
-    return replace(end, bandwidth=end.bandwidth / sharing, up=up)
-
-
 class World:
     """One process a rank, one delivery a message."""
 
@@ -147,7 +139,7 @@ class World:
         for place, nic in enumerate((out, into)):
             if nic.shared:
                 sharing[place] = self.share(label, "air")
-        found = path(divided(out, sharing[0]), divided(into, sharing[1]))
+        found = path(out, into, *sharing)
         if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
             there = self.share(label, "leaves", x // case.racks.nodes)
             found = through(

@@ -68,7 +68,7 @@ class World:
         nics = [of.nic(node(a)), of.nic(node(b))]
         air = sum(of.nic(node(end)).shared for message in across for end in message)
         out, into = (air if nic.shared else own for nic, own in zip(nics, (out, into), strict=True))
-        found = path(slowed(nics[0], out), slowed(nics[1], into))
+        found = path(nics[0], nics[1], out, into)
         if of.racks is not None:
             size = of.racks.nodes * of.devices_per_node
             away = [(x // size, y // size) for x, y in across if x // size != y // size]
