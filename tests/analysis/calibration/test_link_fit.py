@@ -152,8 +152,9 @@ def test_another_rate_of_long_messages_is_found_and_where_it_begins() -> None:
     first, second = found.link.factors
     assert first.from_bytes == 0
     assert edge / 2 < second.from_bytes <= edge
-    assert float(found.link.rate) == pytest.approx(rate / 2, rel=0.01)
-    assert float(first.bandwidth) == pytest.approx(2, rel=0.02)
+    assert float(found.link.rate) == pytest.approx(rate, rel=0.01)  # the faster of the two
+    assert float(first.bandwidth) == 1
+    assert float(second.bandwidth) == pytest.approx(1 / 2, rel=0.02)
     assert abs(found.worst.error) < 0.02
     assert found.steps.startswith("taken up")
 
