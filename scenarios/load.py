@@ -113,10 +113,13 @@ def load_scenario(
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:
-    """Limits of a byte close a bucket behind each tensor."""
+    """Limits of a byte close a bucket behind each tensor; a stated limit is that of all buckets,
+    as PyTorch's `bucket_cap_mb` is."""
     if file.training.overlap == "by_tensor":
         return DdpBuckets(first=1, cap=1)
-    return file.ddp.value(DdpBuckets)
+    limits, stated = file.ddp.value(DdpBuckets), file.ddp.model_fields_set
+    alone = "cap" in stated and "first" not in stated
+    return replace(limits, first=limits.cap) if alone else limits
 
 
 def _find(wanted: str) -> tuple[Path, str]:

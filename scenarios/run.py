@@ -134,7 +134,10 @@ def _measure(
     needs_moments = any("second_moments" in s.compressor.requires for s in subjects)
     with open_gradients(scenario, second_moments=needs_moments, progress=progress) as trace:
         layouts = bucket_layouts(
-            trace.parameters, first=scenario.buckets.first, cap=scenario.buckets.cap
+            trace.parameters,
+            trace.facts.ready_order,
+            first=scenario.buckets.first,
+            cap=scenario.buckets.cap,
         )
         source = scenario.gradients
         workers = source.workers or trace.workers

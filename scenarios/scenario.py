@@ -63,7 +63,7 @@ class CompressorChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpBuckets:
-    """PyTorch DDP's bucket limits."""
+    """PyTorch DDP's bucket limits; in a file, `bucket` alone is the limit of the first one too."""
 
     first: Annotated[Bytes, Key("first_bucket")] = 1 << 20
     cap: Annotated[Bytes, Key("bucket")] = 25 << 20

@@ -1,12 +1,13 @@
 """Which parameters share a bucket? PyTorch DDP's rule, after its rebuild in the first iteration.
 
-Gradients become ready in reverse order of the forward pass. A bucket is closed as soon as it
-reaches its limit: the first one at 1 MiB, so that communication starts early, the others at
-25 MiB. A parameter is never split, so a large one makes a large bucket. Within a layer the bias
-is ready before the weight, as autograd of a linear layer has it.
+Buckets are filled in the order in which gradients became ready in that iteration
+(`models/ready_order.py`). One is closed as soon as it reaches its limit: the first one at 1 MiB,
+so that communication starts early, the others at 25 MiB; where a user states `bucket_cap_mb`, all
+of them at that (torch 2.13, nn/parallel/distributed.py, `BucketCapacityConfig`). A parameter is
+never split, so a large one makes a large bucket.
 
-Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; torch's
-`_compute_bucket_assignment_by_size` is the oracle in the tests.
+Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; torch's own Reducer is the
+oracle in the tests.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ _FLOAT32 = 4
 
 def bucket_layouts(
     parameters: Sequence[tuple[str, tuple[int, ...]]],
+    ready_order: Sequence[int] = (),
     *,
     first: int = FIRST_BYTES,
     cap: int = CAP_BYTES,
 ) -> tuple[BucketLayout, ...]:
     """Layouts in the order in which the buckets become ready.
 
-    `parameters` are names and shapes in the order of `model.parameters()`; limits are in bytes.
+    `parameters` are names and shapes in the order of `model.parameters()`, `ready_order` their
+    numbers as gradients become ready; without it the reverse of their order, which is that of a
+    chain of layers whose biases are ready before their weights. Limits are in bytes.
     """
     layouts: list[BucketLayout] = []
     open_slices: list[TensorSlice] = []
     offset = 0
-    for index in reversed(range(len(parameters))):
+    for index in ready_order or reversed(range(len(parameters))):
         name, shape = parameters[index]
         piece = TensorSlice(name=name, shape=tuple(shape), offset=offset, index=index)
         open_slices.append(piece)

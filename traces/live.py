@@ -27,6 +27,7 @@ from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
+from gcsim.traces.models.ready_order import noted_order, whole_order
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.moments.second_moments import Moments, Segment, second_moments
 from gcsim.traces.profile import Costs
@@ -98,6 +99,8 @@ class LiveTrainer:
         self._velocity: list[Tensor] = []
         self._device = self._parameters[0].device
         self._step = 0
+        self.ready_order: tuple[int, ...] = ()
+        """Numbers of the parameters as their gradients became ready in the first pass."""
 
     def warm_up(self, steps: int) -> Iterator[float]:
         """Train for `steps` steps, one worker's batch each; yield each step's loss.
@@ -174,13 +177,18 @@ class LiveTrainer:
         ):
             output = self._model(inputs)
             losses = sample_losses(self._entry, output, labels) / self._batch_size
-            if watched is None:
-                losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
-                return float(losses.detach().sum()), None
-            watched.backward(losses)
-            return float(losses.detach().sum()), watched.accumulate(
-                segment if first else None, check=first
+            with noted_order([] if self.ready_order else self._parameters) as order:
+                if watched is None:
+                    losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
+                else:
+                    watched.backward(losses)
+            self.ready_order = self.ready_order or whole_order(order, len(self._parameters))
+            moments = (
+                None
+                if watched is None
+                else watched.accumulate(segment if first else None, check=first)
             )
+            return float(losses.detach().sum()), moments
 
     def _gradients(self) -> list[Tensor]:
         found = [parameter.grad for parameter in self._parameters]

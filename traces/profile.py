@@ -50,6 +50,9 @@ class ModelFacts:
     """The mini-batch that the gradients were made with."""
     tokens: int = 0
     """Length of a sample; 0 where samples are no sequences of tokens."""
+    ready_order: tuple[int, ...] = ()
+    """Numbers of the parameters in the order in which their gradients become ready; empty where
+    that is not known."""
 
     @property
     def gradient_bytes(self) -> int:

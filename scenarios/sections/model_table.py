@@ -1,7 +1,8 @@
 """What does a table of layers look like, and what is wrong with it?
 
 A model of which only the layers are known. A CSV file with the header of `COLUMNS`, a row a
-parameter tensor, in forward order (`gcsim list models NAME --layers` writes one):
+parameter tensor, in forward order, the reverse of that in which gradients are taken to be ready
+(`gcsim list models NAME --layers` writes one):
 
     name,shape,forward_flops
     # lines like this one and empty lines count for nothing

@@ -65,7 +65,10 @@ def check_passes(scenario: Scenario) -> None:
     if isinstance(gradients, RecordedGradients):
         manifest = read_manifest(gradients.trace)
         layouts = bucket_layouts(
-            manifest.parameters, first=scenario.buckets.first, cap=scenario.buckets.cap
+            manifest.parameters,
+            manifest.facts.ready_order,
+            first=scenario.buckets.first,
+            cap=scenario.buckets.cap,
         )
         if manifest.workers == 1 and scenario.cluster.workers > 1:
             warn_once(
@@ -116,8 +119,8 @@ def _compare(path: Path, seen: Sequence[int], layouts: Sequence[BucketLayout]) -
         warn_once(
             path,
             f"gradients were exchanged there in {_sizes(seen)}, and `ddp` makes "
-            f"{_sizes(made)}; set ddp: {{first_bucket: ..., bucket: ...}} to the limits that were "
-            "used (bucket_cap_mb)",
+            f"{_sizes(made)}; set ddp: {{bucket: ...}} to the limit that was used (bucket_cap_mb, "
+            "in MiB)",
         )
 
 

@@ -222,6 +222,20 @@ def test_an_option_changes_one_value(tmp_path: Path) -> None:
     assert scenario.cluster.servers == 8
 
 
+def test_a_limit_of_buckets_is_that_of_the_first_one_unless_that_is_stated(tmp_path: Path) -> None:
+    """As PyTorch takes `bucket_cap_mb`: `test_ready_order.py` holds that against its Reducer."""
+    mib = 2**20
+    for options, limits in (
+        ((), (mib, 25 * mib)),
+        (("ddp.bucket=25 MiB",), (25 * mib, 25 * mib)),
+        (("ddp.first_bucket=2 MiB",), (2 * mib, 25 * mib)),
+        (("ddp.first_bucket=1 MiB", "ddp.bucket=4 MiB"), (mib, 4 * mib)),
+    ):
+        scenario = load(tmp_path, GOOD, *options)
+        assert (scenario.buckets.first, scenario.buckets.cap) == limits
+        assert load(tmp_path, write(scenario.resolved)).buckets == scenario.buckets
+
+
 def test_options_may_be_a_mapping_and_the_seed_wins(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(GOOD)

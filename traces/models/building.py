@@ -62,7 +62,7 @@ def _current_directory_importable() -> Iterator[None]:
 
 def _call(entry: ModelEntry) -> nn.Module:
     if entry.build is None:
-        raise _refusal(
+        raise refusal(
             entry,
             "it is a table of layers: there is nothing to train",
             "take synthetic gradients (gradients: {source: synthetic})",
@@ -71,21 +71,21 @@ def _call(entry: ModelEntry) -> nn.Module:
     try:
         build = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may fail in any way
-        raise _refusal(
+        raise refusal(
             entry,
-            f"cannot import it: {_said(error)}",
+            f"cannot import it: {said(error)}",
             "write package.module:build, importable from the current directory",
         ) from error
     if not callable(build):
-        raise _refusal(entry, f"{attribute} is not callable", "name a function or a class")
+        raise refusal(entry, f"{attribute} is not callable", "name a function or a class")
     try:
         model = build()
     except Exception as error:
-        raise _refusal(
-            entry, f"{attribute}() failed: {_said(error)}", "it is called without arguments"
+        raise refusal(
+            entry, f"{attribute}() failed: {said(error)}", "it is called without arguments"
         ) from error
     if not isinstance(model, torch.nn.Module):
-        raise _refusal(
+        raise refusal(
             entry, f"{attribute}() returned {type(model).__name__}", "return a torch.nn.Module"
         )
     return model
@@ -94,19 +94,19 @@ def _call(entry: ModelEntry) -> nn.Module:
 def _check_parameters(entry: ModelEntry, model: nn.Module) -> None:
     parameters = trainable(model)
     if not parameters:
-        raise _refusal(
+        raise refusal(
             entry, "no parameter requires a gradient", "a model without them has no gradients"
         )
     for name, parameter in parameters:
         if parameter.dtype != torch.float32:
-            raise _refusal(
+            raise refusal(
                 entry,
                 f"parameter {name} is {parameter.dtype}",
                 "build the model in float32; traces hold float32 gradients",
             )
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag) and layer.sparse:
-            raise _refusal(
+            raise refusal(
                 entry,
                 f"embedding {name} has sparse gradients",
                 "build it with sparse=False; compressors take dense gradients",
@@ -122,14 +122,14 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
             output: Any = model(sample)
     except Exception as error:
         kind = str(sample.dtype).removeprefix("torch.")
-        raise _refusal(
+        raise refusal(
             entry,
-            f"forward failed on {kind} {list(sample.shape)}: {_said(error)}",
+            f"forward failed on {kind} {list(sample.shape)}: {said(error)}",
             f"check input_shape; the model is called with one {kind} batch",
         ) from error
     logits = heads(output)
     if len(logits) > 1 and not entry.auxiliary_weight:
-        raise _refusal(
+        raise refusal(
             entry,
             f"its output is a tuple of {len(logits)}",
             "return logits [batch, classes]; for classifiers inside the network set "
@@ -140,7 +140,7 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
         expected.append([2, *entry.input_shape, entry.classes])
     for head in logits:
         if not isinstance(head, torch.Tensor) or list(head.shape) not in expected:
-            raise _refusal(
+            raise refusal(
                 entry,
                 f"output of a batch of 2 is {_shape_of(head)}, not {expected[-1]}",
                 "return logits [batch, classes], and check classes"
@@ -171,10 +171,12 @@ def _shape_of(output: Tensor | object) -> str:
     return str(list(output.shape)) if isinstance(output, torch.Tensor) else type(output).__name__
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """The error's class and its first line."""
     first_line = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
 
 
-def _refusal(entry: ModelEntry, message: str, hint: str) -> InputError:
+def refusal(entry: ModelEntry, message: str, hint: str) -> InputError:
+    """The error for a model that cannot be what its entry says."""
     return InputError(f"model {entry.name!r}: {message}", place="model", hint=hint)

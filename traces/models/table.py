@@ -73,17 +73,19 @@ def facts_and_parameters(
 ) -> tuple[ModelFacts, tuple[tuple[str, tuple[int, ...]], ...]]:
     """Facts, and names and shapes of the trained tensors, of a table or of a model that is built.
 
-    A model is built without memory or arithmetic (on the meta device). Raises `InputError` when
-    it cannot be.
+    A model is built without memory or arithmetic (on the meta device; one with recurrent layers
+    also on the CPU, for the order of its gradients). Raises `InputError` when it cannot be.
     """
     if entry.layers:
         return table_facts(entry, batch), table_parameters(entry)
     from gcsim.traces.models.building import build_model, trainable
     from gcsim.traces.models.facts import model_facts
+    from gcsim.traces.models.ready_order import ready_order
 
     module = build_model(entry, seed=0, device="meta")
     shapes = tuple((name, tuple(p.shape)) for name, p in trainable(module))
-    return model_facts(entry, module, batch), shapes
+    facts = model_facts(entry, module, batch)
+    return replace(facts, ready_order=ready_order(entry, module)), shapes
 
 
 def layer_table(entry: ModelEntry) -> tuple[TableLayer, ...]:

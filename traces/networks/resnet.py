@@ -38,9 +38,10 @@ class BasicBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """See the class."""
+        inner = self.bn2(self.conv2(relu(self.bn1(self.conv1(maps)))))
+        # Called last, as in torchvision: its gradients are ready first.
         carried = maps if self.downsample is None else self.downsample(maps)
-        inner = relu(self.bn1(self.conv1(maps)))
-        return relu(self.bn2(self.conv2(inner)) + carried)
+        return relu(inner + carried)
 
 
 class Bottleneck(nn.Module):
@@ -60,10 +61,10 @@ class Bottleneck(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """See the class."""
-        carried = maps if self.downsample is None else self.downsample(maps)
         inner = relu(self.bn1(self.conv1(maps)))
-        inner = relu(self.bn2(self.conv2(inner)))
-        return relu(self.bn3(self.conv3(inner)) + carried)
+        inner = self.bn3(self.conv3(relu(self.bn2(self.conv2(inner)))))
+        carried = maps if self.downsample is None else self.downsample(maps)
+        return relu(inner + carried)
 
 
 class ZeroPadded(nn.Module):

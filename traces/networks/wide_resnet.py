@@ -32,8 +32,8 @@ class WideBlock(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         """See the class."""
         given = relu(self.bn1(maps))
-        carried = maps if self.shortcut is None else self.shortcut(given)
         inner: Tensor = self.conv2(relu(self.bn2(self.conv1(given))))
+        carried = maps if self.shortcut is None else self.shortcut(given)
         return inner + carried
 
 

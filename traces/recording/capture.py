@@ -40,6 +40,8 @@ class GradientCapture:
         self._allow_unused = allow_unused
         self._held: list[list[Tensor]] = []
         self._counts = [0] * len(self._parameters)
+        self.arrived: dict[int, None] = {}
+        """Numbers of the parameters, in the order of their first gradients of all."""
         self._handles: list[Any] = []
         self._faults: dict[str, Problem] = {}
         self.on_first: Callable[[], None] = lambda: None
@@ -134,6 +136,7 @@ class GradientCapture:
             if not any(self._counts):
                 self.on_first()
             self._counts[number] += 1
+            self.arrived[number] = None
             if self._workers == 1 and parameter.grad is not None:
                 self._take(number, 0, parameter.grad)
 

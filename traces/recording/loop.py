@@ -17,6 +17,7 @@ from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.live import WorkerGradients
 from gcsim.traces.models.building import trainable
+from gcsim.traces.models.ready_order import whole_order
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import ModelFacts
 from gcsim.traces.recording.capture import GradientCapture
@@ -365,6 +366,7 @@ class Recording:
             second_moments=self._wanted.second_moments,
             moment_costs={} if self._moments is None else self._moments.costs,
             source=source,
+            ready_order=whole_order([*self._capture.arrived], len(self._parameters)),
             passes=self._times,
             buckets=exchanged_buckets(self._called, [name for name, _ in self._parameters]),
         )

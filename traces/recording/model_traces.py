@@ -104,6 +104,7 @@ def record_live(
             iterations=kept,
             second_moments=second_moments,
             moment_costs=costs,
+            ready_order=trainer.ready_order,
             source={
                 "model": model.name,
                 "data": described(model, task),

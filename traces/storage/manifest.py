@@ -110,6 +110,9 @@ def read_manifest(folder: Path) -> Manifest:
     odd = sorted(set(manifest.expected_files()) ^ set(manifest.files))
     if odd:
         raise damaged(path, f"its list of files does not fit its iterations and workers: {odd[0]}")
+    order = manifest.facts.ready_order
+    if order and sorted(order) != list(range(len(manifest.parameters))):
+        raise damaged(path, "facts.ready_order does not name each parameter once")
     return manifest
 
 

@@ -183,11 +183,12 @@ class TraceWriter:
         second_moments: bool,
         moment_costs: Mapping[int, Costs],
         source: Mapping[str, object],
+        ready_order: tuple[int, ...] = (),
         passes: PassTimes | None = None,
         buckets: tuple[tuple[str, ...], ...] | None = None,
     ) -> Path:
         """Write the manifest and give the folder its name; files of iterations that were begun
-        and not finished are left out."""
+        and not finished are left out. `ready_order` completes the facts."""
         assert self._temporary is not None
         assert self._facts is not None
         said = dict(source)
@@ -195,7 +196,7 @@ class TraceWriter:
             said["flushed_to_zero"] = self._flushed / max(1, self._nonzero)
         manifest = Manifest(
             schema=SCHEMA,
-            facts=self._facts,
+            facts=replace(self._facts, ready_order=ready_order),
             parameters=tuple((name, tuple(shape)) for name, shape in self._shapes),
             dtype=self._dtype,
             workers=workers,

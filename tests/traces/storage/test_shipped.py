@@ -6,6 +6,7 @@ import pytest
 
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.models.table import facts_and_parameters
 from gcsim.traces.recording.make_shipped import BATCH_SIZE, RECIPES, WORKERS
 from gcsim.traces.storage.shipped import FOLDER, shipped_traces
 from gcsim.traces.storage.store import Trace
@@ -27,6 +28,7 @@ def test_a_shipped_trace_is_whole_and_is_what_its_recipe_says(name: str) -> None
     model, _, stage = name.rpartition("-")
     assert trace.facts.name == model
     assert trace.facts.parameters == shipped_model(model).parameters
+    assert trace.facts.ready_order == facts_and_parameters(shipped_model(model), 1)[0].ready_order
     assert (trace.workers, trace.facts.samples_per_worker) == (WORKERS, BATCH_SIZE)
     assert trace.source["warmup_steps"] == RECIPES[model][1][stage]
     (layout, *_) = bucket_layouts(trace.parameters)

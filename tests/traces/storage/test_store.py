@@ -109,6 +109,18 @@ def test_what_is_known_of_the_trace_comes_back(folder: Path) -> None:
     assert trace.nbytes == sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
+@pytest.mark.parametrize("order", [[0], [*range(1, len(SHAPES)), 1], [*range(-1, len(SHAPES) - 1)]])
+def test_an_order_that_leaves_out_a_parameter_is_refused(folder: Path, order: list[int]) -> None:
+    def change(body: dict[str, object]) -> None:
+        facts = body["facts"]
+        assert isinstance(facts, dict)
+        facts["ready_order"] = order
+
+    rewrite_manifest(folder, change)
+    with pytest.raises(TraceError, match="ready_order does not name each parameter once"):
+        Trace.open(folder)
+
+
 def test_a_bucket_is_memory_of_its_own(folder: Path) -> None:
     trace = Trace.open(folder)
     (layout,) = bucket_layouts(trace.parameters)
