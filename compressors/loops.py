@@ -12,10 +12,9 @@ A loop slices its part first and counts from 0: indices that may be negative, fo
 compiler knows, are not vectorised (six times slower).
 
 `loop` compiles with numba at the first call (a fraction of a second) and keeps the machine code
-in the cache folder (or `NUMBA_CACHE_DIR`). Numba's cache notices when a loop's own file changes,
-but not when a function changes that the loop calls from another file: such functions live in
-`random.py`, here or in `coding/`, and the code is kept by a hash of those. A loop runs without the
-interpreter's lock.
+in the cache folder (or `NUMBA_CACHE_DIR`): `loop_cache.py`. The code is kept by a hash of the
+loop's own file, and of all that loops call in other files: such functions live in `random.py`, here
+or in `coding/`. A loop runs without the interpreter's lock.
 
 Tensors in host memory share theirs with the array; others are copied, and what a loop writes into
 such a copy is lost: `written_back` copies it back.
@@ -26,31 +25,27 @@ Results must not depend on the number of threads. So `in_parallel` cuts a range 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core import config
 from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.files import cache_folder, waiting_for
+from gcsim.compressors.loop_cache import LoopCache, loops_folder
+from gcsim.files import waiting_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SUM_BLOCK = 4096
 """Elements that are added up in one go."""
 _WORTH_A_THREAD = 1 << 17
-_KEPT_BUILDS = 4
 
 
 def loop(function: F) -> F:
@@ -76,27 +71,22 @@ def inlined(function: F) -> F:
 
 
 def _compiled(function: F, fastmath: Any) -> F:
-    settings: Any = config
-    before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(_build_folder())  # read while the decorator runs
-    try:
-        decorate = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)
-        compiled: Any = decorate(function)
-    finally:
-        settings.CACHE_DIR = before
+    compiled: Any = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    compiled._cache = LoopCache(function)  # as numba's `enable_caching` does
     compiled.compile = _by_one_process(compiled.compile, function)
     return cast("F", compiled)
 
 
 def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) -> Any:
     """Ranks that start together need the same loops: one compiles, the others wait and load."""
-    path = _build_folder() / f"{function.__module__}.{function.__qualname__}.lock"
+    name = f"{function.__module__}.{function.__qualname__}.lock"
 
     def compile_or_load(signature: Any) -> Any:
         # numba's lock first: a thread that holds it may come here for a loop that a loop calls
         with global_compiler_lock, ExitStack() as stack:
-            with suppress(OSError):  # a folder that cannot be written to has no cache either
-                stack.enter_context(waiting_for(path))
+            if folder := loops_folder():
+                with suppress(OSError):  # one that cannot be written to has nothing to wait for
+                    stack.enter_context(waiting_for(folder / name))
             return compile_(signature)
 
     return compile_or_load
@@ -151,24 +141,3 @@ def partial_sums(n: int) -> NDArray[np.float64]:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="gcsim-loop")
-
-
-@cache
-def _build_folder() -> Path:
-    """Where the machine code lies; that of older sources is removed."""
-    here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in (Path(__file__), here / "random.py", *sorted((here / "coding").rglob("*.py"))):
-        digest.update(path.read_bytes())
-    chosen: str = getattr(config, "CACHE_DIR")  # noqa: B009 - numba sets it from NUMBA_CACHE_DIR
-    builds = Path(chosen or cache_folder() / "loops")
-    folder = builds / f"gcsim-{digest.hexdigest()[:16]}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.touch()
-        old = sorted(builds.glob("gcsim-*"), key=lambda path: path.stat().st_mtime)
-        for build in old[:-_KEPT_BUILDS]:
-            shutil.rmtree(build, ignore_errors=True)
-    except OSError:
-        pass  # numba says so itself when it cannot write there
-    return folder

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import grp
+import hashlib
 import os
+import pwd
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,9 +24,10 @@ from gcsim.errors import InputError
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for gcsim, or `GCSIM_CACHE_DIR`."""
+    """The user's cache folder for gcsim, or `GCSIM_CACHE_DIR`; it may not exist."""
     chosen = os.environ.get("GCSIM_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gcsim", False))
+    found = Path(chosen or platformdirs.user_cache_dir("gcsim", False))
+    return Path("/nonexistent") / found if found.parts[:1] == ("~",) else found  # no home is known
 
 
 @contextmanager
@@ -65,6 +70,34 @@ def waiting_for(path: Path) -> Iterator[None]:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def sealed(body: bytes) -> bytes:
+    """`body` behind its checksum, for a file whose damage is to be noticed."""
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """What was `sealed`; None where it is damaged."""
+    _, _, body = data.partition(b"\n")
+    return body if sealed(body) == data else None
+
+
+def others_write(status: os.stat_result) -> bool:
+    """Whether somebody else than this user and root can write to a file or a folder.
+
+    A group that has the user's own name is the user, as where the umask is 002.
+    """
+    if status.st_uid not in (os.geteuid(), 0):
+        return True
+    group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
+    return bool(group or status.st_mode & stat.S_IWOTH)
+
+
+def _is_own_group(number: int) -> bool:
+    with suppress(KeyError):  # neither needs to have a name
+        return grp.getgrgid(number).gr_name == pwd.getpwuid(os.geteuid()).pw_name
+    return False
 
 
 def write_text(path: Path, text: str) -> None:

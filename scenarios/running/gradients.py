@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -155,8 +156,14 @@ def open_gradients(
     if isinstance(source, SyntheticGradients):
         yield open_synthetic(scenario, source)
         return
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gradients-", dir=cache_folder()) as temporary:
+    with tempfile.TemporaryDirectory(prefix="gradients-", dir=_room()) as temporary:
         folder = Path(temporary) / "trace"
         record(scenario, folder, second_moments=second_moments, progress=progress)
         yield Trace.open(folder, verify=False)
+
+
+def _room() -> Path | None:
+    """Where gradients of a run lie: the cache folder, or that of temporary files (None)."""
+    with suppress(OSError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    return cache_folder() if os.access(cache_folder(), os.W_OK) else None

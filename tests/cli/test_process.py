@@ -15,12 +15,14 @@ import gcsim
 from tests.command import gcsim as in_this_process
 
 
-def start(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+def start(
+    *arguments: str, code: str = "", folder: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "gcsim"]
     environment = {k: v for k, v in os.environ.items() if k not in ("GCSIM_DEBUG", "COLUMNS")}
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=600, env=environment,
-        check=False,
+        [*command, *arguments], capture_output=True, text=True, timeout=600, cwd=folder,
+        env={**environment, **variables}, check=False,
     )  # fmt: skip
 
 
@@ -150,3 +152,29 @@ def test_json_is_utf_8_whatever_the_terminal_speaks(encoding: str) -> None:
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert "alexnet_32node" in done.stdout.decode("utf-8")
+
+
+def test_without_a_cache_everything_works_and_says_so_once(tmp_path: Path) -> None:
+    """A home that cannot be made: loops are compiled, profiles made, gradients kept elsewhere."""
+    (tmp_path / "file").touch()
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef build():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(12, 4))\n"
+    )
+    (tmp_path / "s.yaml").write_text(
+        "model: {build: 'net:build', input_shape: [3, 2, 2], classes: 4}\n"
+        "batch_size: 2\ngradients: {source: live, workers: 2, iterations: 2}\n"
+        "compute: {forward: 1 ms, backward: 2 ms}\n"
+        "cluster: {nodes: [2], devices_per_node: 1, device: v100, network: 10gbe}\n"
+        "compressors: [none, qsgd]\n"
+    )
+    nowhere = str(tmp_path / "file" / "home")
+    named = ("HOME", "XDG_CACHE_HOME", "GCSIM_CACHE_DIR", "NUMBA_CACHE_DIR")
+    homeless = dict.fromkeys(named, nowhere)
+    checked = start("check", "s.yaml", folder=tmp_path, **homeless)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    ran = start("run", "s.yaml", "-q", "-o", "out", folder=tmp_path, **homeless)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("compiled loops are not kept") == 1
+    assert ran.stderr.count("this profile is not cached") == 1
+    assert (tmp_path / "out" / "results.json").exists()

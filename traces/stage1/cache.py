@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.errors import InputError
-from gcsim.files import cache_folder, write_text
+from gcsim.files import cache_folder, sealed, unsealed, write_text
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1.code import code_hash
 
@@ -50,21 +50,16 @@ def key(
 def load(name: str) -> TrafficProfile | None:
     """The profile stored under `name`, or None when there is none that is whole."""
     try:
-        text = (cache_folder() / f"{name}.json").read_text(encoding="utf-8")
-        checksum, _, body = text.partition("\n")
-        if hashlib.sha256(body.encode()).hexdigest() != checksum:
-            return None
-        return _PROFILE.validate_json(body)
-    except (OSError, UnicodeDecodeError, ValidationError):
+        body = unsealed((cache_folder() / f"{name}.json").read_bytes())
+        return None if body is None else _PROFILE.validate_json(body)
+    except (OSError, ValidationError):
         return None
 
 
 def save(name: str, profile: TrafficProfile) -> None:
     """Store a profile. Where that fails (a full disk) the run goes on, and a warning says why."""
-    body = _PROFILE.dump_json(profile).decode()
-    checksum = hashlib.sha256(body.encode()).hexdigest()
     try:
-        write_text(cache_folder() / f"{name}.json", f"{checksum}\n{body}")
+        write_text(cache_folder() / f"{name}.json", sealed(_PROFILE.dump_json(profile)).decode())
     except InputError as error:
         reason = error.problems[0].message
         warnings.warn(

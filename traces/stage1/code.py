@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.errors import InputError
-from gcsim.files import cache_folder, write_text
+from gcsim.files import cache_folder, sealed, unsealed, write_text
 
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
@@ -110,10 +110,9 @@ def _folder(package: str) -> Path:
 
 def _read(paths: Iterable[Path]) -> dict[Path, Known]:
     """What is known of each file; remembered by its bytes and the version of Python."""
-    memo: Any = None
-    with suppress(OSError, ValueError):
-        memo = json.loads((cache_folder() / _MEMO).read_text(encoding="utf-8"))
-    memo = memo if isinstance(memo, dict) else {}
+    memo: dict[str, Known] = {}
+    with suppress(OSError):
+        memo = json.loads(unsealed((cache_folder() / _MEMO).read_bytes()) or b"{}")
     found: dict[Path, Known] = {}
     used: dict[str, Known] = {}
     for path in paths:
@@ -122,5 +121,5 @@ def _read(paths: Iterable[Path]) -> dict[Path, Known]:
         used[name] = found[path] = memo.get(name) or parsed(text.decode())
     if used.keys() - memo.keys():
         with suppress(InputError):  # else the next run parses again
-            write_text(cache_folder() / _MEMO, json.dumps(used))
+            write_text(cache_folder() / _MEMO, sealed(json.dumps(used).encode()).decode())
     return found

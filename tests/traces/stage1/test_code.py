@@ -114,3 +114,18 @@ print(json.dumps([m for m in sys.modules if m.startswith("gcsim.compressors") an
     assert start in loaded
     traces = {module for module in files if module.startswith("gcsim.traces")}
     assert loaded <= code.reach({start, *traces}, files, code._read(files.values()))
+
+
+def test_a_damaged_memo_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is in its place: nothing, half of it, JSON of another shape, another name."""
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    files = list(written(tmp_path).values())
+    known = code._read(files)
+    memo = tmp_path / "cache" / "code.hashes"
+    whole = memo.read_bytes()
+    (name, *_) = (k for k in json.loads(whole.partition(b"\n")[2]))
+    wrong = json.dumps({name: 5}).encode()
+    for damage in (b"", whole[:-9], b"[[", wrong, whole.replace(b"room.base", b"room.bass")):
+        memo.write_bytes(damage)
+        assert code._read(files) == known
+        assert memo.read_bytes() == whole
