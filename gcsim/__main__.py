@@ -1,5 +1,10 @@
 """`python -m gcsim` is `gcsim`."""
 
+import sys
+
+if not sys.flags.safe_path:  # `-m` puts the working folder first: a `yaml.py` there is not ours
+    sys.path.append(sys.path.pop(0))
+
 from gcsim.cli.app import main
 
 if __name__ == "__main__":

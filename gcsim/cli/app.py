@@ -353,8 +353,8 @@ def _quoted(path: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
-    if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules, which
-        sys.path.insert(0, str(Path.cwd()))  # `python -m gcsim` finds here and `gcsim` would not
+    if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules: they are
+        sys.path.append(str(Path.cwd()))  # found here, and behind all that gcsim itself imports
     code = _main(arguments)
     if code == INTERRUPTED and arguments is None:
         # Python would otherwise end itself by SIGINT when the interrupt came at a bad moment.

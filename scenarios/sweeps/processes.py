@@ -99,7 +99,7 @@ class _Worker:
         path = json.dumps([folder or str(Path.cwd()) for folder in sys.path])
         with there:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                [sys.executable, "-c", _START, path, str(there.fileno())],
+                [sys.executable, "-P", "-c", _START, path, str(there.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,

@@ -178,3 +178,32 @@ def test_without_a_cache_everything_works_and_says_so_once(tmp_path: Path) -> No
     assert ran.stderr.count("compiled loops are not kept") == 1
     assert ran.stderr.count("this profile is not cached") == 1
     assert (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize("way", ["module", "script"])
+def test_what_lies_beside_a_scenario_is_not_imported_in_a_librarys_place(
+    tmp_path: Path, way: str
+) -> None:
+    """A `yaml.py` of a downloaded folder; the compressor's module there is imported."""
+    for name in ("yaml", "typer", "numpy", "simpy", "pydantic", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"open('{name} was here', 'w')\n")
+    (tmp_path / "mine.py").write_text("from gcsim.compressors.dense import Dense as Mine\n")
+    (tmp_path / "net.csv").write_text("name,shape,forward_flops\nfc.weight,40x30,2400\n")
+    (tmp_path / "s.yaml").write_text(
+        "model: {layers: net.csv}\nbatch_size: 2\n"
+        "gradients: {source: synthetic, workers: 2, iterations: 1}\n"
+        "compute: {forward: 1 ms, backward: 2 ms}\n"
+        "cluster: {nodes: [2], devices_per_node: 1, device: v100, network: 10gbe}\n"
+        "compressors: [none, {kind: 'mine:Mine'}]\n"
+    )
+    program = [sys.executable, "-m", "gcsim"]
+    if way == "script":
+        program = [str(Path(sys.executable).with_name("gcsim"))]
+    grid = ("--grid", "cluster.network=1gbe,10gbe", "--jobs", "1")
+    for arguments in (("check", "s.yaml"), ("sweep", "s.yaml", "-q", *grid)):
+        done = subprocess.run(
+            [*program, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert not list(tmp_path.glob("* was here")), arguments

@@ -51,13 +51,15 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 @contextmanager
 def _current_directory_importable() -> Iterator[None]:
-    """As `python -m` has it; a console script has not."""
+    """Behind everything else, as the command line has it; a script has not."""
     here = os.getcwd()
-    sys.path.insert(0, here)
+    sys.path.append(here)
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.reverse()
+        sys.path.remove(here)  # the last one
+        sys.path.reverse()
 
 
 def _call(entry: ModelEntry) -> nn.Module:
