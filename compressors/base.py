@@ -22,9 +22,9 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal, get_args
+from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypeVar
 
 from gcsim.compressors.bucket import Bucket, bucket_state
@@ -49,9 +49,21 @@ Family = Literal[
 
 
 class CompressorParameters(BaseModel):
-    """A compressor's hyper-parameters: checked, frozen, each with a default and a meaning."""
+    """A compressor's hyper-parameters: checked, frozen, each with a default and a meaning.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    Types are meant: true and "0.01" are no numbers. A list may stand for a tuple.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_as_tuples(cls, given: dict[str, Any]) -> dict[str, Any]:
+        tuples = {key for key, f in cls.model_fields.items() if get_origin(f.annotation) is tuple}
+        return {
+            key: tuple(value) if key in tuples and isinstance(value, list) else value
+            for key, value in given.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

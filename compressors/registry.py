@@ -156,7 +156,9 @@ def checked_parameters(
                 said = said[:1].lower() + said[1:]
                 value = f".{key} = {fault.get('input')!r}" if key else ""
                 message = f"{name}{value}: {said}"
-                hint = ""
+                text = fault["input"] if fault["type"] in {"int_type", "float_type"} else ""
+                quoted = isinstance(text, str) and text.replace(".", "", 1).isdecimal()
+                hint = f"write {text}, without quotes" if quoted else ""
             problems.append(Problem(message=message, place=key, hint=hint))
         raise InputError(problems) from error
     except Exception:

@@ -43,6 +43,35 @@ def test_a_parameter_out_of_range_is_refused_by_name(
             check_parameters(name, given)
 
 
+NUMBERS = [
+    (name, key, field.default)
+    for name in REGISTRY
+    for key, field in compressor_class(name).Parameters.model_fields.items()
+    if type(field.default) in (int, float)
+]
+
+
+@pytest.mark.parametrize(("name", "key", "number"), NUMBERS)
+def test_true_and_text_are_no_numbers(name: str, key: str, number: float) -> None:
+    """As everywhere in a scenario; the number itself is one."""
+    assert getattr(check_parameters(name, {key: number}), key) == number
+    for wrong in (True, str(number)):
+        with pytest.raises(InputError) as caught:
+            check_parameters(name, {key: wrong})
+        (problem,) = caught.value.problems
+        assert f"{name}.{key} = {wrong!r}: input should be" in problem.message
+
+
+def test_other_types_are_meant_too() -> None:
+    """A number is no truth value; a list of YAML stands for a tuple; a hint says what to write."""
+    with pytest.raises(InputError, match="should be a valid boolean"):
+        check_parameters("thc", {"error_feedback": 1})
+    drops = check_parameters("accordion", {"learning_rate_drops": [3, 5]})
+    assert getattr(drops, "learning_rate_drops") == (3, 5)  # noqa: B009
+    with pytest.raises(InputError, match=r"0\.01'.*; write 0\.01, without quotes"):
+        check_parameters("topk", {"ratio": "0.01"})
+
+
 def test_two_levels_a_tensor_leave_no_columns_to_cut() -> None:
     with pytest.raises(InputError, match="needs aggregation: all_gather"):
         check_parameters("onebit_sgd", {"levels_per": "tensor"})
