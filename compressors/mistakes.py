@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import sys
+import sysconfig
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,13 +55,16 @@ def new_member(
     cls: type[Compressor], worker: Worker, parameters: CompressorParameters
 ) -> Compressor:
     """One worker's instance; what a user's `__init__` raises is an `InputError` with its line."""
-    with own_mistakes(cls):
+    with own_mistakes(cls, "__init__"):
         return cls(worker, parameters)
 
 
 @contextmanager
-def own_mistakes(cls: type[Compressor]) -> Iterator[None]:
-    """Turn what a compressor of the user's raises into an `InputError` with file and line."""
+def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[None]:
+    """Turn what a compressor of the user's raises into an `InputError` with file and line.
+
+    Where no line of the user's raised it, that of `method` is named.
+    """
     try:
         yield
     except MemoryError:
@@ -69,17 +73,44 @@ def own_mistakes(cls: type[Compressor]) -> Iterator[None]:
         if not is_users(cls):
             raise
         files = _files(cls)
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+        raised = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+        frames = [f for f in traceback.extract_tb(raised.__traceback__) if f.filename in files]
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         if isinstance(error, InputError):
-            raise _located(error, place, location_of_class(cls)) from error
+            raise _located(error, place, location_of_class(cls, method)) from error
         said = f": {error}" if str(error) else ""
         raise InputError(
             Problem(
                 message=f"{cls.__name__} raised {type(error).__name__}{said}",
-                place=place or location_of_class(cls),
+                place=place or location_of_class(cls, method),
             )
         ) from error
+
+
+def users_line(error: BaseException) -> str:
+    """The innermost line that raised it and is neither gcsim's nor a library's; "" for none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] != "gcsim" and not path.startswith(("<", *libraries)):
+            found = f"{path}:{line}"
+    return found
+
+
+def location_of(found: Any) -> str:
+    """Where a class or a function is written; "" for what is neither."""
+    import inspect
+
+    try:
+        code = getattr(inspect.unwrap(found), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+        return f"{inspect.getsourcefile(found)}:{inspect.getsourcelines(found)[1]}"
+    except (OSError, TypeError):
+        return ""
 
 
 def _located(error: InputError, place: str, otherwise: str) -> InputError:
@@ -92,7 +123,7 @@ def _located(error: InputError, place: str, otherwise: str) -> InputError:
     return type(error)(problems)
 
 
-def location_of(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
+def location_of_request(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
     """The line of the user's file at which a suspended exchange waits."""
     files, found = _files(cls), ""
     inner: Any = exchange
@@ -117,17 +148,9 @@ def location_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]
     return f"{code.co_filename}:{line}"
 
 
-def location_of_class(cls: type[Compressor]) -> str:
-    """The line of its `exchange` where that is the user's, else of the class; "" without a file."""
-    import inspect
-
-    code = getattr(cls.__dict__.get("exchange"), "__code__", None)
-    if code is not None:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    try:
-        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):
-        return ""
+def location_of_class(cls: type[Compressor], method: str = "exchange") -> str:
+    """The line of its method where that is the user's, else of the class; "" without a file."""
+    return location_of(cls.__dict__.get(method)) or location_of(cls)
 
 
 def _files(cls: type[Compressor]) -> set[str]:

@@ -9,10 +9,10 @@ and a sender with memory keeps the rest: `coding/sparse.py`.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
@@ -24,9 +24,11 @@ from gcsim.compressors.mistakes import (
     is_users,
     location_of,
     location_of_class,
+    location_of_request,
     location_of_return,
     own_mistakes,
 )
+from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
     AllReduce,
     AllToAll,
@@ -132,6 +134,9 @@ def _fault_of(update: Any, bucket: Bucket, finite: bool) -> tuple[str, str] | No
     if update.dtype != torch.float32 or update.shape != bucket.gradient.shape:
         returned = f"{update.dtype} {list(update.shape)}"
         return f"exchange() returned {returned}, not an update {wanted}", ""
+    if update.layout != torch.strided or update.device != bucket.gradient.device:
+        where = f"{update.layout} on {update.device}"
+        return f"exchange() returned {where}, not an update on {bucket.gradient.device}", ""
     if finite and not all_finite(update):
         wrong = int((~update.isfinite()).sum())
         hint = "a division by zero, or a number format that cannot hold the gradient"
@@ -180,48 +185,50 @@ def _guarded(
             request = exchange.send(reply)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
-        if fault := _fault_of_request(request):
-            place = _if_users(cls, location_of(exchange, cls))
-            raise InputError(Problem(place=place, message=fault[0], hint=fault[1]))
+        if fault := _fault_of_request(request, finite):
+            raise _told(fault, exchange, cls)
         if isinstance(request, PushPull):
             request = replace(request, server=_naming(request.server, cls, title))
         elif isinstance(request, TreeMerge):
             request = replace(request, merge=_naming(request.merge, cls, title))
-        if finite and isinstance(request, AllReduce):
-            _check_range(request.tensor, "what this worker adds to the sum")
         try:
             reply = yield request
         except RefusedRequestError as error:
             if not is_users(cls):
                 raise
-            problem = Problem(
-                place=location_of(exchange, cls), message=error.message, hint=error.hint
-            )
-            raise InputError(problem) from error
-        if finite and isinstance(request, AllReduce):
-            _check_range(reply, "the sum over the workers")
+            raise _told((error.message, error.hint), exchange, cls) from error
+        if not finite or not isinstance(request, AllReduce):
+            continue
+        if fault := _out_of_range(reply, "the sum over the workers"):
+            raise _told(fault, exchange, cls)
+
+
+def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
+    """Of the request at which a worker waits."""
+    place = _if_users(cls, location_of_request(exchange, cls))
+    return InputError(Problem(place=place, message=fault[0], hint=fault[1]))
 
 
 @unpriced
-def _check_range(values: Tensor, what: str) -> None:
-    """Raise `InputError` when elements in 16 bits are none that the format has."""
+def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
+    """Are elements in 16 bits none that the format has?"""
     if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
-        return
+        return None
     low, high = values.aminmax()
     if math.isfinite(low) and math.isfinite(high):
-        return
+        return None
     wrong = int((~values.isfinite()).sum())
     name, most = str(values.dtype).removeprefix("torch."), torch.finfo(values.dtype).max
-    raise InputError(
-        Problem(
-            message=f"{wrong} of {values.numel()} elements of {what} are beyond {name}, "
-            f"which ends at {most:.6g}",
-            hint="lower the loss scale, or choose a method that sends float32",
-        )
+    return (
+        f"{wrong} of {values.numel()} elements of {what} are beyond {name}, "
+        f"which ends at {most:.6g}",
+        "lower the loss scale, or choose a method that sends float32",
     )
 
 
-def _fault_of_request(request: Any) -> tuple[str, str] | None:
+def _fault_of_request(  # noqa: PLR0911 - one for each fault
+    request: Any, finite: bool
+) -> tuple[str, str] | None:
     """What is wrong with what a worker yields, and a way out."""
     kind = type(request).__name__
     if not isinstance(request, Request):
@@ -229,16 +236,28 @@ def _fault_of_request(request: Any) -> tuple[str, str] | None:
             f"exchange() yielded {kind}, which is no request",
             "yield AllReduce, AllGather, PushPull, AllToAll or TreeMerge",
         )
-    given: list[Any]
-    if isinstance(request, AllReduce):
-        given = [request.tensor]
-    else:
-        given = list(request.payloads) if isinstance(request, AllToAll) else [request.payload]
-    for tensor in given:
+    if isinstance(request, AllReduce) and request.op not in get_args(Operation):
+        return f"AllReduce of op={request.op!r}", f"known: {', '.join(get_args(Operation))}"
+    payloads: Any = getattr(request, "payloads", ())
+    if not isinstance(payloads, Sequence):
+        return f"AllToAll of a {type(payloads).__name__}", "give a list, one a worker"
+    functions = {name: getattr(request, name, callable) for name in ("server", "merge")}
+    for name, function in functions.items():
+        if not callable(function):
+            return f"{kind} whose {name} is {function!r}, no function", ""
+    for tensor in _tensors_of(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
+    if finite and isinstance(request, AllReduce):
+        return _out_of_range(request.tensor, "what this worker adds to the sum")
     return None
+
+
+def _tensors_of(request: Request) -> Sequence[Any]:
+    if isinstance(request, AllReduce):
+        return [request.tensor]
+    return request.payloads if isinstance(request, AllToAll) else [request.payload]
 
 
 def _naming(
@@ -246,9 +265,10 @@ def _naming(
 ) -> Callable[..., Tensor]:
     def call(*payloads: Tensor | Iterable[Tensor]) -> Tensor:
         with named(title), own_mistakes(cls):
-            answer = function(*payloads)
+            answer: Any = function(*payloads)
             if not isinstance(answer, torch.Tensor):
-                raise InputError(f"its server returned {type(answer).__name__}, not a payload")
+                message = f"its server returned {type(answer).__name__}, not a payload"
+                raise InputError(message, place=_if_users(cls, location_of(function)))
             return answer
 
     return call

@@ -6,16 +6,25 @@ A name outside this table of the form `package.module:Class` is imported from th
 from __future__ import annotations
 
 import importlib
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.mistakes import is_users, location_of_class, new_member, own_mistakes
+from gcsim.compressors.mistakes import (
+    is_users,
+    location_of,
+    location_of_class,
+    new_member,
+    own_mistakes,
+    users_line,
+)
 from gcsim.compressors.properties import Properties
 from gcsim.errors import InputError, Problem, did_you_mean
+
+_LONGEST = 1_000_000
+"""Steps of a user's own schedule."""
 
 REGISTRY: dict[str, str] = {
     # name: module within this package, and class
@@ -96,16 +105,16 @@ def compressor_class(name: str) -> type[Compressor]:
         )
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        imported = importlib.import_module(module)
     except Exception as error:  # the user's module may raise anything
-        raise InputError(
-            Problem(
-                message=f"cannot import compressor {name!r}: {_said(error)}",
-                hint="write package.module:Class, importable from here",
-            )
-        ) from error
+        raise _not_imported(name, f"{type(error).__name__}: {error}", users_line(error)) from error
+    first = f"{getattr(imported, '__file__', None) or module}:1"
+    if not hasattr(imported, attribute):
+        raise _not_imported(name, f"{module} has no {attribute!r}", first)
+    found = getattr(imported, attribute)
     if not (isinstance(found, type) and issubclass(found, Compressor)):
-        raise InputError(f"{name!r} is not a subclass of gcsim.Compressor")
+        place = location_of(found) or first
+        raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
         raise InputError(
             Problem(
@@ -117,16 +126,9 @@ def compressor_class(name: str) -> type[Compressor]:
     return found
 
 
-def _said(error: BaseException) -> str:
-    """What the user's module raised, and where in it."""
-    place = ""
-    if not isinstance(error, SyntaxError):  # which says where by itself
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [
-            f for f in frames if not f.filename.startswith("<") and "importlib" not in f.filename
-        ]
-        place = f" ({own[-1].filename}:{own[-1].lineno})" if len(own) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"
+def _not_imported(name: str, why: str, place: str) -> InputError:
+    hint = "write package.module:Class, importable from here"
+    return InputError(f"cannot import compressor {name!r}: {why}", place=place, hint=hint)
 
 
 def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameters:
@@ -175,8 +177,10 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
     with own_mistakes(cls):
         for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)
-            if not isinstance(value, int) or value < least:
-                raise InputError(f"{name}() is {value!r}, not a whole number from {least} up")
+            if not isinstance(value, int) or not least <= value <= _LONGEST:
+                raise InputError(
+                    f"{name}() is {value!r}, not a whole number, {least} to {_LONGEST}"
+                )
         phase = cls.phase(parameters, cls.warmup_steps(parameters))
         properties, momentum = cls.properties(parameters), cls.momentum(parameters)
         for name, value, kind in (

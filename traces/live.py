@@ -27,6 +27,7 @@ from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
+from gcsim.traces.models.own_code import own_mistakes
 from gcsim.traces.models.ready_order import noted_order, whole_order
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.moments.second_moments import Moments, Segment, second_moments
@@ -110,11 +111,12 @@ class LiveTrainer:
         for number in range(steps):
             loss, _ = self._pass(worker=0)
             if not math.isfinite(loss):
-                raise InputError(
-                    f"training diverged: the loss of warm-up step {number} is {loss}",
-                    place="learning_rate",
-                    hint=f"choose a lower one than {self._learning_rate:g}",
-                )
+                with own_mistakes(self._entry, self._model, "training"):
+                    raise InputError(
+                        f"training diverged: the loss of warm-up step {number} is {loss}",
+                        place="learning_rate",
+                        hint=f"choose a lower one than {self._learning_rate:g}",
+                    )
             self._advance(self._gradients())
             yield loss
 
@@ -174,6 +176,7 @@ class LiveTrainer:
             keyed_generator(self._seed, "dropout", device=self._device, **key),
             _deterministic(self._device),
             watching as watched,
+            own_mistakes(self._entry, self._model, "training"),
         ):
             output = self._model(inputs)
             losses = sample_losses(self._entry, output, labels) / self._batch_size
@@ -194,11 +197,12 @@ class LiveTrainer:
         found = [parameter.grad for parameter in self._parameters]
         idle = [name for name, g in zip(self._names, found, strict=True) if g is None]
         if idle:
-            raise InputError(
-                "gets no gradient: the output does not depend on it",
-                place=f"parameter {idle[0]}",
-                hint="freeze it with requires_grad_(False), or take it out of the model",
-            )
+            with own_mistakes(self._entry, self._model, "training"):
+                raise InputError(
+                    "gets no gradient: the output does not depend on it",
+                    place=f"parameter {idle[0]}",
+                    hint="freeze it with requires_grad_(False), or take it out of the model",
+                )
         return [gradient for gradient in found if gradient is not None]
 
     def _advance(self, mean: list[Tensor]) -> None:

@@ -182,9 +182,10 @@ def check(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a scenario, and the trace it replays: every problem at once, nothing is run.
+    """Check a scenario, and the trace it replays: every problem at once, nothing is simulated.
 
-    Says what was understood: nodes, links, and the algorithms that the transport chooses. A
+    Says what was understood: nodes, links, and the algorithms that the transport chooses. The
+    module of a compressor of your own is imported, which runs its code; a model's is not. A
     compressor of your own (my_module:Mine, parameters by --set) is run on small gradients and held
     to what it says of itself; exit code 2 where it fails.
     """

@@ -42,12 +42,12 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
             sys.stdout.flush()  # a full disk or a closed pipe shows here, not at exit
         except KeyboardInterrupt:
             code = interrupted()
-        except SystemExit as left:
-            code = _wrong_input(_left_early(left))
         except BrokenPipeError:
             _abandon_stdout()
         except Exception as error:
             code = _report(error)
+        except BaseException as left:
+            code = _wrong_input(_left_early(left))
         if code != DONE:
             raise typer.Exit(code)
 
@@ -67,17 +67,18 @@ def users_code() -> Iterator[None]:
         yield
 
 
-def _left_early(left: SystemExit) -> Problem:
-    """A compressor, a model or what they import called `sys.exit`: that is no result."""
+def _left_early(left: BaseException) -> Problem:
+    """A compressor, a model or what they import called `sys.exit`, or the like: no result."""
     import traceback
 
     frames = [
         f for f in traceback.extract_tb(left.__traceback__) if "sitebuiltins" not in f.filename
     ]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    what = f"sys.exit({left.code!r})" if isinstance(left, SystemExit) else type(left).__name__
     return Problem(
         place=place,
-        message=f"sys.exit({left.code!r}) ended the command before it was done",
+        message=f"{what} ended the command before it was done",
         hint="raise an exception that says what is wrong, or return",
     )
 

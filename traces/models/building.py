@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.errors import InputError
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import heads
+from gcsim.traces.models.own_code import refusal
 from gcsim.traces.models.torch_generator import keyed_generator
 
 
@@ -41,6 +41,7 @@ def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Modu
     model.train()
     _check_parameters(entry, model)
     _check_output(entry, model)
+    _check_parameters(entry, model)  # a forward pass may change them
     return model
 
 
@@ -73,19 +74,15 @@ def _call(entry: ModelEntry) -> nn.Module:
     try:
         build = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may fail in any way
-        raise refusal(
-            entry,
-            f"cannot import it: {said(error)}",
-            "write package.module:build, importable from the current directory",
-        ) from error
+        hint = "write package.module:build, importable from the current directory"
+        raise refusal(entry, "cannot import it", hint, error=error) from error
     if not callable(build):
         raise refusal(entry, f"{attribute} is not callable", "name a function or a class")
     try:
         model = build()
     except Exception as error:
-        raise refusal(
-            entry, f"{attribute}() failed: {said(error)}", "it is called without arguments"
-        ) from error
+        hint = "it is called without arguments"
+        raise refusal(entry, f"{attribute}() failed", hint, error=error) from error
     if not isinstance(model, torch.nn.Module):
         raise refusal(
             entry, f"{attribute}() returned {type(model).__name__}", "return a torch.nn.Module"
@@ -126,8 +123,10 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
         kind = str(sample.dtype).removeprefix("torch.")
         raise refusal(
             entry,
-            f"forward failed on {kind} {list(sample.shape)}: {said(error)}",
+            f"forward failed on {kind} {list(sample.shape)}",
             f"check input_shape; the model is called with one {kind} batch",
+            model=model,
+            error=error,
         ) from error
     logits = heads(output)
     if len(logits) > 1 and not entry.auxiliary_weight:
@@ -136,6 +135,7 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
             f"its output is a tuple of {len(logits)}",
             "return logits [batch, classes]; for classifiers inside the network set "
             "auxiliary_weight",
+            model=model,
         )
     expected = [[2, entry.classes]]
     if entry.input == "tokens":
@@ -148,7 +148,12 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
                 "return logits [batch, classes], and check classes"
                 if entry.input == "samples"
                 else "return logits [batch, length, classes] or [batch, classes]",
+                model=model,
             )
+        if head.dtype != torch.float32:
+            given = str(head.dtype).removeprefix("torch.")
+            hint = "return logits as they are, in float32"
+            raise refusal(entry, f"its output is {given}", hint, model=model)
 
 
 def sample_batch(entry: ModelEntry, size: int, device: torch.device) -> Tensor:
@@ -171,14 +176,3 @@ def unmoved_buffers(model: nn.Module) -> Iterator[None]:
 
 def _shape_of(output: Tensor | object) -> str:
     return str(list(output.shape)) if isinstance(output, torch.Tensor) else type(output).__name__
-
-
-def said(error: Exception) -> str:
-    """The error's class and its first line."""
-    first_line = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-
-
-def refusal(entry: ModelEntry, message: str, hint: str) -> InputError:
-    """The error for a model that cannot be what its entry says."""
-    return InputError(f"model {entry.name!r}: {message}", place="model", hint=hint)

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.traces.models.building import build_model, refusal, said, sample_batch, trainable
+from gcsim.errors import InputError
+from gcsim.traces.models.building import build_model, sample_batch, trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
+from gcsim.traces.models.own_code import own_mistakes
 from gcsim.traces.models.torch_generator import keyed_generator
 
 _SAMPLES = 2
@@ -60,14 +62,18 @@ def ready_order(entry: ModelEntry, module: nn.Module) -> tuple[int, ...]:
     device = parameters[0].device
     shape = (_SAMPLES, *entry.input_shape) if entry.input == "tokens" else (_SAMPLES,)
     labels = torch.zeros(shape, dtype=torch.int64, device=device)
-    try:
-        with keyed_generator(0, "dropout", device=device), noted_order(parameters) as order:
-            output = module(sample_batch(entry, _SAMPLES, device))
-            sample_losses(entry, output, labels).sum().backward()  # type: ignore[no-untyped-call]
-    except Exception as error:  # a user's module may fail in any way
-        raise refusal(
-            entry,
-            f"backward failed on a batch of {_SAMPLES}: {said(error)}",
-            "its gradients are to be there after loss.backward()",
-        ) from error
+    with (
+        own_mistakes(entry, module, f"a forward and backward pass of {_SAMPLES} samples"),
+        keyed_generator(0, "dropout", device=device),
+        noted_order(parameters) as order,
+    ):
+        output = module(sample_batch(entry, _SAMPLES, device))
+        losses = sample_losses(entry, output, labels)
+        if not losses.requires_grad:
+            raise InputError(
+                "its output has no gradient",
+                place="model",
+                hint="leave out torch.no_grad(), detach() and requires_grad_(False)",
+            )
+        losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
     return whole_order(order, len(parameters))

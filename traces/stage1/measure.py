@@ -21,7 +21,7 @@ from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.mistakes import is_users, location_of_class, new_member
+from gcsim.compressors.mistakes import is_users, location_of_class, new_member, own_mistakes
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.traces.profile import (
@@ -136,9 +136,14 @@ def steps_to_run(subject: Subject, iterations: int) -> int:
 
 def _phases(subject: Subject) -> list[str]:
     """The kinds of step of one settled period."""
+    return _phases_of(subject, subject.compressor.period(subject.parameters))
+
+
+def _phases_of(subject: Subject, steps: int) -> list[str]:
     cls, parameters = subject.compressor, subject.parameters
     first = cls.warmup_steps(parameters)
-    return [cls.phase(parameters, first + n) for n in range(cls.period(parameters))]
+    with own_mistakes(cls, "phase"):
+        return [cls.phase(parameters, first + number) for number in range(steps)]
 
 
 class _Shelf:
@@ -259,7 +264,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
     names = _phases(subject)
     kinds = list(dict.fromkeys(names))
     first = cls.warmup_steps(parameters)
-    ran = [cls.phase(parameters, first + number) for number in range(note.steps)]
+    ran = _phases_of(subject, note.steps)
     steps = [
         Step(number=first + number, exchanges=tuple(bucket[number] for bucket in note.exchanges))
         for number in range(note.steps)
