@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from gcsim.scenarios.scenario import (
     Scenario,
     SyntheticGradients,
 )
-from gcsim.traces.stage1 import cache
+from gcsim.traces.stage1 import cache, machine
 from gcsim.traces.storage.manifest import MANIFEST
 from gcsim.traces.synthetic.fit_file import DEFAULT
 
@@ -23,7 +22,8 @@ from gcsim.traces.synthetic.fit_file import DEFAULT
 def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
     """The cache's name for the profile of `choice` in this scenario.
 
-    The cluster is not part of it: changing the cluster runs no compressor again.
+    The cluster is not part of it: changing the cluster runs no compressor again. This machine is:
+    a run from the cache gives what the same run without one would give here.
     """
     facts: dict[str, object] = {
         "compressor": choice.kind,
@@ -33,6 +33,7 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
         "gradients": _gradients(scenario),
         "buckets": asdict(scenario.buckets),
         "seed": scenario.seed,
+        "machine": machine.facts(),
     }
     return cache.key(facts, _user_code(scenario, choice), compressor=REGISTRY.get(choice.kind))
 
@@ -46,10 +47,8 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
     if isinstance(source, SyntheticGradients):
         fit = hashlib.sha256((source.fit or DEFAULT).read_bytes()).hexdigest()
         return {"fit": fit, "workers": source.workers, "iterations": source.iterations}
-    # Sums over threads differ in their last bits: gradients belong to a number of cores.
     return {
         **asdict(source),
-        "cores": len(os.sched_getaffinity(0)),
         "gpu": source.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
     }
 

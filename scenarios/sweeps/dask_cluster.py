@@ -22,9 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, code_here, failure, perform
+from gcsim.scenarios.sweeps.tasks import (
+    Failure,
+    Outcome,
+    Task,
+    code_here,
+    failure,
+    key_there,
+    perform,
+)
 
 PATIENCE = 10
 """Seconds until a scheduler must answer."""
@@ -56,7 +63,7 @@ class ClusterWorkers:
         here = code_here()
         try:
             there = self._client.run(code_here)
-            keys = self._client.run(profile_key, sample, sample.compressors[0])
+            keys = self._client.run(key_there, sample)
         except Exception as error:  # whatever an import or a missing trace raised there
             message = f"a worker of the cluster cannot begin: {error}"
             hint = "gcsim, your own modules and traces must be there too"
@@ -71,8 +78,8 @@ class ClusterWorkers:
         if problems:
             raise InputError(problems)
         if len(set(keys.values())) > 1:
-            message = "the workers' numbers of cores, GPUs or copies of your own modules differ"
-            hint = "gradients would, too: use machines that are alike, or a recorded trace"
+            message = "the workers' cores, processors, GPUs or copies of your own modules differ"
+            hint = "gradients and updates would, too: use machines that are alike"
             raise InputError(message, place="--dask", hint=hint)
 
     @property

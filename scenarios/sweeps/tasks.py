@@ -25,7 +25,7 @@ from gcsim.scenarios.run import run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.traces.stage1 import cache
+from gcsim.traces.stage1 import cache, machine
 
 Profiles = tuple[tuple[str, str], ...]
 """Names in the cache, and what stands under them: in the order of a scenario's compressors."""
@@ -64,20 +64,30 @@ Outcome = Result | Profiles | Failure
 
 def perform(task: Task, progress: Progress | None = None) -> Outcome:
     """Do what `task` asks for; whatever goes wrong comes back as a `Failure`."""
-    watcher = progress or SilentProgress()
     try:
-        _keep(task.profiles)
-        keys = [profile_key(task.scenario, choice) for choice in task.scenario.compressors]
-        if any(cache.load(key) is None for key in keys):
-            with measuring_alone():
-                _measure(task, keys, watcher)
-        if task.measure_only:
-            return tuple((key, _stored(key)) for key in keys)
-        result = replace(run(task.scenario, progress=watcher), timelines=(), faulty=None)
-        result.to_json()  # a result that cannot be written fails here, not the whole sweep there
-        return result
+        with machine.all_cores() if task.set_threads else contextlib.nullcontext():
+            return _performed(task, progress or SilentProgress())
     except Exception as error:
         return failure(error)
+
+
+def _performed(task: Task, watcher: Progress) -> Outcome:
+    _keep(task.profiles)
+    keys = [profile_key(task.scenario, choice) for choice in task.scenario.compressors]
+    if any(cache.load(key) is None for key in keys):
+        with measuring_alone():
+            _measure(task, keys, watcher)
+    if task.measure_only:
+        return tuple((key, _stored(key)) for key in keys)
+    result = replace(run(task.scenario, progress=watcher), timelines=(), faulty=None)
+    result.to_json()  # a result that cannot be written fails here, not the whole sweep there
+    return result
+
+
+def key_there(scenario: Scenario) -> str:
+    """What names a profile on the machine that is asked: its cores, its processor, its code."""
+    with machine.all_cores():
+        return profile_key(scenario, scenario.compressors[0])
 
 
 def failure(error: Exception) -> Failure:
@@ -108,7 +118,7 @@ def _all_cores() -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(machine.threads())
     yield
     torch.set_num_threads(before)
 

@@ -1,0 +1,82 @@
+"""What of this machine are the bits of a profile? The number of threads, and the kind of processor.
+
+Sums over threads, and loops of libraries for one instruction set or another, differ in their last
+bits; training and factorisations carry that into bytes and errors. A run from the cache touches no
+torch, so the number of threads is told without it, as torch finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+_CHOSEN = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "NUMBA_CPU_NAME")
+"""What users tell libraries of the instructions to use."""
+_KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
+_FEATURES = ("flags", "Features")
+_VECTORS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "asimd", "sve")
+_all_cores: ContextVar[bool] = ContextVar("all cores", default=False)
+
+
+def facts() -> dict[str, object]:
+    """Of this process, as plain data."""
+    chosen = {name: os.environ[name] for name in _CHOSEN if name in os.environ}
+    return {"threads": threads(), "processor": processor(), **chosen}
+
+
+def threads() -> int:
+    """How many threads torch has here, or would have if it were loaded."""
+    if _all_cores.get():
+        return _cores()
+    if "torch" in sys.modules:
+        import torch
+
+        return torch.get_num_threads()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        with suppress(KeyError, ValueError):
+            told = int(os.environ[name].partition(",")[0])
+            return max(1, min(_cores(range(os.cpu_count() or 1)), told))
+    return _cores()
+
+
+@contextmanager
+def all_cores() -> Iterator[None]:
+    """While the context lasts, `threads` are as many as without a word of the environment's."""
+    token = _all_cores.set(True)
+    try:
+        yield
+    finally:
+        _all_cores.reset(token)
+
+
+def _cores(numbers: Iterable[int] = ()) -> int:
+    """Physical ones of these processors, or of those that this process may use: for MKL two
+    threads of one core are one."""
+    siblings = set()
+    for number in numbers or os.sched_getaffinity(0):
+        topology = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        try:
+            siblings.add(topology.read_text(encoding="ascii"))
+        except OSError:
+            siblings.add(str(number))
+    return len(siblings)
+
+
+def processor(path: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Its kind, and the vector instructions that it has."""
+    try:
+        first, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
+    except OSError:
+        return [platform.machine(), platform.processor()]
+    said = {
+        key.strip(): value.strip()
+        for key, _, value in (x.partition(":") for x in first.splitlines())
+    }
+    features = " ".join(said.get(name, "") for name in _FEATURES).split()
+    vectors = sorted(name for name in features if name.startswith(_VECTORS))
+    return [platform.machine(), *(said.get(name, "") for name in _KIND), *vectors]
