@@ -186,5 +186,5 @@ def test_a_model_without_a_backward_pass_is_refused() -> None:
     entry = own_model("mine:build", (4,), 3)
     with torch.device("meta"):
         module = Detached(4, 3)
-    with pytest.raises(InputError, match="'mine:build': backward failed on a batch of 2"):
+    with pytest.raises(InputError, match="its output has no gradient"):
         ready_order(entry, module)
