@@ -91,7 +91,11 @@ def load_scenario(
             problems += untrainable(document, model, file.gradients.source, compressors)
     if problems or file is None or model is None:
         raise InputError(document.sorted(problems))
-    for warning in idle(document, file, cluster, training):
+    buckets = _buckets(file)
+    without_effect = idle(
+        document, file, cluster, training, model=model, buckets=buckets, compressors=compressors
+    )
+    for warning in without_effect:
         _LOG.warning("%s: warning: %s; %s", warning.place, warning.message, warning.hint)
     scenario = Scenario(
         name=file.name or path.stem,
@@ -102,7 +106,7 @@ def load_scenario(
         training=training,
         node_counts=file.cluster.sizes,
         compressors=compressors,
-        buckets=_buckets(file),
+        buckets=buckets,
         compute=compute_of(document, file.compute, path),
         draws=file.uncertainty.draws,
         seed=file.seed,

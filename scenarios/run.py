@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 
 from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running.carriage import as_carried
@@ -59,6 +60,7 @@ def simulated_run(
     """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys."""
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
+    warn_of_idle_sums(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
 
     def compute_on(device: Device) -> ComputeTimes:

@@ -159,6 +159,13 @@ class Cluster:
             return chosen.servers
         return self.nodes if chosen.names_servers else 0
 
+    @property
+    def crosses_intra_node(self) -> bool:
+        """Whether anything passes `intra_node`."""
+        chosen = self.collectives
+        served = chosen.names_servers and chosen.server_hosts == "nodes"
+        return self.devices_per_node > 1 or chosen.stages or served
+
     def nic(self, node: int) -> Link:
         """The network link of a node."""
         return self.nics.get(node, self.network)

@@ -89,7 +89,7 @@ def _compute(scenario: Scenario) -> str:
 
 def _topology(scenario: Scenario) -> Iterator[Line]:
     cluster = scenario.cluster
-    if cluster.devices_per_node > 1 or cluster.collectives.stages:
+    if cluster.crosses_intra_node:
         shared = "; devices share it" if cluster.shared_bus else "; each device has one"
         alone = cluster.devices_per_node == 1
         yield "intra-node", link_text(cluster.intra_node) + ("" if alone else shared)
@@ -191,7 +191,8 @@ def _training(training: Training) -> Iterator[Line]:
     if training.encode_on == "communicator":
         yield "encoding", "in the stream of the collectives, a bucket at a time"
     if training.concurrent_collectives > 1:
-        yield "collectives", f"{training.concurrent_collectives} under way at a time"
+        at_a_time = training.concurrent_collectives
+        yield "collectives", f"rings: {at_a_time} at a time; all others: one after the other"
     if training.accumulation > 1:
         yield "iteration", f"{training.accumulation} micro-batches, one exchange"
     if training.optimizer:

@@ -7,34 +7,50 @@ does nothing is worse than an error, and so are random settings that are drawn t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from gcsim.compressors.registry import compressor_class
 from gcsim.errors import Problem
+from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.checks.ineffective_processors import idle_processors, said
 from gcsim.scenarios.reading.document import Document, Keys, dotted
-from gcsim.scenarios.scenario import DdpBuckets
+from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets
 from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.training import Training
+from gcsim.traces.models.entry import ModelEntry
 
 FEWEST = 10
 """Iterations that are drawn, and events in all of them, below which a mean is mostly luck."""
 _COLLECTIVES: Keys = ("cluster", "collectives")
+_OVERLAPPING = {"ring", "gloo_ring"}
+"""Algorithms of which two may be under way at a time; MPICH chooses one of them where blocks are
+equal and long."""
 
 
 def idle(
-    document: Document, file: ScenarioFile, cluster: Cluster, training: Training
+    document: Document,
+    file: ScenarioFile,
+    cluster: Cluster,
+    training: Training,
+    *,
+    model: ModelEntry,
+    buckets: DdpBuckets,
+    compressors: Sequence[CompressorChoice],
 ) -> list[Problem]:
     """Settings that change nothing, in the order of the text, as problems to warn of."""
     return document.sorted(
         [
             *_algorithms(document, cluster.collectives),
-            *_servers(document, cluster.collectives),
+            *_servers(document, cluster.collectives, compressors),
             *_topology(document, cluster),
+            *_bus(document, cluster, training),
             *idle_processors(document, cluster, training),
             *_buckets(document, file),
-            *_streams(document, cluster, training),
+            *_streams(document, training),
+            *_two_at_a_time(document, cluster, training),
+            *_one_bucket(document, cluster, training, model, buckets),
             *_randomness(document, cluster, training),
             *_draws(document, cluster, training),
             *_optimizer(document, file, cluster, training),
@@ -66,7 +82,21 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
         yield said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
 
 
-def _servers(document: Document, chosen: Collectives) -> Iterator[Problem]:
+def _servers(
+    document: Document, chosen: Collectives, compressors: Sequence[CompressorChoice]
+) -> Iterator[Problem]:
+    served = {chosen.all_reduce, chosen.all_gather}
+    pushes = any(compressor_class(each.kind).about.without_server for each in compressors)
+    if not pushes:
+        why, hint = (
+            ": no method here pushes to servers",
+            "gcsim list compressors names those that do",
+        )
+        if chosen.push_pull != "auto":
+            yield said(document, (*_COLLECTIVES, "push_pull"), why, hint, value=chosen.push_pull)
+        if chosen.names_servers and "parameter_server" not in served:
+            hint += ", or let all_reduce or all_gather be parameter_server"
+            yield said(document, (*_COLLECTIVES, "servers"), why, hint)
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
         why = ": the servers live on the nodes and use their NICs"
         hint = "write servers: dedicated"
@@ -88,23 +118,86 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
             yield said(document, ("cluster", "nics", str(node)), why, "leave it out")
 
 
+def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    """What is said of the links inside a node that nothing crosses, or of its other devices."""
+    chosen = cluster.collectives
+    usual = loops.interference(chosen.transport)
+    alone = cluster.devices_per_node == 1
+    why, hint = ": a node has one device", "set cluster.devices_per_node, or leave it out"
+    if not cluster.crosses_intra_node and "intra_node" in document.data["cluster"]:
+        why_bus = f"{why}, and nothing is copied through its host"
+        yield said(document, ("cluster", "intra_node"), why_bus, hint)
+    if alone and training.shared_node.slowdown not in {
+        0,
+        loops.shared_node(chosen.transport).slowdown,
+    }:
+        yield said(document, ("training", "shared_node", "slowdown"), why, hint)
+    if training.interference.bus not in {0, usual.bus}:
+        key_path = ("training", "interference", "bus")
+        if alone and not chosen.stages:
+            yield said(document, key_path, f"{why}, whose collectives pass no bus", hint)
+        elif training.concurrent_collectives == 2:
+            why, hint = ": two collectives at a time are simulated at the bus's own rate", "write 1"
+            yield said(document, ("training", "interference", "bus"), why, hint)
+    network = document.data["cluster"].get("network")
+    if cluster.nodes == 1 and isinstance(network, dict) and chosen.server_hosts == "nodes":
+        why = ": one node sends nothing over it"
+        yield said(document, ("cluster", "network"), why, "name any link, or set cluster.nodes")
+
+
 def _buckets(document: Document, file: ScenarioFile) -> Iterator[Problem]:
     if file.training.overlap == "by_tensor" and file.ddp.value(DdpBuckets) != DdpBuckets():
         why = ": training.overlap is by_tensor, so that every tensor is a bucket"
         yield said(document, ("ddp",), why, "leave one of the two out")
 
 
-def _streams(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+def _streams(document: Document, training: Training) -> Iterator[Problem]:
     if training.side_slowdown != 1 and training.encode_on != "side":
         why = ": encoding runs on the compute stream"
         yield said(document, ("training", "side_slowdown"), why, "write encode_on: side")
-    if training.concurrent_collectives == 2 and cluster.collectives.transport == "nccl":
-        key_path = ("training", "concurrent_collectives")
-        yield document.problem(
-            key_path,
-            " = 2 is not what NCCL does: it carries out one collective after the other",
-            "two are simulated; write 1 for NCCL",
-        )
+
+
+def _two_at_a_time(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    if training.concurrent_collectives == 1:
+        return
+    key_path: Keys = ("training", "concurrent_collectives")
+    chosen = cluster.collectives
+    by_library = {"textbook": "ring", "gloo": "gloo_ring", "mpich": "ring"}
+    algorithms: set[str] = {chosen.all_reduce, chosen.all_gather}
+    if chosen.all_gather == "auto" or (chosen.all_reduce == "auto" and chosen.transport != "mpich"):
+        algorithms.add(by_library.get(chosen.transport, ""))
+    if not algorithms & _OVERLAPPING:
+        why = f": no algorithm here is a ring, and {chosen.transport} runs all others one by one"
+        hint = "write 1, or let all_reduce or all_gather be ring or gloo_ring"
+        yield said(document, key_path, why, hint, value=2)
+    elif cluster.workers == 2 and "ring" not in algorithms:
+        why = ": Gloo's rings of two ranks run one by one here"
+        yield said(document, key_path, why, "write 1, or set cluster.nodes", value=2)
+
+
+def _one_bucket(
+    document: Document,
+    cluster: Cluster,
+    training: Training,
+    model: ModelEntry,
+    buckets: DdpBuckets,
+) -> Iterator[Problem]:
+    """A gradient that one bucket holds has no other beside it; a user's model is counted only when
+    it is built."""
+    count = sum(math.prod(layer.shape) for layer in model.layers) or model.parameters
+    if count is None or 4 * count > buckets.first:
+        return
+    why = f": the gradient ({4 * count:,} bytes) is one bucket, which has no other beside it"
+    hint = "set ddp.bucket below that, or leave it out"
+    if training.overlap == "none":
+        yield said(document, ("training", "overlap"), why, hint, value="none")
+    if training.concurrent_collectives == 2:
+        yield said(document, ("training", "concurrent_collectives"), why, hint, value=2)
+    if training.encode_on != "compute" and training.side_slowdown == 1:
+        yield said(document, ("training", "encode_on"), why, hint, value=training.encode_on)
+    usual = loops.interference(cluster.collectives.transport)
+    if training.interference.computation not in {0, usual.computation}:
+        yield said(document, ("training", "interference", "computation"), why, hint)
 
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

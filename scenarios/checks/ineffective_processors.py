@@ -3,14 +3,19 @@ the devices?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from gcsim.errors import Problem
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.sections.transports import NONE, transports
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.recorded import warn_once
+from gcsim.scenarios.sections.transports import NONE, defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.host import MANY, PRICES
+from gcsim.simulator.sums import DTYPES
 from gcsim.simulator.training import Training
+from gcsim.traces.profile import TrafficProfile
 
 
 def idle_processors(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -22,6 +27,28 @@ def idle_processors(document: Document, cluster: Cluster, training: Training) ->
         yield from _sums(document, cluster)
     yield from _library(document, cluster.collectives)
     yield from _on_host(document, cluster, training)
+
+
+def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> None:
+    """Warn of rates that the scenario changes for types that no method adds, which only the
+    methods' traffic tells."""
+    added = {
+        record.dtype if record.dtype in DTYPES else "float32"
+        for profile in profiles
+        for phase in profile.phases
+        for step in phase.steps
+        for exchange in step.exchanges
+        for record in exchange.collectives
+        if record.kind == "all_reduce"
+    }
+    usual, _ = defaults(scenario.cluster.collectives)
+    for dtype in DTYPES:
+        if dtype not in added and getattr(scenario.cluster.sums, dtype) not in {
+            None,
+            getattr(usual, dtype),
+        }:
+            text = f"cluster.sums.{dtype} has no effect: no method here adds {dtype}; leave it out"
+            warn_once(Path(scenario.name), text)
 
 
 def said(

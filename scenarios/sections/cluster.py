@@ -160,7 +160,8 @@ class ClusterSection(Section):
     network: AnyLink
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
-    intra_node: AnyLink = "pcie3_x16"
+    intra_node: AnyLink | None = None
+    """None: `_usual_bus`."""
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
@@ -186,15 +187,16 @@ def build_cluster(section: ClusterSection) -> Cluster:
     largest = section.sizes[-1]
     racks = section.racks
     device = section.device
+    built = catalog.device(device) if isinstance(device, str) else device.device
     collectives = _collectives(section.collectives)
     transport = collectives.transport
     sums, host = _prices(section, collectives)
     return Cluster(
         nodes=largest,
         devices_per_node=section.devices_per_node,
-        device=catalog.device(device) if isinstance(device, str) else device.device,
+        device=built,
         network=build_link(section.network, transport),
-        intra_node=build_link(section.intra_node, transport),
+        intra_node=build_link(section.intra_node or _usual_bus(built), transport),
         collectives=collectives,
         nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
         racks=None
@@ -204,6 +206,11 @@ def build_cluster(section: ClusterSection) -> Cluster:
         host=host,
         sums=sums,
     )
+
+
+def _usual_bus(device: Device) -> str:
+    """What ranks on a CPU have between them, and what most GPUs hang on."""
+    return "host_memory" if device.processor == "cpu" else "pcie3_x16"
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:

@@ -103,7 +103,8 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
             "nodes": cluster.racks.nodes,
             "uplink": plain_link(cluster.racks.uplink),
         }
-    entries["intra_node"] = plain_link(cluster.intra_node)
+    if cluster.crosses_intra_node:
+        entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus
     entries["collectives"] = _collectives(cluster.collectives)
     sums, host = defaults(cluster.collectives)

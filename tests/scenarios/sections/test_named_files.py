@@ -25,6 +25,7 @@ model: lenet
 batch_size: 8
 cluster:
   nodes: [2, 4]
+  devices_per_node: 2
   device: gpus/mine.yaml
   network: link.yaml
   intra_node: links.yml:bus
@@ -164,12 +165,12 @@ def test_mistakes_in_files_have_their_place_there_and_all_are_told(folder: Path)
     ("before", "after", "message"),
     [
         ("link.yaml\n  intra", "nothing.yaml\n  intra",
-         "a.yaml:6:12: error: there is no file"),
-        ("links.yml:bus", "links.yml", "a.yaml:7:15: error: "),
+         "a.yaml:7:12: error: there is no file"),
+        ("links.yml:bus", "links.yml", "a.yaml:8:15: error: "),
         ("links.yml:bus", "links.yml:bsu", "has no link 'bsu'; did you mean 'bus'?"),
         ("links.yml:bus", "gpus/mine.yaml", "gpus/mine.yaml:1:1: error: "),
         ("gpus/mine.yaml", "link.yaml", "link.yaml:1:1: error: "),
-        ("like: link.yaml", "like: nothing.yml", "a.yaml:8:20: error: there is no file"),
+        ("like: link.yaml", "like: nothing.yml", "a.yaml:9:20: error: there is no file"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_not_what_it_should_be(
