@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
+from gcsim.fields import Limits, Text, Whole
+
+MOST_ELEMENTS = 1 << 40
+"""Of a model: far more than any device holds."""
+Shape = tuple[Annotated[int, Limits(least=1, most=MOST_ELEMENTS)], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSlice:
     """One parameter's place in a flat bucket."""
 
-    name: str
-    shape: tuple[int, ...]
-    offset: int
+    name: Text
+    shape: Shape
+    offset: Whole
     """First element in the flat bucket."""
-    index: int
+    index: Whole
     """Number of the parameter in `model.parameters()`: the tensor's identity in random keys."""
 
     @property
@@ -35,8 +41,8 @@ class TensorSlice:
 class BucketLayout:
     """Which parameters a bucket holds, in the order in which their gradients become ready."""
 
-    index: int
-    slices: tuple[TensorSlice, ...]
+    index: Whole
+    slices: Annotated[tuple[TensorSlice, ...], Limits(least=1)]
 
     @property
     def numel(self) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from gcsim.fields import Whole
+
 KernelClass = Literal[
     "streaming",  # element-wise, casts, copies, fills, bit packing
     "reduction",  # sums, norms, extrema
@@ -36,17 +38,17 @@ class KernelCost:
     part: bool = False
     """Work of another class inside the launches of `name`: what a fused kernel draws at random.
     The kernel's own measured time includes it."""
-    launches: int
-    elements: int
+    launches: Whole
+    elements: Whole
     """Elements of the largest operand, summed over launches."""
-    nbytes: int
+    nbytes: Whole
     """Bytes read plus bytes written."""
-    flops: int = 0
+    flops: Whole = 0
     """Floating-point operations; counted for matrix products only."""
-    work: int = 0
+    work: Whole = 0
     """Bytes that decide on how long the kernel takes, where they are others than `nbytes`: of a
     tensor of which few elements are touched, those. Only the kernel's own curve looks at it."""
-    merged: int = 0
+    merged: Whole = 0
     """Of the launches, those that a GPU saves: one launch serves many tensors (`meter.batched`)."""
 
 

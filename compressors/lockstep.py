@@ -25,6 +25,7 @@ from gcsim.compressors.requests import (
     TreeMerge,
     WithoutServer,
 )
+from gcsim.fields import Count, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +33,15 @@ class CollectiveRecord:
     """One collective as it was carried out, in bytes."""
 
     kind: Literal["all_reduce", "all_gather", "push_pull", "all_to_all", "tree_merge"]
-    sent: tuple[int, ...]
+    sent: tuple[Whole, ...]
     """Bytes that each worker handed over, by rank (all-to-all: to all workers together)."""
-    pulled: int = 0
+    pulled: Whole = 0
     """Push-pull, tree merge: bytes of the result, which each worker receives."""
     part: bool = False
     """All-gather: each payload is a part of one whole, which p workers share."""
     variable: bool = False
     """All-to-all: each pair exchanges a length of 8 bytes first; push-pull: as `PushPull`."""
-    element: int = 1
+    element: Count = 1
     """All-reduce: bytes an element; a ring splits the vector between elements."""
     dtype: str = "float32"
     """All-reduce: torch's name of the elements' type, which decides what an addition costs."""

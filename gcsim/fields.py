@@ -53,6 +53,13 @@ class Limits:
             and (self.below is None or value < self.below)
         )
 
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Callable[[Any], Any]) -> Any:
+        """For dataclasses that pydantic reads from JSON: numbers in range, lengths kept."""
+        bounds = {"ge": self.least, "gt": self.above, "le": self.most, "lt": self.below}
+        if kind not in (int, float):
+            bounds = {"min_length": self.least, "max_length": self.most}
+        return handler(kind) | {key: bound for key, bound in bounds.items() if bound is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -95,6 +102,8 @@ PositiveSeconds = Annotated[Fraction, Unit("time"), POSITIVE]
 BytesPerSecond = Annotated[Fraction, Unit("bandwidth"), POSITIVE]
 Bytes = Annotated[int, Unit("size"), POSITIVE]
 Count = Annotated[int, Limits(least=1)]
+Whole = Annotated[int, Limits(least=0, most=1 << 62)]
+"""How many: bytes, launches, FLOPs. Sums of a few fit 64 bits, or are refused as too long."""
 Text = Annotated[str, Limits(least=1)]
 Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
 """How many times as long, or as much. Beyond the limit a step is days long."""

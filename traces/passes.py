@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from gcsim.fields import Limits
+
+PassSeconds = Annotated[float, Limits(least=0, most=1_000_000)]
+"""Eleven days at most: the simulated clock has room for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
     """One iteration of one worker, in seconds, as it was measured."""
 
-    forward: float
+    forward: PassSeconds
     """Of the forward pass."""
-    backward: float
+    backward: PassSeconds
     """From the end of the forward pass to the end of the iteration: the optimiser is in it."""
-    ready: tuple[float, ...] | None = None
+    ready: tuple[PassSeconds, ...] | None = None
     """By trained parameter, in the model's order: from the start of the backward pass until its
     gradient is there; None when only the totals are known. None of them is after `backward`."""
     processor: Literal["gpu", "cpu"] | None = None

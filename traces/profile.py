@@ -14,13 +14,19 @@ It is the only thing that passes from the first stage (real compressors, torch) 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from gcsim.compressors.bucket import BucketLayout
+from pydantic import ConfigDict
+
+from gcsim.compressors.bucket import MOST_ELEMENTS, BucketLayout
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.fields import Count, Limits, Text, Whole
 
 Costs = tuple[KernelCost, ...]
+
+AS_WRITTEN = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+"""How JSON that gcsim wrote is read back: nothing is converted, no key is left over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +34,13 @@ class Layer:
     """One module that owns parameters, in forward order."""
 
     name: str
-    parameters: tuple[int, ...]
+    parameters: tuple[Whole, ...]
     """Indices into the model's parameters."""
-    forward_flops: int
+    forward_flops: Whole
     """Per sample, 2 per multiply-add."""
     kind: str = ""
     """What arithmetic it does, one of `layer_kinds.KINDS`; "" where that is not known."""
-    outputs: int = 0
+    outputs: Whole = 0
     """Elements of its output, per sample; 0 where they are not known."""
 
 
@@ -42,15 +48,15 @@ class Layer:
 class ModelFacts:
     """What the simulator must know of the model."""
 
-    name: str
-    parameters: int
+    name: Text
+    parameters: Annotated[int, Limits(least=1, most=MOST_ELEMENTS)]
     """Number of scalar parameters."""
-    layers: tuple[Layer, ...]
-    samples_per_worker: int
+    layers: Annotated[tuple[Layer, ...], Limits(least=1)]
+    samples_per_worker: Count
     """The mini-batch that the gradients were made with."""
-    tokens: int = 0
+    tokens: Whole = 0
     """Length of a sample; 0 where samples are no sequences of tokens."""
-    ready_order: tuple[int, ...] = ()
+    ready_order: tuple[Whole, ...] = ()
     """Numbers of the parameters in the order in which their gradients become ready; empty where
     that is not known."""
 
@@ -86,7 +92,7 @@ class Exchange:
     """One bucket's exchange. `computes` has one entry more than `collectives`:
     computes[0], collectives[0], computes[1], …, computes[-1] (the decode)."""
 
-    computes: tuple[Compute, ...]
+    computes: Annotated[tuple[Compute, ...], Limits(least=1)]
     collectives: tuple[CollectiveRecord, ...]
     moments: Compute | None = None
     """Work before the exchange that the gradients needed for this compressor."""
@@ -99,7 +105,7 @@ class Exchange:
 class Step:
     """One training step's exchanges, one a bucket, in bucket order."""
 
-    number: int
+    number: Whole
     exchanges: tuple[Exchange, ...]
 
 
@@ -108,8 +114,8 @@ class Phase:
     """A kind of step: how often it occurs in a period, and the examples that were run."""
 
     name: str
-    count: int
-    steps: tuple[Step, ...]
+    count: Count
+    steps: Annotated[tuple[Step, ...], Limits(least=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +126,7 @@ class Quality:
     that were run, weighted by how often each phase occurs in a period.
     """
 
-    nmse: float
+    nmse: Annotated[float, Limits(least=0)]
     cosine_similarity: float
 
 
@@ -128,19 +134,21 @@ class Quality:
 class TrafficProfile:
     """Everything the second stage needs to know of one compressor."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
+
     compressor: str
     parameters: dict[str, object]
     """The compressor's parameters, defaults filled in."""
     model: ModelFacts
-    buckets: tuple[BucketLayout, ...]
-    workers: int
+    buckets: Annotated[tuple[BucketLayout, ...], Limits(least=1)]
+    workers: Count
     """Virtual workers that were run."""
-    period: int
-    phases: tuple[Phase, ...]
+    period: Count
+    phases: Annotated[tuple[Phase, ...], Limits(least=1)]
     quality: Quality
     gradients: dict[str, object] = field(default_factory=dict)
     """Where the gradients came from: plain values for the report."""
-    order: tuple[int, ...] = ()
+    order: tuple[Whole, ...] = ()
     """By place in the period: the number of its phase; empty: one phase after the other, each as
     often as it occurs. The first place is that of the first step that was run."""
 
@@ -162,3 +170,34 @@ class TrafficProfile:
             ]
             sums += phase.count * sum(sent) / len(phase.steps)
         return sums / self.period
+
+
+def holds_together(profile: TrafficProfile) -> bool:
+    """Whether all lengths and numbers agree that belong together."""
+    exchanges = [
+        (exchange, len(exchange.collectives))
+        for phase in profile.phases
+        for step in phase.steps
+        for exchange in step.exchanges
+    ]
+    pieces = [piece for layout in profile.buckets for piece in layout.slices]
+    owned = {number for layer in profile.model.layers for number in layer.parameters}
+    return (
+        sum(phase.count for phase in profile.phases) == profile.period
+        and len(profile.order) in (0, profile.period)
+        and all(number < len(profile.phases) for number in profile.order)
+        and sorted(piece.index for piece in pieces) == list(range(len(pieces)))
+        and owned == set(range(len(pieces)))
+        and sum(piece.numel for piece in pieces) == profile.model.parameters
+        and all(
+            len(step.exchanges) == len(profile.buckets)
+            for phase in profile.phases
+            for step in phase.steps
+        )
+        and all(
+            len(exchange.computes) == count + 1
+            and len(exchange.servers) in (0, count)
+            and all(len(record.sent) == profile.workers for record in exchange.collectives)
+            for exchange, count in exchanges
+        )
+    )

@@ -1,8 +1,4 @@
-"""Which rule does a value break, in words, and what may stand in its place?
-
-pydantic's kinds of mistakes become sentences without its vocabulary; the way out names keys,
-choices or a command.
-"""
+"""What may stand in the place of a value that breaks a rule? Keys, choices or a command."""
 
 from __future__ import annotations
 
@@ -11,51 +7,13 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
-from pydantic_core import ErrorDetails
 
-from gcsim.errors import did_you_mean
+from gcsim.rules import EXPECTED
 
 _FEW = 4
 """Values that a hint repeats."""
 _LONGEST = 320
 """Letters of a hint; a longer one is none."""
-_EXPECTED = {
-    "one_value": "must be one value, not a list",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "string_type": "must be text",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "model_type": "must be a mapping (key: value)",
-    "model_attributes_type": "must be a mapping (key: value)",
-    "dict_type": "must be a mapping (key: value)",
-    "finite_number": "must be a finite number",
-}
-_LIMITS = {
-    "greater_than": ("gt", "must be greater than {}"),
-    "greater_than_equal": ("ge", "must be at least {}"),
-    "less_than": ("lt", "must be less than {}"),
-    "less_than_equal": ("le", "must be at most {}"),
-    "too_short": ("min_length", "must have at least {} entry"),
-    "too_long": ("max_length", "must have at most {} entries"),
-    "string_too_short": ("min_length", "must not be empty"),
-}
-
-
-def rule(fault: ErrorDetails) -> tuple[str, str]:
-    """The rule of a mistake, and a hint where the rule has one of its own."""
-    kind = fault["type"]
-    if kind in _EXPECTED:
-        return _EXPECTED[kind], ""
-    if kind in _LIMITS:
-        key, limit = _LIMITS[kind]
-        return limit.format(context(fault, key)), ""
-    if kind == "literal_error":
-        words = context(fault, "expected").replace(" or ", ", ").split(", ")
-        known = [word.strip("'") for word in words]
-        return "is not a choice", did_you_mean(str(fault["input"]), known)
-    return fault["msg"][:1].lower() + fault["msg"][1:], ""
 
 
 def way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:
@@ -72,7 +30,7 @@ def way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, va
         hint = f"write {math.floor(value)} or {math.ceil(value)}" if math.isfinite(value) else ""
     elif kind == "int_type" and isinstance(value, str) and value.isascii() and value.isdigit():
         hint = f"write {value}, without quotes"
-    elif kind in _EXPECTED and kind != "dict_type" and isinstance(value, list):
+    elif kind in EXPECTED and kind != "dict_type" and isinstance(value, list):
         values = ",".join(map(str, value[:_FEW]))
         if values and all(isinstance(key, str) for key in key_path):
             hint = f"for one run each: gcsim sweep --grid '{'.'.join(map(str, key_path))}={values}'"
@@ -106,8 +64,3 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for part in get_args(annotation) for found in _sections(part)]
-
-
-def context(fault: ErrorDetails, key: str) -> str:
-    """A part of what pydantic says of a mistake."""
-    return str(fault.get("ctx", {}).get(key, ""))

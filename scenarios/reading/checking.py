@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import Problem, did_you_mean
-from gcsim.scenarios.reading.broken_rules import context, known_keys, rule, way_out
+from gcsim.rules import context, rule, shown
+from gcsim.scenarios.reading.broken_rules import known_keys, way_out
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 
@@ -80,8 +81,8 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
     said, hint = rule(fault)
     hint = hint or way_out(model, key_path, kind, value)
-    shown = f" = {_shown(value)}" if not isinstance(value, dict | list) else ""
-    return Problem(place=place, message=f"{name}{shown}: {said}", hint=hint)
+    stated = f" = {shown(value)}" if not isinstance(value, dict | list) else ""
+    return Problem(place=place, message=f"{name}{stated}: {said}", hint=hint)
 
 
 def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem:
@@ -92,10 +93,3 @@ def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem
         message=f"unknown key {key_path[-1]!r}{around}",
         hint=did_you_mean(str(key_path[-1]), known),
     )
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "(nothing)"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

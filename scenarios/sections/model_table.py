@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from gcsim.compressors.bucket import MOST_ELEMENTS
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.links.csv_table import few, read_rows, shown
@@ -32,8 +33,6 @@ from gcsim.traces.models.table import COLUMNS, table_entry
 
 MOST_ROWS = 4_000
 """A resolved scenario holds them all, and is read back."""
-MOST_ELEMENTS = 1 << 40
-"""Of a model: far more than any device holds."""
 MOST_FLOPS = 1 << 62
 _NAME = re.compile(r"[^\s,#\"'][^\s,\"']{0,254}")
 _SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)

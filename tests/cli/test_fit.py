@@ -66,7 +66,7 @@ def test_checking_names_a_fit_that_cannot_be_read(folder: Path) -> None:
     (folder / "net.csv").write_text("name,shape,forward_flops\na,3,0\n")
     (folder / "damaged.json").write_text('{"schema": 1, "fits": [{"model": NaN}]}')
     told = gcsim("check", "a.yaml", "--set", "gradients.fit=damaged.json", folder=folder, code=2)
-    assert "damaged.json: error: fits.0.model: input should be a valid string" in told.stderr
+    assert "damaged.json: error: fits.0.model" in told.stderr
     assert "gcsim fit TRACE" in told.stderr
     assert "Traceback" not in told.stderr
 

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gcsim.errors import InputError
 from gcsim.files import cache_folder, sealed, unsealed, write_text
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import TrafficProfile, holds_together
 from gcsim.traces.stage1.code import code_hash
 
 _PROFILE = TypeAdapter(TrafficProfile)
@@ -51,7 +51,8 @@ def load(name: str) -> TrafficProfile | None:
     """The profile stored under `name`, or None when there is none that is whole."""
     try:
         body = unsealed((cache_folder() / f"{name}.json").read_bytes())
-        return None if body is None else _PROFILE.validate_json(body)
+        profile = None if body is None else _PROFILE.validate_json(body)
+        return profile if profile is not None and holds_together(profile) else None
     except (OSError, ValidationError):
         return None
 

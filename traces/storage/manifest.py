@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from gcsim.compressors.bucket import Shape
 from gcsim.errors import TraceError
+from gcsim.fields import Count, Limits, Text, Whole
+from gcsim.json_file import broken, read_object
 from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Costs, ModelFacts
+from gcsim.traces.profile import AS_WRITTEN, Costs, ModelFacts
 
 SCHEMA = 1
 MANIFEST = "trace.json"
@@ -32,7 +37,7 @@ Kind = Literal["gradients", "second-moments"]
 class StoredFile:
     """What a file must be."""
 
-    nbytes: int
+    nbytes: Whole
     sha256: str
 
 
@@ -40,16 +45,18 @@ class StoredFile:
 class Manifest:
     """What `trace.json` holds, beside its own checksum."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
+
     schema: int
     facts: ModelFacts
-    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    parameters: Annotated[tuple[tuple[Text, Shape], ...], Limits(least=1)]
     """Names and shapes, in the order of the model's trained parameters."""
     dtype: Literal["float32", "float16"]
     """Of the stored gradients; second moments are float32 always."""
-    workers: int
-    iterations: int
+    workers: Count
+    iterations: Count
     second_moments: bool
-    moment_costs: dict[int, Costs] = field(default_factory=dict)
+    moment_costs: dict[Whole, Costs] = field(default_factory=dict)
     """By parameter, the kernels that made one mini-batch's second moments."""
     source: dict[str, object] = field(default_factory=dict)
     """How the gradients were made: plain values for reports."""
@@ -58,6 +65,37 @@ class Manifest:
     """Measured while it was recorded; None when nobody asked for times."""
     buckets: tuple[tuple[str, ...], ...] | None = None
     """Parameters of each bucket that was exchanged, in order; None when none were seen."""
+
+    def disagreements(self) -> Iterator[str]:
+        """Where two of its figures contradict each other."""
+        elements = sum(math.prod(shape) for _, shape in self.parameters)
+        if self.facts.parameters != elements:
+            yield f"facts.parameters = {self.facts.parameters}: the shapes have {elements} elements"
+        names = Counter(name for name, _ in self.parameters)
+        if len(names) < len(self.parameters):
+            yield f"parameters: {names.most_common(1)[0][0]!r} stands there more than once"
+        count, owned = len(self.parameters), {p for e in self.facts.layers for p in e.parameters}
+        if owned != set(range(count)):
+            yield f"facts.layers: their parameters are not the numbers 0 to {count - 1}"
+        if self.facts.ready_order and sorted(self.facts.ready_order) != list(range(count)):
+            yield "facts.ready_order does not name each parameter once"
+        if not self.moment_costs.keys() <= set(range(count)):
+            yield f"moment_costs: {max(self.moment_costs)} is not the number of a parameter"
+        if self.passes is not None and self.passes.ready is not None:
+            last = max(self.passes.ready, default=0)
+            if len(self.passes.ready) != count:
+                yield f"passes.ready: must have {count} entries, one a parameter"
+            elif last > self.passes.backward:
+                yield f"passes.ready: {last} is after the end of the backward pass"
+        for key, value in self.source.items():
+            if not (value is None or isinstance(value, str) or _numbers(value)):
+                yield f"source.{key}: must be text, a finite number, or a list of such"
+        unknown = [name for bucket in self.buckets or () for name in bucket if name not in names]
+        if unknown:
+            yield f"buckets: there is no parameter {unknown[0]!r}"
+        count = self.workers * self.iterations * (2 if self.second_moments else 1)
+        if len(self.files) != count or set(self.expected_files()) != set(self.files):
+            yield "its list of files does not fit its iterations and workers"
 
     def expected_files(self) -> Iterator[str]:
         """The names of the files that the trace must have."""
@@ -86,39 +124,31 @@ def manifest_text(manifest: Manifest) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """Read and check `folder`'s manifest; raises `TraceError` when it is missing or damaged."""
     path = folder / MANIFEST
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         what = "is no trace: it has no trace.json" if folder.is_dir() else "there is no such folder"
-        raise damaged(folder, what) from error
-    except OSError as error:
-        raise damaged(path, f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise damaged(path, f"is truncated or no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise damaged(path, "is no manifest of a trace")
+        raise damaged(folder, what)
+    body = read_object(path, str(path), "manifest of a trace", RECORD_AGAIN, TraceError)
     if body.get("schema") != SCHEMA:
-        raise damaged(path, f"has schema {body.get('schema')!r}; this gcsim reads {SCHEMA}")
+        raise damaged(path, f"has schema {body.get('schema')!r:.40}; this gcsim reads {SCHEMA}")
     if body.pop("sha256", None) != _checksum(body):
         raise damaged(path, "was changed since it was recorded (SHA-256 differs)")
     try:
-        manifest = _ADAPTER.validate_python(body)
+        manifest = _ADAPTER.validate_json(json.dumps(body))
     except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"])
-        raise damaged(path, f"{key}: {fault['msg'].lower()}") from error
-    odd = sorted(set(manifest.expected_files()) ^ set(manifest.files))
-    if odd:
-        raise damaged(path, f"its list of files does not fit its iterations and workers: {odd[0]}")
-    order = manifest.facts.ready_order
-    if order and sorted(order) != list(range(len(manifest.parameters))):
-        raise damaged(path, "facts.ready_order does not name each parameter once")
+        raise TraceError(broken(error, body, str(path), RECORD_AGAIN)) from error
+    for what in manifest.disagreements():
+        raise damaged(path, what)
     return manifest
 
 
 def damaged(path: Path, what: str, hint: str = RECORD_AGAIN) -> TraceError:
     """The error for a file that is not what was recorded."""
     return TraceError(what, place=str(path), hint=hint)
+
+
+def _numbers(value: object) -> bool:
+    entries = value if isinstance(value, list) else [value]
+    return all(isinstance(entry, int | float) and math.isfinite(entry) for entry in entries)
 
 
 def _checksum(body: Mapping[str, object]) -> str:

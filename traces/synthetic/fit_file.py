@@ -19,15 +19,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.files import write_text
+from gcsim.json_file import broken, read_object
 
 SCHEMA = 1
 DEFAULT = Path(__file__).with_name("default_fit.json")
 """Fitted to recordings of shipped models; `tests/benchmarks/default_fit.py` makes it."""
 DEFAULT_TITLE = "the default fit of gcsim"
-LARGEST = 64 << 20
-"""Bytes of the largest file that is read."""
+_WHAT = "fit of gradients"
 FIT_AGAIN = "fit again with: gcsim fit TRACE -o FILE"
 
 Kind = Literal["convolution", "linear", "embedding", "scale", "shift", "bias"]
@@ -166,51 +166,16 @@ def read_fits(path: Path, name: str | None = None) -> tuple[ModelFit, ...]:
     was written by another version, holds NaN, or anything else is not as it must be.
     """
     place = name or str(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", place=place, hint=FIT_AGAIN
-        ) from error
-    if len(content) > LARGEST:
-        raise InputError(f"is larger than {LARGEST >> 20} MiB", place=place)
-    try:
-        body = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        message = f"is truncated or no JSON: {error}"
-        raise InputError(message, place=place, hint=FIT_AGAIN) from error
-    if not isinstance(body, dict) or "schema" not in body:
-        raise InputError("is no fit of gradients", place=place, hint=FIT_AGAIN)
+    body = read_object(path, place, _WHAT, FIT_AGAIN)
+    if "schema" not in body:
+        raise InputError(f"is no {_WHAT}", place=place, hint=FIT_AGAIN)
     if body["schema"] != SCHEMA:
         message = f"has schema {body['schema']!r:.40}; this gcsim reads {SCHEMA}"
         raise InputError(message, place=place, hint=FIT_AGAIN)
     try:
         return tuple(Fits.model_validate(body).fits)
     except ValidationError as error:
-        raise InputError(
-            [
-                Problem(place=place, message=_said(body, fault), hint=FIT_AGAIN)
-                for fault in error.errors(include_url=False)[:3]
-            ]
-        ) from error
-
-
-def _said(body: Mapping[str, Any], fault: Mapping[str, Any]) -> str:
-    """`fits.0.tensors.3.rms (conv1.weight): input should be ...`."""
-    way = fault["loc"]
-    found: Any = body
-    tensor = ""
-    for key in way:
-        found = (
-            found[key]
-            if isinstance(found, list) and isinstance(key, int)
-            else (found.get(key) if isinstance(found, dict) else None)
-        )
-        if isinstance(found, dict) and isinstance(found.get("name"), str):
-            tensor = f" ({found['name']})"
-    message = str(fault["msg"])
-    return f"{'.'.join(map(str, way))}{tensor}: {message[:1].lower()}{message[1:]}"
+        raise InputError(broken(error, body, place, FIT_AGAIN)) from error
 
 
 def default_fits() -> tuple[ModelFit, ...]:

@@ -29,6 +29,7 @@ from gcsim.traces.profile import ModelFacts, Quality, TrafficProfile
 from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.storage.manifest import MANIFEST, manifest_text, read_manifest
 from gcsim.traces.storage.store import Trace, recorded_passes
+from tests.command import gcsim as in_this_process
 
 SCENARIO = """\
 name: mine
@@ -80,8 +81,6 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rewrite(trace: Path, **changes: Any) -> None:
     """The manifest with other values, as an honest recorder would have written it."""
-    from dataclasses import replace
-
     text = manifest_text(replace(read_manifest(trace), **changes))
     (trace / MANIFEST).write_text(text)
 
@@ -129,6 +128,25 @@ def test_recorded_times_decide_when_a_bucket_leaves(scenario: Path) -> None:
     assert late.exposed_communication_s == late.communication_s > 0
     longer = late.iteration_s - early.iteration_s
     assert longer == pytest.approx(late.communication_s, abs=1e-10)
+
+
+def test_what_a_stranger_wrote_into_a_manifest_ends_a_command_with_exit_2(scenario: Path) -> None:
+    trace = scenario.parent / "trace"
+    whole = read_manifest(trace)
+    assert whole.passes is not None
+    for changes in (
+        {"facts": replace(whole.facts, parameters=-5)},
+        {"facts": replace(whole.facts, parameters=10**40)},
+        {"facts": replace(whole.facts, layers=())},
+        {"passes": replace(whole.passes, forward=float("nan"))},
+        {"passes": replace(whole.passes, backward=-1.0)},
+        {"passes": replace(whole.passes, ready=(0.0,))},
+    ):
+        (trace / MANIFEST).write_text(manifest_text(replace(whole, **changes)))
+        for command in ("check", "run"):
+            ended = in_this_process(command, scenario.name, folder=scenario.parent)
+            assert ended.returncode == 2, ended.stderr
+            assert "trace/trace.json: error: " in ended.stderr
 
 
 def test_check_and_the_manifest_need_no_torch(scenario: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gcsim.compressors.properties import Properties, Replicas
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
-from gcsim.files import cache_folder
+from gcsim.files import cache_folder, sealed
 from gcsim.traces.profile import Layer, ModelFacts, TrafficProfile
 from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1.measure import Subject, measure, steps_to_run
@@ -316,6 +316,35 @@ def test_a_damaged_cache_entry_is_as_good_as_none(
     path.write_text(text[: len(text) // 2])
     assert cache.load("some") is None
     path.write_bytes(b"\xff\xfe")
+    assert cache.load("some") is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"nmse":0.0', '"nmse":NaN'),
+        ('"nmse":0.0', '"nmse":Infinity'),
+        ('"nmse":0.0', '"nmse":-0.5'),
+        ('"period":1', '"period":2'),
+        ('"parameters":{}', '"parameters":{},"more":1'),
+        ('"workers":2', '"workers":3'),
+        ('"workers":2', '"workers":"2"'),
+        ('"sent":[', '"sent":[-1,'),
+        ('"striped":false', '"striped":0'),
+        ('"launches":', '"launches":-'),
+        ('"forward_flops":', '"forward_flops":1.5,"outputs":'),
+    ],
+)
+def test_a_cache_entry_that_contradicts_itself_is_as_good_as_none(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    cache.save("some", profile_of("none"))
+    path = cache_folder() / "some.json"
+    body = path.read_text().partition("\n")[2]
+    assert old in body
+    body = body.replace(old, new, 1)
+    path.write_bytes(sealed(body.encode()))
     assert cache.load("some") is None
 
 

@@ -1,0 +1,67 @@
+"""What is wrong with a JSON file that gcsim wrote, and others may have changed since?
+
+Traces and fits come from other people. Such a file is read up to a limit, never runs anything, and
+is held against the types of what it becomes (by pydantic): keys, ranges, lengths.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcsim.errors import InputError, Problem
+from gcsim.rules import rule, shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+LARGEST = 64 << 20
+"""Bytes of the largest file that is read."""
+_FIRST = 3
+"""Mistakes of a file that are told."""
+
+
+def read_object(
+    path: Path, place: str, what: str, hint: str, refusal: type[InputError] = InputError
+) -> dict[str, Any]:
+    """What the file holds, a mapping; `place` is how messages call it.
+
+    Raises `refusal` when it cannot be read, is too large, is no JSON, or no mapping.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise refusal(f"cannot be read: {error.strerror}", place=place, hint=hint) from error
+    if len(content) > LARGEST:
+        raise refusal(f"is larger than {LARGEST >> 20} MiB", place=place, hint=hint)
+    try:
+        body = json.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise refusal("is nested too deeply", place=place, hint=hint) from error
+    except ValueError as error:
+        raise refusal(f"is truncated or no JSON: {error}", place=place, hint=hint) from error
+    if not isinstance(body, dict):
+        raise refusal(f"is no {what}", place=place, hint=hint)
+    return body
+
+
+def broken(error: ValidationError, body: Any, place: str, hint: str) -> Iterator[Problem]:
+    """The first mistakes of a JSON file: key, value and rule; `hint` where the rule has none.
+
+    `facts.layers.3.outputs (conv1) = -5: must be at least 0`: with the name of what holds the key.
+    """
+    for fault in error.errors(include_url=False)[:_FIRST]:
+        found, named = body, ""
+        for key in fault["loc"]:
+            inside = isinstance(found, list) and isinstance(key, int) and key < len(found)
+            found = found[key] if inside else found.get(key) if isinstance(found, dict) else None
+            name = found.get("name") if isinstance(found, dict) else None
+            named = f" ({name})" if name and isinstance(name, str) else named
+        key_path = ".".join(str(key) for key in fault["loc"] if key != "[key]")
+        value = "" if isinstance(fault["input"], dict | list) else f" = {shown(fault['input'])}"
+        said, own = rule(fault)
+        message = f"{key_path}{named}{value}: {said}"
+        yield Problem(place=place, message=message, hint=own or hint)
