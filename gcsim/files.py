@@ -1,26 +1,37 @@
 """Where gcsim keeps its files, and writing them so that a reader never meets half of one.
 
 Every file is written under a temporary name in the destination's own folder and renamed when
-it is whole; an interrupt or a full disk leaves the earlier file as it was.
+it is whole; an interrupt or a full disk leaves the earlier file as it was. What is temporary is
+locked by the process that makes it: a lock that nobody holds is a killed process's, and what it
+left behind is removed by the next one.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import grp
 import hashlib
 import os
 import pwd
+import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
 from gcsim.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
+_MINE = ".gcsim-"
+"""In the names of what is temporary, beside the file or folder that it becomes."""
 
 
 def cache_folder() -> Path:
@@ -36,14 +47,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises `InputError` that names the destination when the disk is full or not writable.
     """
-    temporary: Path | None = None
+    held: tuple[Path, int] | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
-        )
-        os.close(handle)
-        temporary = Path(name)
+        prefix = f".{path.name}{_MINE}"
+        remove_left(path.parent, prefix)
+        held = _claimed(lambda: _new_file(prefix, path))
+        temporary = held[0]
         temporary.chmod(0o666 & ~_umask())
         yield temporary
         os.replace(temporary, path)
@@ -56,8 +66,90 @@ def replacing(path: Path) -> Iterator[Path]:
             else "choose another folder; earlier files are unchanged",
         ) from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        if held is not None:
+            held[0].unlink(missing_ok=True)
+            os.close(held[1])
+
+
+@contextmanager
+def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
+    """A folder of this process alone, in `inside` or among the system's temporary files.
+
+    It is removed at the end; those of the same prefix that killed processes left there are removed
+    first. `prefix` must be gcsim's own. It may be renamed. Raises `OSError`.
+    """
+    where = inside or Path(tempfile.gettempdir())
+    remove_left(where, prefix)
+    path, handle = _claimed(lambda: tempfile.mkdtemp(prefix=prefix, dir=where))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+@contextmanager
+def becoming(folder: Path) -> Iterator[Path]:
+    """A `temporary_folder` beside `folder`, which it may become by being renamed."""
+    with temporary_folder(f".{folder.name}{_MINE}", folder.parent) as temporary:
+        temporary.chmod(0o777 & ~_umask())
+        yield temporary
+
+
+def remove_left(folder: Path, prefix: str) -> None:
+    """Remove what is temporary there, this user's and no living process's, as far as possible."""
+    try:
+        left = [folder / name for name in os.listdir(folder) if name.startswith(prefix)]
+    except OSError:
+        return
+    for path in left:
+        with suppress(OSError), _opened(path) as handle:
+            status = os.fstat(handle)
+            if status.st_uid != os.geteuid():
+                continue
+            lock(handle)
+            if stat.S_ISDIR(status.st_mode):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def _claimed(make: Callable[[], str]) -> tuple[Path, int]:
+    """What `make` makes, and the open file that locks it while this process lives."""
+    while True:
+        path = Path(make())
+        with suppress(FileNotFoundError):  # another process took it for one that was left
+            handle = os.open(path, os.O_RDONLY)
+            with suppress(OSError):
+                lock(handle, wait=True)
+            if path.exists():
+                return path, handle
+            os.close(handle)
+
+
+def _new_file(prefix: str, path: Path) -> str:
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    return name
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def lock(file: IO[str] | int, *, wait: bool = False) -> None:
+    """Lock an open file until it is closed or the process is gone.
+
+    Raises `BlockingIOError` when another process has it, and `OSError` where there are no locks.
+    """
+    if fcntl is None:
+        raise OSError(errno.ENOTSUP, "this system has no locks")
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 @contextmanager
@@ -68,7 +160,7 @@ def waiting_for(path: Path) -> Iterator[None]:
     """
     with path.open("w") as file:
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, wait=True)
         yield
 
 

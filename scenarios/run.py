@@ -20,7 +20,7 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.faults import faulty_runs, told_faults
-from gcsim.scenarios.running.gradients import check_trace, open_gradients
+from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.running.rows import make_rows
@@ -42,6 +42,7 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     """
     watcher = progress or SilentProgress()
     started = time.perf_counter()
+    remove_left_gradients()
     check_trace(scenario)
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)

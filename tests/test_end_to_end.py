@@ -405,6 +405,29 @@ def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"small"}
 
 
+def test_what_a_killed_run_left_is_removed_by_the_next(done: Path, cache: Path, gcsim: Run) -> None:
+    endless = ["--set", "gradients.warmup_steps=100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gcsim", "run", "small.yaml", *endless],
+        cwd=done,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 600
+        while not list(cache.glob("gradients-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert gcsim("run", "small.yaml", "-o", "other", folder=done).returncode == 0
+        assert len(list(cache.glob("gradients-*"))) == 1
+    finally:
+        process.kill()
+        process.wait()
+    assert len(list(cache.glob("gradients-*"))) == 1
+    assert gcsim("run", "small.yaml", "-o", "other", folder=done).returncode == 0
+    assert not list(cache.glob("gradients-*"))
+
+
 def test_lists_are_json_when_asked(tmp_path: Path, gcsim: Run) -> None:
     shown = gcsim("list", "compressors", "--json", folder=tmp_path)
     assert shown.returncode == 0

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import IO, Any, Protocol
 import gcsim
 from gcsim.analysis.live.plan import Round, as_json
 from gcsim.errors import InputError
+from gcsim.files import temporary_folder
 
 _POLL = 0.05
 _STORE_PORT = 29400
@@ -78,8 +78,7 @@ def run_tasks(
     started is ended. Raises `InputError` with a rank's last words when one fails, or when time is
     over; no rank is left then.
     """
-    with tempfile.TemporaryDirectory(prefix="gcsim-live-") as name:
-        folder = Path(name)
+    with temporary_folder("gcsim-live-") as folder:
         plan = folder / "plan.json"
         plan.write_text(as_json(one, batch=batch, seed=seed), encoding="utf-8")
         port = _STORE_PORT if place.interface != "lo" else _free_port()

@@ -9,7 +9,6 @@ there.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -34,12 +33,12 @@ from gcsim.analysis.live.predict import (
 )
 from gcsim.analysis.live.profiles import traffic_profiles
 from gcsim.analysis.live.report import factors, live_suite, points
-from gcsim.analysis.live.signals import stoppable
 from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import Findings
 from gcsim.errors import InputError, InternalError
-from gcsim.files import write_text
+from gcsim.files import temporary_folder, write_text
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
+from gcsim.signals import stoppable
 from gcsim.simulator.host import Host
 
 MEASUREMENTS = "measurements.json"
@@ -80,8 +79,8 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
     from gcsim.scenarios.catalog import device, link
 
     own = calibrate.calibrate_kernels([task.compressor for task in plan.training], progress)
-    with tempfile.TemporaryDirectory(prefix="gcsim-live-") as name:
-        trace = Path(name) / "trace"
+    with temporary_folder("gcsim-live-") as temporary:
+        trace = temporary / "trace"
         passes = calibrate.calibrate_passes(plan, trace, progress)
         profiles = traffic_profiles(plan, trace, progress)
     goodput = calibrate.calibrate_links(plan, progress)

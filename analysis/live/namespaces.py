@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gcsim.analysis.live.shaping import Shape
-from gcsim.analysis.live.signals import shielded, stoppable
 from gcsim.errors import InputError, Problem
+from gcsim.signals import shielded, stoppable
 
 NIC = "net0"
 """The network interface inside of each rank's namespace."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -41,6 +40,7 @@ from gcsim.cli.outcome import (
 )
 from gcsim.cli.sweep import sweep
 from gcsim.cli.validate import validate
+from gcsim.signals import stoppable
 
 if TYPE_CHECKING:
     from gcsim.simulator.network.links import Link
@@ -353,20 +353,17 @@ def _quoted(path: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
-    signal.signal(signal.SIGTERM, _terminate)
     if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules: they are
         sys.path.append(str(Path.cwd()))  # found here, and behind all that gcsim itself imports
-    code = _main(arguments)
+    with stoppable():
+        code = _main(arguments)
     if code == INTERRUPTED and arguments is None:
         # Python would otherwise end itself by SIGINT when the interrupt came at a bad moment.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # a terminal that was closed
+                stream.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _main(arguments: Sequence[str] | None) -> int:

@@ -4,7 +4,7 @@
 1    an expectation failed
 2    wrong usage or input: nothing was simulated
 3    our bug: a short message, and where the traceback is
-130  interrupted, by Ctrl-C or SIGTERM
+130  interrupted, by Ctrl-C, SIGTERM or SIGHUP (a closed terminal)
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import ParamSpec
 
 import typer
 
 from gcsim.errors import GcsimError, InputError, InternalError, Problem
+from gcsim.files import remove_left
 
 P = ParamSpec("P")
 
+_TRACEBACK = "gcsim-traceback-"
 DONE, EXPECTATION_FAILED, WRONG_INPUT, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -84,8 +87,9 @@ def _left_early(left: BaseException) -> Problem:
 
 
 def say(text: str) -> None:
-    """A line on stderr, as it is."""
-    print(text, file=sys.stderr)
+    """A line on stderr, as it is; a terminal that was closed does not hear it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _report(error: Exception) -> int:
@@ -129,7 +133,8 @@ def _bug(error: Exception) -> int:
         say(text.rstrip("\n"))
         where = "its traceback is above"
     else:
-        handle, name = tempfile.mkstemp(prefix="gcsim-traceback-", suffix=".txt")
+        remove_left(Path(tempfile.gettempdir()), _TRACEBACK)  # the last one is enough
+        handle, name = tempfile.mkstemp(prefix=_TRACEBACK, suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         where = f"its traceback is in {name} (GCSIM_DEBUG=1 shows it here)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
-from gcsim.files import cache_folder
+from gcsim.files import cache_folder, remove_left, temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
 from gcsim.scenarios.sections.file import RECORDED
@@ -23,6 +22,9 @@ from gcsim.traces.storage.store import Trace
 
 if TYPE_CHECKING:
     from gcsim.traces.synthetic.gradients import SyntheticTrace
+
+_GRADIENTS = "gradients-"
+"""Of a run, in the cache folder, while it lasts."""
 
 
 def record(
@@ -156,14 +158,21 @@ def open_gradients(
     if isinstance(source, SyntheticGradients):
         yield open_synthetic(scenario, source)
         return
-    with tempfile.TemporaryDirectory(prefix="gradients-", dir=_room()) as temporary:
-        folder = Path(temporary) / "trace"
+    with temporary_folder(*_room()) as temporary:
+        folder = temporary / "trace"
         record(scenario, folder, second_moments=second_moments, progress=progress)
         yield Trace.open(folder, verify=False)
 
 
-def _room() -> Path | None:
+def remove_left_gradients() -> None:
+    """Remove those of runs that were killed: gigabytes."""
+    remove_left(cache_folder(), _GRADIENTS)
+
+
+def _room() -> tuple[str, Path | None]:
     """Where gradients of a run lie: the cache folder, or that of temporary files (None)."""
     with suppress(OSError):
         cache_folder().mkdir(parents=True, exist_ok=True)
-    return cache_folder() if os.access(cache_folder(), os.W_OK) else None
+    if os.access(cache_folder(), os.W_OK):
+        return _GRADIENTS, cache_folder()
+    return f"gcsim-{_GRADIENTS}", None

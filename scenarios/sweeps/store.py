@@ -14,7 +14,6 @@ folder: a lock that the system releases when the process is gone sees to it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -27,7 +26,7 @@ from typing import Any
 import gcsim
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
-from gcsim.files import replacing
+from gcsim.files import lock, replacing
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.keys import input_files, own_model_code
 from gcsim.scenarios.scenario import Scenario
@@ -52,12 +51,14 @@ def locked(folder: Path) -> Iterator[None]:
         raise InputError(message, place=str(folder), hint=ELSEWHERE) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             file.seek(0)
             message = f"another sweep (process {file.read().strip()}) is running in this folder"
             hint = f"wait for it, or {ELSEWHERE}"
             raise InputError(message, place=str(folder), hint=hint) from None
+        except OSError:  # a system without locks: two may be inside
+            pass
         if (folder / JSON).exists() and not (folder / HEADER).exists():
             message = f"holds a {JSON} that is not of a sweep"
             raise InputError(message, place=str(folder), hint=ELSEWHERE)
@@ -70,9 +71,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _remove_halves(folder: Path) -> None:
     """What a sweep that was killed was just writing."""
-    for name in (HEADER, CSV, JSON):
-        for half in folder.glob(f".{name}.*"):
-            half.unlink(missing_ok=True)
     for half in (folder / POINTS).glob(".*.json.*"):
         half.unlink(missing_ok=True)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -23,6 +22,7 @@ from typing import Any
 
 import gcsim
 from gcsim.errors import InputError, InternalError
+from gcsim.files import temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA, Result
@@ -111,7 +111,7 @@ def execute(
         message = "must be at least 1" if jobs < 1 else "has no effect with --dask"
         raise InputError(message, place="--jobs")
     with ExitStack() as stack:
-        at = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gcsim-sweep-")))
+        at = folder or stack.enter_context(temporary_folder("gcsim-sweep-"))
         stack.enter_context(store.locked(at))
         running = _Running(plan, at, progress or SilentProgress())
         if running.done:
@@ -126,8 +126,8 @@ def _as_file(scenario: str | os.PathLike[str] | Scenario) -> Iterator[str | os.P
     if not isinstance(scenario, Scenario):
         yield scenario
         return
-    with tempfile.TemporaryDirectory(prefix="gcsim-sweep-") as folder:
-        path = Path(folder) / f"{scenario.name}.yaml"
+    with temporary_folder("gcsim-sweep-") as folder:
+        path = folder / f"{scenario.name}.yaml"
         path.write_text(document.write(scenario.resolved), encoding="utf-8")
         yield path
 

@@ -273,6 +273,9 @@ def test_a_bug_is_exit_3_with_its_traceback_in_a_file(
     (saved,) = tmp_path.glob("gcsim-traceback-*.txt")
     assert str(saved) in done.stderr
     assert saved.read_text().startswith("Traceback (most recent call last)")
+    assert gcsim("run", SCENARIO, "-q").exit_code == 3
+    (last,) = tmp_path.glob("gcsim-traceback-*.txt")  # an earlier one is nobody's any more
+    assert last != saved
 
 
 def test_debug_shows_the_traceback(

@@ -117,7 +117,7 @@ def test_a_full_disk_on_stdout_is_one_line_and_exit_2() -> None:
     assert done.stderr == "error: No space left on device\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_a_run_is_one_line_and_exit_130(
     number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -142,6 +142,28 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
     assert process.returncode == 130
     assert said == "interrupted; no file is half written\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_closed_terminal_that_hears_nothing_is_exit_130() -> None:
+    code = (
+        "import time, gcsim.cli.list as lists\n"
+        "from gcsim.cli.app import main\n"
+        "def entries(kind):\n"
+        "    print('started', flush=True)\n"
+        "    time.sleep(50)\n"
+        "lists.entries = entries\n"
+        "main(['list', 'models'])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"started\n"
+        process.stderr.close()
+        process.stdout.close()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(600) == 130
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -8,8 +8,8 @@ as it is written: a gradient with NaN or infinity is refused by name, not discov
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Literal
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
+from gcsim.files import becoming
 from gcsim.traces.live import WorkerGradients
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import Costs, ModelFacts
@@ -61,6 +62,7 @@ class TraceWriter:
         self._folder = folder
         self._inside = inside
         self._dtype: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
+        self._open = ExitStack()
         self._temporary: Path | None = None
         self._files: dict[str, StoredFile] = {}
         self._facts: ModelFacts | None = None
@@ -79,9 +81,7 @@ class TraceWriter:
                     hint="choose another folder or remove it",
                 )
             self._folder.parent.mkdir(parents=True, exist_ok=True)
-            made = tempfile.mkdtemp(prefix=f".{self._folder.name}.", dir=self._folder.parent)
-            self._temporary = Path(made)
-            self._temporary.chmod(0o755)
+            self._temporary = self._open.enter_context(becoming(self._folder))
         except OSError as error:
             raise self._cannot_write(error) from error
         return self
@@ -92,9 +92,8 @@ class TraceWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._temporary is not None and self._inside is None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
+        self._open.close()
+        self._temporary = None
 
     @property
     def temporary(self) -> Path:

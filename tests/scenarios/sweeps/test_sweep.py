@@ -533,8 +533,8 @@ def test_halves_of_files_are_removed_and_other_hidden_files_are_not(tmp_path: Pa
     points_folder.mkdir(parents=True)
     halves = [
         points_folder / ".0123.json.k2x4.json",
-        tmp_path / "out" / ".results.csv.abcd.csv",
-        tmp_path / "out" / ".sweep.json.abcd.json",
+        tmp_path / "out" / ".results.csv.gcsim-abcd.csv",
+        tmp_path / "out" / ".sweep.json.gcsim-abcd.json",
     ]
     for half in halves:
         half.write_text("{")

@@ -18,14 +18,14 @@ _ALL = (signal.SIGINT, *_ASKING)
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """While it lasts, SIGTERM and SIGHUP raise `SystemExit` (128 + number) as Ctrl-C raises
-    `KeyboardInterrupt`, so that contexts are left. Outside of the main thread nothing changes."""
+    """While it lasts, SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt` as Ctrl-C
+    does, so that contexts are left. Outside of the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in _ASKING}
     try:

@@ -1,0 +1,107 @@
+"""What is temporary goes with its process: at its end, or when the next one comes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gcsim import files
+from gcsim.errors import InputError
+
+HOLDS = """\
+import sys, time
+from pathlib import Path
+from gcsim.files import becoming, replacing, temporary_folder
+here = Path(sys.argv[1])
+with temporary_folder("gradients-", here) as folder, replacing(here / "results.json") as file:
+    with becoming(here / "trace") as trace:
+        for path in (folder, trace):
+            (path / "many").mkdir()
+            (path / "many" / "bytes").write_text("x")
+        file.write_text("{")
+        print("ready", flush=True)
+        time.sleep(600)
+"""
+LEFT = ("gradients-", ".results.json.gcsim-", ".trace.gcsim-")
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is in the middle of making all that is temporary."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def left(folder: Path) -> list[int]:
+    names = [path.name for path in folder.iterdir()]
+    return [sum(name.startswith(prefix) for name in names) for prefix in LEFT]
+
+
+def use(folder: Path) -> None:
+    """What the next process does."""
+    with files.temporary_folder("gradients-", folder):
+        pass
+    with files.becoming(folder / "trace"):
+        pass
+    files.write_text(folder / "results.json", "{}")
+
+
+def test_a_living_process_keeps_what_it_has_and_a_killed_one_loses_it(tmp_path: Path) -> None:
+    with holding(tmp_path) as process:
+        use(tmp_path)
+        assert left(tmp_path) == [1, 1, 1]
+        process.kill()
+        process.wait()
+        assert left(tmp_path) == [1, 1, 1]
+        use(tmp_path)
+    assert left(tmp_path) == [0, 0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_what_only_has_such_a_name_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "gradients-abc").symlink_to(tmp_path / "mine")
+    use(tmp_path / "cache")
+    assert (tmp_path / "mine" / "file").read_text() == "mine"
+
+
+def test_without_locks_nothing_is_taken_for_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "fcntl", None)
+    other = tmp_path / "gradients-abc"
+    other.mkdir()
+    use(tmp_path)
+    assert other.is_dir()
+    assert (tmp_path / "results.json").read_text() == "{}"
+    with files.waiting_for(tmp_path / "lock"):
+        pass
+
+
+def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("earlier")
+
+    def full_disk() -> None:
+        with files.replacing(path) as temporary:
+            temporary.write_text("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(InputError, match="cannot write"):
+        full_disk()
+    assert path.read_text() == "earlier"
+    assert list(tmp_path.iterdir()) == [path]
