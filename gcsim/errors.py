@@ -10,8 +10,18 @@ GcsimError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What neither a file nor a terminal should get: control characters but for tabs and line ends, and
+halves of characters."""
+
+
+def printable(text: str) -> str:
+    """`text` with escapes in the place of what would move a terminal's cursor, or worse."""
+    return UNPRINTABLE.sub(lambda odd: repr(odd[0])[1:-1], text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +38,7 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{where}error: {self.message}{hint}"
+        return f"{where}error: {self.message.removeprefix('error: ')}{hint}"
 
 
 class GcsimError(Exception):

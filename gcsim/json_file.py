@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import UNPRINTABLE, InputError, Problem
 from gcsim.rules import rule, shown
 
 if TYPE_CHECKING:
@@ -43,9 +43,21 @@ def read_object(
         raise refusal("is nested too deeply", place=place, hint=hint) from error
     except ValueError as error:
         raise refusal(f"is truncated or no JSON: {error}", place=place, hint=hint) from error
+    if any(UNPRINTABLE.search(text) for text in _texts(body)):
+        raise refusal("has control characters in its text", place=place, hint=hint)
     if not isinstance(body, dict):
         raise refusal(f"is no {what}", place=place, hint=hint)
     return body
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value:
+            yield from _texts(inner)
+        for inner in value.values() if isinstance(value, dict) else ():
+            yield from _texts(inner)
 
 
 def broken(error: ValidationError, body: Any, place: str, hint: str) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.cluster import build_cluster
-from gcsim.scenarios.sections.file import ScenarioFile
+from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile
 from gcsim.scenarios.sections.link import read_traces
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
@@ -89,6 +89,11 @@ def load_scenario(
         problems += mistakes
         if model is not None:
             problems += untrainable(document, model, file.gradients.source, compressors)
+    if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
+        message = f"the file's name {path.stem!r} cannot name the folder of the results"
+        problems.append(
+            Problem(place=document.name, message=message, hint=f"state name: {_named(path)}")
+        )
     if problems or file is None or model is None:
         raise InputError(document.sorted(problems))
     buckets = _buckets(file)
@@ -124,6 +129,11 @@ def _buckets(file: ScenarioFile) -> DdpBuckets:
     limits, stated = file.ddp.value(DdpBuckets), file.ddp.model_fields_set
     alone = "cap" in stated and "first" not in stated
     return replace(limits, first=limits.cap) if alone else limits
+
+
+def _named(path: Path) -> str:
+    """A name that a file with this one could have."""
+    return re.sub(r"[^\w.-]+", "_", path.stem).lstrip("_.-") or "mine"
 
 
 def _find(wanted: str) -> tuple[Path, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from pathlib import Path
+
+from gcsim.traces.stage1.machine import usable
 
 _KINDS = 8
 """Of processor time."""
@@ -13,7 +14,7 @@ _KINDS = 8
 
 def cores() -> int:
     """That this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(usable())
 
 
 def machine() -> str:

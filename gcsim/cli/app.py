@@ -353,8 +353,12 @@ def _quoted(path: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
-    if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules: they are
-        sys.path.append(str(Path.cwd()))  # found here, and behind all that gcsim itself imports
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed, and the next file would have its number
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    with contextlib.suppress(OSError):  # a folder that is gone
+        if not {"", str(Path.cwd())} & set(sys.path):  # a scenario names the user's modules: they
+            sys.path.append(str(Path.cwd()))  # are found here, behind all that gcsim itself imports
     with stoppable():
         code = _main(arguments)
     if code == INTERRUPTED and arguments is None:

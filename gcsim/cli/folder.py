@@ -10,6 +10,7 @@ from gcsim.errors import InputError
 
 def check_writable(folder: Path) -> None:
     """Raise `InputError` when no files can be created in `folder`; create nothing."""
+    folder.absolute()  # raises where the working folder is gone
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

@@ -19,7 +19,7 @@ from typing import ParamSpec
 
 import typer
 
-from gcsim.errors import GcsimError, InputError, InternalError, Problem
+from gcsim.errors import GcsimError, InputError, InternalError, Problem, printable
 from gcsim.files import remove_left
 
 P = ParamSpec("P")
@@ -89,7 +89,7 @@ def _left_early(left: BaseException) -> Problem:
 def say(text: str) -> None:
     """A line on stderr, as it is; a terminal that was closed does not hear it."""
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def _report(error: Exception) -> int:
@@ -102,6 +102,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, GcsimError) and not isinstance(error, InternalError):
         say(f"error: {error}")
         return error.exit_code
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of `os.getcwd`
+        message = "the folder that the command was started in is gone"
+        return _wrong_input(Problem(message=message, hint="cd to one that is there"))
     if isinstance(error, OSError):
         _abandon_stdout()
         reason = error.strerror or str(error) or type(error).__name__

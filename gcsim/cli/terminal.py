@@ -22,6 +22,7 @@ from rich.text import Text
 from gcsim.cli.links import ABOUT_LINKS, link_details, link_tables
 from gcsim.cli.list import Entry, Kind
 from gcsim.cli.models import ABOUT_MODELS, HEADINGS, model_details, model_tables
+from gcsim.errors import printable
 
 if TYPE_CHECKING:
     from gcsim.scenarios.result import Result
@@ -56,7 +57,7 @@ def emit_exactly(text: str) -> None:
 
 def note(*lines: str) -> None:
     """Write to stderr, continuation lines indented below their first."""
-    for line in lines:
+    for line in map(printable, lines):
         indent = " " * (len(line) - len(line.lstrip()))
         following = f"{indent}  " if indent else ""
         wrapped = textwrap.wrap(

@@ -59,8 +59,10 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
     tags = (NAMED, SPELLED_OUT, TABLED, "[key]")
     last = fault["loc"][-1] if fault["loc"] else ""
-    key_path: Keys = tuple(key for key in fault["loc"] if key not in tags)
     kind = fault["type"]
+    key_path: Keys = tuple(key for key in fault["loc"] if key not in tags)
+    if kind == "extra_forbidden" and last in tags:  # a key may be called so, too
+        key_path = (*key_path, last)
     around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
         return unknown_key(document, key_path, known_keys(model, key_path[:-1]))

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import UNPRINTABLE, InputError, Problem
 
 LARGEST = 1 << 20
 """Bytes of the largest file that is read."""
@@ -211,8 +211,9 @@ def _at(document: Document, mark: Any, position: bool) -> str:
 def _plain(
     node: yaml.Node, key_path: Keys, document: Document, position: bool, problems: list[Problem]
 ) -> Any:
-    document.values[key_path] = _at(document, node.start_mark, position)
+    document.values[key_path] = place = _at(document, node.start_mark, position)
     if isinstance(node, yaml.ScalarNode):
+        _printable(node.value, place, problems)
         return node.value if node.style else scalar(node.value)
     if isinstance(node, yaml.SequenceNode):
         return [
@@ -226,6 +227,7 @@ def _plain(
             problems.append(Problem(place=place, message="a key must be a single word"))
             continue
         key = key_node.value
+        _printable(key, place, problems)
         if key in data:
             first = document.keys[(*key_path, key)]
             message = f"key {key!r} stands here for the second time"
@@ -234,6 +236,14 @@ def _plain(
         document.keys[(*key_path, key)] = place
         data[key] = _plain(value_node, (*key_path, key), document, position, problems)
     return data
+
+
+def _printable(text: str, place: str, problems: list[Problem]) -> None:
+    """Note what no file, no table and no terminal should get; escapes in quotes can write it."""
+    odd = UNPRINTABLE.search(text)
+    if odd:
+        message = f"character {odd[0]!r} is not allowed in text"
+        problems.append(Problem(place=place, message=message, hint="leave it out"))
 
 
 def scalar(text: str) -> bool | int | float | str | None:

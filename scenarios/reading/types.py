@@ -54,6 +54,15 @@ def without_per_cent(value: Any, *, share: bool = False) -> str:
     return f"write {float(number / 100):.12g} for {float(number):.12g} %"
 
 
+def _one_line(text: str) -> str:
+    if len(text.splitlines()) > 1 or "\t" in text:
+        raise invalid(f"{text!r} is no single line", "write it without line ends and tabs")
+    return text
+
+
+Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
+"""What stands in a table or in a sentence."""
+
 Found = TypeVar("Found")
 
 

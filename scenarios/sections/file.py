@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, mode
 
 from gcsim.errors import did_you_mean
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
-from gcsim.scenarios.reading.types import Count, PositiveDuration
+from gcsim.scenarios.reading.types import Count, Line, PositiveDuration
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.scenario import (
     DdpBuckets,
@@ -30,7 +30,7 @@ from gcsim.traces.models.registry import MODELS
 from gcsim.traces.tasks.registry import TASKS
 
 _DDP = As(DdpBuckets)
-_FILE_NAME = re.compile(r"\w[\w.-]*")
+FILE_NAME = re.compile(r"\w[\w.-]*")
 _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -46,7 +46,7 @@ def _builder(name: str) -> str:
 
 
 def _file_name(name: str) -> str:
-    if not _FILE_NAME.fullmatch(name):
+    if not FILE_NAME.fullmatch(name):
         raise invalid(
             f"{name!r} cannot name the folder of the results",
             "use letters, digits, '.', '_' and '-', beginning with a letter or digit",
@@ -157,7 +157,7 @@ class CompressorSection(Section):
     model_config = ConfigDict(extra="allow")
 
     kind: Annotated[str, Field(min_length=1)]
-    label: Annotated[str, Field(min_length=1)] | None = None
+    label: Line | None = None
 
 
 class UncertaintySection(Section):

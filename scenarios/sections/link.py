@@ -31,12 +31,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.fields import TABLES, LinkFields, over
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.reading.types import in_catalogue
+from gcsim.scenarios.reading.types import Line, in_catalogue
 from gcsim.scenarios.sections.link_text import link_facts, plain_link
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link
@@ -50,7 +50,7 @@ class LinkSection(LinkFields):
     """A link, in full or as changes to one of the catalogue."""
 
     like: Annotated[str, in_catalogue(catalog.link)] | None = None
-    name: Annotated[str, Field(min_length=1)] | None = None
+    name: Line | None = None
 
     _stated: dict[str, Any] = PrivateAttr(default_factory=dict)
 

@@ -34,7 +34,7 @@ from gcsim.traces.models.table import COLUMNS, table_entry
 MOST_ROWS = 4_000
 """A resolved scenario holds them all, and is read back."""
 MOST_FLOPS = 1 << 62
-_NAME = re.compile(r"[^\s,#\"'][^\s,\"']{0,254}")
+_NAME = re.compile(r"[^\s,#\"'\x00-\x1f\x7f-\x9f][^\s,\"'\x00-\x1f\x7f-\x9f]{0,254}")
 _SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)
 _WHOLE = re.compile(r"\d{1,20}", re.ASCII)
 _POWER = re.compile(r"(\d{1,20})(?:\.(\d{1,20}))?[eE]\+?(\d{1,2})", re.ASCII)

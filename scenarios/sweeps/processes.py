@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from typing import Protocol
 from gcsim.errors import InternalError, Problem
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task
 from gcsim.scenarios.sweeps.worker import GRACE
+from gcsim.traces.stage1.machine import usable
 
 MEMORY_OF_A_WORKER = 512 << 20
 """Bytes: the interpreter and a point of some hundred workers and ten compressors, rounded up."""
@@ -73,7 +73,7 @@ def drive(
 
 def default_jobs() -> int:
     """As many processes as there are cores, or as have room in memory."""
-    return max(1, min(len(os.sched_getaffinity(0)), _free_memory() // MEMORY_OF_A_WORKER))
+    return max(1, min(len(usable()), _free_memory() // MEMORY_OF_A_WORKER))
 
 
 def _free_memory() -> int:

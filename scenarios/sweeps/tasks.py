@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import platform
 import traceback
 from collections.abc import Iterator
@@ -145,7 +144,7 @@ def _path(key: str) -> Path:
 @contextlib.contextmanager
 def measuring_alone() -> Iterator[None]:
     """While the context lasts no other sweep's worker measures on these cores."""
-    cores = hashlib.sha256(repr(sorted(os.sched_getaffinity(0))).encode()).hexdigest()[:8]
+    cores = hashlib.sha256(repr(machine.usable()).encode()).hexdigest()[:8]
     cache_folder().mkdir(parents=True, exist_ok=True)
     # where a file system has no locks, two at once are only slower
     with waiting_for(cache_folder() / f"measuring-{platform.node()}-{cores}.lock"):

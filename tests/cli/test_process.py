@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 import gcsim
+from gcsim.analysis.live.machine import cores
+from gcsim.scenarios.sweeps.processes import default_jobs
+from gcsim.scenarios.sweeps.tasks import measuring_alone
+from gcsim.traces.stage1.machine import threads, usable
 from tests.command import gcsim as in_this_process
 
 
@@ -164,6 +168,50 @@ def test_a_closed_terminal_that_hears_nothing_is_exit_130() -> None:
         process.stdout.close()
         process.send_signal(signal.SIGHUP)
         assert process.wait(600) == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["check", "lenet_2node"], 2)]
+)
+def test_a_working_folder_that_is_gone_is_said_where_it_matters(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    program = (
+        "import os, sys\n"
+        "from gcsim.cli.app import main\n"
+        "os.rmdir(os.getcwd())\n"
+        "main(sys.argv[1:])\n"
+    )
+    (tmp_path / "gone").mkdir()
+    done = start(*arguments, code=program, folder=tmp_path / "gone")
+    assert done.returncode == code
+    if code:
+        said = "the folder that the command was started in is gone; cd to one that is there"
+        assert done.stderr == f"error: {said}\n"
+
+
+@pytest.mark.parametrize(("closed", "code"), [("1", 0), ("2", 0), ("0 1 2", 0)])
+def test_streams_that_were_closed_lead_nowhere(closed: str, code: int) -> None:
+    program = (
+        "import os, sys\n"
+        "for number in map(int, sys.argv[1].split()):\n"
+        "    os.close(number)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'gcsim', 'check', 'lenet_2node'])\n"
+    )
+    done = start(closed, code=program)
+    assert done.returncode == code
+    assert "1" not in closed.split() or done.stdout == ""
+    assert done.stderr == ""
+
+
+def test_without_a_limit_to_some_cores_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert usable() == list(range(os.cpu_count() or 1))
+    assert default_jobs() >= 1
+    assert cores() == os.cpu_count()
+    assert threads() >= 1
+    with measuring_alone():
+        pass
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -587,3 +587,52 @@ def test_a_shipped_trace_is_found_by_its_name_and_a_folder_of_that_name_comes_fi
     assert own == RecordedGradients(trace=tmp_path / "resnet-early", workers=None)
     (found,) = problems(tmp_path, text.replace("resnet-early", "resnet-erly"))
     assert "did you mean 'resnet-early'" in found
+
+
+# --- text that no file, table or terminal should get ---------------------------------------------
+
+
+@pytest.mark.parametrize("character", ["\\0", "\\e", "\\r", "\\x7f", "\\x9b", "\\ud800"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'description="a{}"',
+        'name="a{}"',
+        'model="a{}:b"',
+        'cluster.device="./a{}.yaml"',
+        'cluster.network="./a{}.yaml"',
+        'cluster.network.name="a{}"',
+        'compressors=[{{kind: topk, label: "a{}"}}]',
+        'compressors=["a{}:B"]',
+        'gradients={{source: recorded, trace: "a{}"}}',
+        'cluster={{"a{}": 1}}',
+    ],
+)
+def test_control_characters_and_halves_of_characters_are_refused(
+    tmp_path: Path, setting: str, character: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    with pytest.raises(InputError, match="is not allowed in text; leave it out") as refusal:
+        load_scenario(tmp_path / "a.yaml", [setting.format(character)])
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("setting", ["compressors.1.label", "cluster.network.name"])
+def test_what_stands_in_a_table_is_one_line(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    with pytest.raises(InputError, match="is no single line"):
+        load_scenario(tmp_path / "a.yaml", {setting: '"a\\nb"'})
+
+
+@pytest.mark.parametrize("key", ["<name>", "<mapping>", "<table>", "[key]"])
+def test_a_key_may_be_called_anything_and_is_unknown(tmp_path: Path, key: str) -> None:
+    (said,) = problems(tmp_path, f'{GOOD}"{key}": 1\n')
+    assert f"unknown key '{key}'" in said
+
+
+@pytest.mark.parametrize("name", ["...yaml", "a b.yaml", "a\x1b.yaml", "-.yaml"])
+def test_a_files_name_is_held_to_what_a_name_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(GOOD.replace("name: small\n", ""))
+    with pytest.raises(InputError, match="cannot name the folder of the results; state name: "):
+        load_scenario(tmp_path / name)
+    assert load_scenario(tmp_path / name, ["name=mine"]).name == "mine"

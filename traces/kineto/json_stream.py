@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from io import BufferedReader
@@ -28,7 +29,7 @@ _CHUNK = 1 << 22
 """Characters read at a time."""
 _LONGEST = 1 << 24
 """A single value longer than this is no value of a profile but an error in the JSON."""
-_BLANK = " \t\r\n"
+_BLANK = re.compile(r"[ \t\r\n]*")
 
 
 def events(path: Path) -> Iterator[Event]:
@@ -108,12 +109,16 @@ class _Reader:
 
     def _next(self) -> str:
         """The next character that is not blank, which is not consumed; "" at the end."""
+        blanks = 0
         while True:
-            while self._at < len(self._text):
-                character = self._text[self._at]
-                if character not in _BLANK:
-                    return character
-                self._at += 1
+            blank = _BLANK.match(self._text, self._at)
+            assert blank is not None
+            blanks += blank.end() - self._at
+            self._at = blank.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if blanks > _LONGEST:  # a small gzip file may hold billions
+                raise self._stops("is no JSON")
             if not self._more():
                 return ""
 

@@ -54,11 +54,18 @@ def all_cores() -> Iterator[None]:
         _all_cores.reset(token)
 
 
+def usable() -> list[int]:
+    """Numbers of the processors that this process may use; of all where the system has no such
+    limit (macOS)."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return sorted(allowed(0)) if allowed else list(range(os.cpu_count() or 1))
+
+
 def _cores(numbers: Iterable[int] = ()) -> int:
     """Physical ones of these processors, or of those that this process may use: for MKL two
     threads of one core are one."""
     siblings = set()
-    for number in numbers or os.sched_getaffinity(0):
+    for number in numbers or usable():
         topology = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
         try:
             siblings.add(topology.read_text(encoding="ascii"))

@@ -112,7 +112,9 @@ _SCALARS = (
     | st.booleans()
     | st.integers(-(10**20), 10**20)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    | st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), max_size=12
+    )
     | st.sampled_from(
         ["1e9", "off", "12:30", "null", "0o17", "0x1F", " x", "a: b", "#", "- a", ".5"]
     )

@@ -445,3 +445,14 @@ def test_keys_may_stand_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text('{"traceEvents": [{"a": 1}], "distributedInfo": {"rank": 0}}')
     assert list(events(path)) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("before", ["", '{"traceEvents": ['])
+def test_a_small_file_of_billions_of_blanks_is_refused_at_once(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "p.json"
+    blanks = gzip.compress(b" " * 2**24)
+    path.write_bytes(gzip.compress(before.encode()) + blanks * 200)  # 3 GB in 3 MB
+    with pytest.raises(InputError, match="is no JSON at event 0") as refusal:
+        list(events(path))
+    at = refusal.value.problems[0].message.rpartition(" ")[2]
+    assert int(at.replace(",", "")) < 2**25  # the rest was not read

@@ -305,6 +305,8 @@ PASSES = {"forward": 0.1, "backward": 0.2, "ready": [0.1] * 3, "source": "a cloc
         (("buckets",), 3, "buckets = 3: must be a list"),
         (("facts",), None, "facts = (nothing): must be a mapping"),
         (("facts", "name"), "", "facts.name = '': must not be empty"),
+        (("facts", "name"), "\x1b[31mtoy", "has control characters in its text"),
+        (("parameters", 0, 0), "a\ud800", "has control characters in its text"),
         (("facts", "tokens"), -1, "facts.tokens (toy) = -1: must be at least 0"),
         (("facts", "parameters"), float("nan"), "= nan: must be a whole number"),
         (("facts", "layers", 0), "conv", "layers.0 (toy) = 'conv': must be a mapping"),
