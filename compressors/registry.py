@@ -160,7 +160,8 @@ def checked_parameters(
                 message = f"{name}{value}: {said}"
                 text = fault["input"] if fault["type"] in {"int_type", "float_type"} else ""
                 quoted = isinstance(text, str) and text.replace(".", "", 1).isdecimal()
-                hint = f"write {text}, without quotes" if quoted else ""
+                shows = f"gcsim list compressors {name} shows what it accepts"
+                hint = f"write {text}, without quotes" if quoted else shows
             problems.append(Problem(message=message, place=key, hint=hint))
         raise InputError(problems) from error
     except Exception:

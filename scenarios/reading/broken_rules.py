@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -12,6 +13,31 @@ from gcsim.rules import EXPECTED
 
 _FEW = 4
 """Values that a hint repeats."""
+_EXAMPLES = {
+    "batch_size": "32",
+    "build": "package.module:build",
+    "cluster": "{nodes: [1, 2, 4], device: v100, network: 10gbe}",
+    "compressors": "[none, topk]",
+    "device": "v100",
+    "device.name": "v100",
+    "faults.deaths": "[{node: 1, at: 60 s}]",
+    "faults.horizon": "3600 s",
+    "faults.restart": "60 s",
+    "gradients": "{source: live}",
+    "gradients.source": "live",
+    "kind": "topk",
+    "like": "10gbe",
+    "model": "lenet",
+    "network": "10gbe",
+    "nodes": "[1, 2, 4]",
+    "racks.nodes": "4",
+    "racks.uplink": "10gbe",
+    "shape": "[64, 3, 3, 3]",
+    "source": "where the figure is from",
+}
+_ENTRIES = {"compressors": "topk", "nodes": "4"}
+"""Of a list of this name."""
+_OF_TYPE = {"boolean": "true", "integer": "1", "number": "0.5", "array": "[1, 2]", "object": "{}"}
 _LONGEST = 320
 """Letters of a hint; a longer one is none."""
 
@@ -35,6 +61,71 @@ def way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, va
         if values and all(isinstance(key, str) for key in key_path):
             hint = f"for one run each: gcsim sweep --grid '{'.'.join(map(str, key_path))}={values}'"
     return hint if len(hint) <= _LONGEST else ""
+
+
+def instead(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
+    """What could stand there in any case: the default, or an example."""
+    default = _stated(model, key_path, "default")
+    return f"leave it out for {default}" if default else f"such as {example(model, key_path)}"
+
+
+def example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
+    """A value that this key could have, as a file would have it."""
+    names = [key for key in key_path if isinstance(key, str)]
+    listed = bool(key_path) and isinstance(key_path[-1], int)
+    for name in (".".join(names[-2:]), *names[-1:]):
+        if name in (known := _ENTRIES if listed else _EXAMPLES):
+            return known[name]
+    for keyword in ("default", "examples", "enum", "const", "minimum"):
+        found = _stated(model, key_path, keyword)
+        if found:
+            return found
+    return next((such for kind, such in _OF_TYPE.items() if _has(model, key_path, kind)), "mine")
+
+
+def _stated(model: type[BaseModel], key_path: Sequence[str | int], keyword: str) -> str:
+    """What the schema says there, as text; of several the first; "" where it says nothing."""
+    for node in _nodes(model, key_path):
+        value = node.get(keyword)
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, str | int | float) and value != "":
+            return str(value)
+    return ""
+
+
+def _has(model: type[BaseModel], key_path: Sequence[str | int], kind: str) -> bool:
+    return any(kind in str(node.get("type")) for node in _nodes(model, key_path))
+
+
+def _nodes(model: type[BaseModel], key_path: Sequence[str | int]) -> list[dict[str, Any]]:
+    """Of the JSON schema, what may stand at `key_path`."""
+    schema = _schema(model)
+    found = _alternatives(schema, schema)
+    for key in key_path:
+        inner = [
+            node["items"]
+            if isinstance(key, int)
+            else {**node.get("properties", {})}.get(key)
+            or next(iter(node.get("patternProperties", {}).values()), None)
+            for node in found
+            if not isinstance(key, int) or "items" in node
+        ]
+        found = [each for node in inner if node for each in _alternatives(node, schema)]
+    return found
+
+
+def _alternatives(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    if "$ref" in node:
+        return [node, *_alternatives(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)]
+    parts = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
+    return [node, *(each for part in parts for each in _alternatives(part, schema))]
+
+
+@functools.cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
 
 
 def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:

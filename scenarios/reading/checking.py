@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import Problem, did_you_mean
 from gcsim.rules import context, rule, shown
-from gcsim.scenarios.reading.broken_rules import known_keys, way_out
+from gcsim.scenarios.reading.broken_rules import example, instead, known_keys, way_out
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 
@@ -68,7 +68,9 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])
-        return Problem(place=place, message=f"key {key_path[-1]!r} is missing{around}")
+        shown_key = f"write {key_path[-1]}: {example(model, key_path)}"
+        message = f"key {key_path[-1]!r} is missing{around}"
+        return Problem(place=place, message=message, hint=shown_key)
     if last == "[key]" and kind != "refused":
         expected = [word.strip("' ") for word in context(fault, "expected").split(",")]
         known = [word.strip("' ") for part in expected for word in part.split(" or ")]
@@ -79,10 +81,11 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     of_key = isinstance(value, dict) or last == "[key]"
     place = document.location_of_key(key_path) if of_key else document.place(key_path)
     if kind == "refused":
-        message, hint = context(fault, "message"), context(fault, "hint")
+        message = context(fault, "message")
+        hint = context(fault, "hint") or instead(model, key_path)
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
     said, hint = rule(fault)
-    hint = hint or way_out(model, key_path, kind, value)
+    hint = hint or way_out(model, key_path, kind, value) or instead(model, key_path)
     stated = f" = {shown(value)}" if not isinstance(value, dict | list) else ""
     return Problem(place=place, message=f"{name}{stated}: {said}", hint=hint)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +19,7 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
-from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.reading.document import read_file, write
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients
 from gcsim.traces.models.registry import own_model, shipped_model
 from gcsim.traces.passes import PassTimes
@@ -636,3 +640,80 @@ def test_a_files_name_is_held_to_what_a_name_is(tmp_path: Path, name: str) -> No
     with pytest.raises(InputError, match="cannot name the folder of the results; state name: "):
         load_scenario(tmp_path / name)
     assert load_scenario(tmp_path / name, ["name=mine"]).name == "mine"
+
+
+# --- every problem has a way out -----------------------------------------------------------------
+
+ODD = [
+    None, True, -1, 0, 1, 2.5, 10**30, 1e308, "", "x", "10 Gbit/s", "-1 us", "0x10", "3 days",
+    [], [1], {}, {"a": 1},
+]  # fmt: skip
+
+
+def ways(data: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """To each value of a document."""
+    inner = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in inner:
+        yield (*way, key)
+        if isinstance(value, dict | list):
+            yield from ways(value, (*way, key))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_each_problem_of_a_mutated_scenario_has_a_suggestion(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    shipped = shipped_scenarios()[data.draw(st.sampled_from(sorted(shipped_scenarios())))]
+    body = read_file(shipped).data if data.draw(st.booleans()) else resolved_of(shipped)
+    body = copy.deepcopy(body)
+    *way, key = data.draw(st.sampled_from(sorted(ways(body), key=str)))
+    holder = body
+    for step in way:
+        holder = holder[step]
+    change = data.draw(st.sampled_from(["delete", "rename", "replace", "replace"]))
+    if change == "replace":
+        holder[key] = data.draw(st.sampled_from(ODD))
+    else:
+        value = holder.pop(key)
+        if change == "rename" and isinstance(holder, dict):
+            holder[f"{key}x"] = value
+    (tmp_path / "a.yaml").write_text(write(body))
+    without: list[str] = []
+    try:
+        load_scenario(tmp_path / "a.yaml")
+    except InputError as error:
+        without = [str(problem) for problem in error.problems if not problem.hint]
+    assert without == []
+
+
+@functools.cache
+def resolved_of(path: Path) -> Any:
+    return load_scenario(path).resolved
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ("model",), ("batch_size",), ("cluster",), ("compressors",),
+        ("cluster", "nodes"), ("cluster", "device"), ("cluster", "network"),
+        ("compressors", 1, "kind"),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_shown_with_a_value_that_is_taken(
+    tmp_path: Path, key: tuple[str | int, ...]
+) -> None:
+    body: Any = read_file(shipped_scenarios()["lenet_2node"]).data
+    body["compressors"] = ["none", {"kind": "topk"}]
+    holder = body
+    for step in key[:-1]:
+        holder = holder[step]
+    del holder[key[-1]]
+    (tmp_path / "a.yaml").write_text(write(body))
+    with pytest.raises(InputError) as refusal:
+        load_scenario(tmp_path / "a.yaml")
+    (problem,) = refusal.value.problems
+    assert problem.message.startswith(f"key '{key[-1]}' is missing")
+    name, _, value = problem.hint.removeprefix("write ").partition(": ")
+    assert name == key[-1]
+    load_scenario(tmp_path / "a.yaml", {".".join(map(str, key)): value})

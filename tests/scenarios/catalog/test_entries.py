@@ -479,7 +479,8 @@ def test_a_wrong_figure_of_a_transport_is_named_with_its_place(tmp_path: Path) -
 def test_a_number_without_a_source_is_refused(tmp_path: Path) -> None:
     text = "links:\n  a: {bandwidth: 1 Gbit/s, latency: 1 us, estimate: true}\n"
     assert problems("links", tmp_path, text) == [
-        "c.yaml:2:3: error: key 'source' is missing in links.a"
+        "c.yaml:2:3: error: key 'source' is missing in links.a; "
+        "write source: where the figure is from"
     ]
 
 

@@ -744,8 +744,8 @@ def test_few_random_iterations_are_a_warning(
         ("cluster.network.background=0.1 %", "or a ratio such as 3/2; write 0.001 for 0.1 %"),
         ("cluster.network.efficiency=94", "at most 1; write 0.94 for 94 %"),
         ("cluster.network.efficiency=94 %", "or a ratio such as 3/2; write 0.94 for 94 %"),
-        ("cluster.network.background=-1", "be at least 0 and less than 1"),
-        ("cluster.network.background=many %", "or a ratio such as 3/2"),
+        ("cluster.network.background=-1", "be at least 0 and less than 1; leave it out for 0"),
+        ("cluster.network.background=many %", "or a ratio such as 3/2; leave it out for 0"),
     ],
 )
 def test_a_value_in_per_cent_says_what_to_write(tmp_path: Path, override: str, said: str) -> None:
