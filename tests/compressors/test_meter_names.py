@@ -88,7 +88,7 @@ KERNELS = {
     "strom": "_add two_bits",
     "subsets": "distinct_positions",
     "table": "estimate sketch take_off",
-    "tables": "add_table encode_table",
+    "tables": "add_table encode_table rounding_error",
     "terngrad": "magnitude_and_spread",
     "thc": "add_and_measure add_integers",
     "tk_ccd": "deal group_positions",

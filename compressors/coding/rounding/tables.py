@@ -9,11 +9,13 @@ one random u for all levels it is the number of pairs of neighbours with lo + u 
 pairs below r count, none above it does. u has 16 bits, as in `levels.py`, and with it the mean of
 a code is right to 2^-17.
 
-A frame holds the norms (float32) and the codes of `bits` bits; the table does not travel.
+A frame holds the norms (float32) and the codes of `bits` bits; no table travels. Where workers
+know several, the frame's flags say which one its codes are of: flags = bits + 16 number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from gcsim.compressors.coding.rounding.levels import (
     CHUNK,
     Norm,
     bucket_count,
+    bucket_grain,
     bucket_norms,
     get_chunk,
     put_chunk,
@@ -43,6 +46,8 @@ from gcsim.errors import InputError
 Levels = NDArray[np.float32]
 
 MAX_BITS = 8
+_NUMBER_AT = 4
+"""Bits of a frame's flags before the table's number: widths up to `MAX_BITS` fit them."""
 _COUNTED = 32
 """Tables of up to that many levels are searched by counting, longer ones from a cell on."""
 _CELL_BITS = 18
@@ -75,38 +80,43 @@ class TableParameters(CompressorParameters):
 
 
 def encode_message(
-    bucket: Bucket, levels: Levels, chosen: TableParameters, worker: Worker, step: int, purpose: str
-) -> Tensor:
-    """The message of a bucket's gradient: uint8, one frame a tensor; `purpose`: of the key."""
+    bucket: Bucket, tables: Sequence[Levels], chosen: TableParameters, worker: Worker, step: int,
+    purpose: str, taken: Mapping[int, int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The message of a bucket's gradient: uint8, one frame a tensor; `purpose`: of the key.
+
+    `taken` numbers tensors' tables, by the tensor's index; the first where it says nothing.
+    """
     frames = []
     for piece, values in batched(bucket.layout.views(bucket.gradient)):
         length = chosen.bucket or max(1, piece.numel)
         norms = bucket_norms(values, length, chosen.norm)  # [buckets]
         key = random_key(worker.seed, step, piece.index, purpose, worker.rank)
-        packed = encode_table(values, norms, levels, key, size=length, bits=chosen.bits)
+        number = taken.get(piece.index, 0) if taken else 0
+        packed = encode_table(values, norms, tables[number], key, size=length, bits=chosen.bits)
         body, params = torch.cat((as_bytes(norms), packed)), chosen.bucket or 0
-        frames.append(
-            pack_frame(Codec.TABLE, body, numel=piece.numel, flags=chosen.bits, params=params)
-        )
+        flags = chosen.bits | number << _NUMBER_AT
+        frames.append(pack_frame(Codec.TABLE, body, numel=piece.numel, flags=flags, params=params))
     return torch.cat(frames)
 
 
 @decoder(Codec.TABLE)
 def add_decoded(
-    frame: Frame, part: Tensor, weight: float, levels: Levels, chosen: TableParameters
+    frame: Frame, part: Tensor, weight: float, tables: Sequence[Levels], chosen: TableParameters
 ) -> None:
     """Add a frame of `encode_message`; `InputError` for another width or bucket length, too."""
     n, bits, size = frame.numel, chosen.bits, chosen.bucket or 0
-    if (frame.flags, frame.params) != (bits, size):
+    number, width = divmod(frame.flags, 1 << _NUMBER_AT)
+    if (width, frame.params) != (bits, size) or number >= len(tables):
         raise InputError(
-            f"damaged payload: codes of {frame.flags} bits, {frame.params} elements a norm; "
-            f"expected {bits} bits and {size}"
+            f"damaged payload: codes of {width} bits into table {number}, {frame.params} elements "
+            f"a norm; expected {bits} bits, {len(tables)} tables and {size}"
         )
     length = size or max(1, n)
     buckets = bucket_count(n, length)
     head, tail = split_body(frame, 4 * buckets, packed_bytes(n, bits))
     norms = from_bytes(head, torch.float32, buckets)
-    add_table(part, tail, norms, levels, size=length, bits=bits, weight=weight)
+    add_table(part, tail, norms, tables[number], size=length, bits=bits, weight=weight)
 
 
 @kernel("streaming")
@@ -175,16 +185,19 @@ def add_table(
 
 def table_error(values: Tensor, levels: Levels, *, size: int | None, norm: Norm) -> float:
     """E|Q(v) - v|^2 of float32 `[n]`: sum norm^2 (r - lo) (hi - r), in float64."""
-    if not values.numel():
-        return 0.0
-    length = size or values.numel()
-    norms = np.repeat(array(bucket_norms(values, length, norm)).astype(np.float64), length)
-    norms = norms[: values.numel()]
-    shares = np.divide(array(values), norms, out=np.zeros_like(norms), where=norms > 0)
+    length = size or max(1, values.numel())
+    return rounding_error(values, bucket_norms(values, length, norm), levels, size=length)
+
+
+@kernel("reduction")
+def rounding_error(values: Tensor, norms: Tensor, levels: Levels, *, size: int) -> float:
+    """As `table_error`, with the norms at hand: float32 `[ceil(n / size)]`."""
+    data = np.ascontiguousarray(array(values))
+    sums = np.zeros(norms.numel(), dtype=np.float64)
     exact = levels.astype(np.float64)
-    low = np.clip(np.searchsorted(exact, shares, side="right") - 1, 0, exact.size - 2)
-    variances = (shares - exact[low]) * (exact[low + 1] - shares)
-    return float((norms**2 * np.maximum(variances, 0.0)).sum())
+    in_parallel(_add_errors, data.size, data, array(norms), exact, size, sums,
+                grain=bucket_grain(size))  # fmt: skip
+    return float(sums.sum())
 
 
 def _cells(lower: Levels) -> tuple[NDArray[np.uint8], int]:
@@ -232,6 +245,26 @@ def _encode(
         for i in range(length):
             codes[i] = np.uint8(numbers[i])
         put_chunk(codes, length, bits, first, out)
+
+
+@loop
+def _add_errors(
+    start: int, stop: int, values: Any, norms: Any, levels: Any, size: int, sums: Any
+) -> None:
+    for first in range(start, stop, size):
+        norm = np.float64(norms[first // size])
+        total = 0.0
+        for i in range(first, min(first + size, stop)):
+            share = values[i] / norm if norm > 0 else 0.0
+            low, high = 0, levels.size - 1
+            while high - low > 1:
+                middle = (low + high) // 2
+                if levels[middle] <= share:
+                    low = middle
+                else:
+                    high = middle
+            total += max((share - levels[low]) * (levels[high] - share), 0.0)
+        sums[first // size] = norm * norm * total
 
 
 @loop

@@ -10,10 +10,16 @@ Workers agree by one small all-reduce of (sum of weights, weighted mean, weighte
 each component: the k-th largest buckets of all workers make the k-th component. All then fit the
 same table, on the host: the meter sees the statistics but not the fit.
 
-State: one table for each DDP bucket. Unbiased whatever the table is.
+A fitted table is used where it is no worse. The model knows two moments of a few buckets, and where
+gradients have heavy tails or layers differ, its best table can have several times the error of
+the table that the method starts from. So at each update a worker computes the error of both on
+its own gradient, exactly (`table_error`, two passes), and each tensor is rounded to the better one
+until the next update. A frame says which of the two its codes are of; that is no further byte.
+
+State: one table for each DDP bucket, one bit a tensor. Unbiased whatever the table is.
 
 Assumes that how workers agree on the statistics, which is open in the paper and its code, may be
-that average.
+that average. The paper has no such choice between two tables: it uses the fitted one.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
 arXiv:2010.12460; code: Tabrizian/learning-to-quantize (estim/gestim.py).
@@ -22,6 +28,7 @@ arXiv:2010.12460; code: Tabrizian/learning-to-quantize (estim/gestim.py).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -69,6 +76,9 @@ class AdaptiveLevels(Compressor[P]):
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
         self._levels: dict[int, Levels] = {}
+        """By DDP bucket: the table of the last fit."""
+        self._taken: dict[int, int] = {}
+        """By tensor: 0, the table of the start, or 1, the fitted one."""
 
     @classmethod
     @abstractmethod
@@ -90,7 +100,8 @@ class AdaptiveLevels(Compressor[P]):
 
     @classmethod
     def properties(cls, parameters: P) -> Properties:
-        """Unbiased; the error is that of the table which is fitted to the tensor alone.
+        """Unbiased; the error is that of the table which is fitted to the tensor alone, or of the
+        first one, if that has less.
 
         Although it is an equality it is not called one: a great part of it may be due to jumps to
         the highest level that are too rare to be seen in hundreds of trials.
@@ -98,15 +109,14 @@ class AdaptiveLevels(Compressor[P]):
 
         def error(values: Tensor) -> float:
             components = in_common(statistics([values], parameters))
-            levels = cls.initial(parameters)
-            if components.size:
-                levels = cls.fitted(parameters, components, levels)
-            return table_error(values, levels, size=parameters.bucket, norm=parameters.norm)
+            first = cls.initial(parameters)
+            fitted = cls.fitted(parameters, components, first) if components.size else first
+            return min(_errors(values, (first, fitted), parameters))
 
         return Properties(unbiased=True, error_bound=error)
 
     def levels_of(self, bucket: Bucket) -> Levels:
-        """The table of a DDP bucket: float32, ascending from -1 to 1."""
+        """The table last fitted to a DDP bucket: float32, ascending from -1 to 1."""
         return self._levels.setdefault(bucket.layout.index, self.initial(self.parameters))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -118,11 +128,19 @@ class AdaptiveLevels(Compressor[P]):
             if components.size:
                 before = self.levels_of(bucket)
                 self._levels[bucket.layout.index] = self.fitted(chosen, components, before)
-        levels = self.levels_of(bucket)
+        tables = self.initial(chosen), self.levels_of(bucket)
+        if self.phase(chosen, step) == "update":
+            for piece, values in batched(bucket.layout.views(bucket.gradient)):
+                self._taken[piece.index] = int(np.argmin(_errors(values, tables, chosen)))
         purpose = "adaptive levels rounding"
-        message = encode_message(bucket, levels, chosen, self.worker, step, purpose)
+        message = encode_message(bucket, tables, chosen, self.worker, step, purpose, self._taken)
         payloads = yield AllGather(payload=message)
-        return self.mean_of(payloads, bucket, add_decoded, levels=levels, chosen=chosen)
+        return self.mean_of(payloads, bucket, add_decoded, tables=tables, chosen=chosen)
+
+
+def _errors(values: Tensor, tables: Sequence[Levels], chosen: AdaptiveParameters) -> list[float]:
+    """Of each table."""
+    return [table_error(values, table, size=chosen.bucket, norm=chosen.norm) for table in tables]
 
 
 # --- statistics ---------------------------------------------------------------------------------

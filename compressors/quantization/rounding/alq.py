@@ -14,7 +14,10 @@ Symmetric tables hold zero: 2^bits - 1 levels, fitted to |r|. Otherwise 2^bits l
 for -1 and 1. Before the first fit at step 0 the table is exponential, p = 1/2.
 
 Assumes the closed form above; the published code descends by finite differences unless told to
-use it. A model of normals puts few levels where heavy-tailed gradients have their large elements.
+use it. A model of normals puts few levels where heavy-tailed gradients have their large elements:
+with 4 bits and buckets of 1024 its table has NMSE .038 on normal gradients, where the exponential
+one has .095, but .13 on Laplace's (.10) and .72 on cubes of normals (.10). The better one on the
+worker's own gradient is used.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
 arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/dist.py).
@@ -55,7 +58,7 @@ class Alq(AdaptiveLevels[AlqParameters]):
         collective="all-gather (and an all-reduce of statistics every update_every steps)",
         bits="bits + 32 / bucket",
         unbiased=True,
-        state="levels (2^bits a DDP bucket)",
+        state="levels (2^bits a DDP bucket), which table (1 bit a tensor)",
         paper="Faghri et al., NeurIPS 2020, arXiv:2010.12460",
     )
 

@@ -53,7 +53,7 @@ class Amq(AdaptiveLevels[AmqParameters]):
         collective="all-gather (and an all-reduce of statistics every update_every steps)",
         bits="bits + 32 / bucket",
         unbiased=True,
-        state="levels (2^bits a DDP bucket)",
+        state="levels (2^bits a DDP bucket), which table (1 bit a tensor)",
         paper="Faghri et al., NeurIPS 2020, arXiv:2010.12460",
     )
 

@@ -76,6 +76,6 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters
         purpose = "nuqsgd rounding"
-        message = encode_message(bucket, self.levels, chosen, self.worker, step, purpose)
+        message = encode_message(bucket, [self.levels], chosen, self.worker, step, purpose)
         payloads = yield AllGather(payload=message)
-        return self.mean_of(payloads, bucket, add_decoded, levels=self.levels, chosen=chosen)
+        return self.mean_of(payloads, bucket, add_decoded, tables=[self.levels], chosen=chosen)

@@ -176,7 +176,7 @@ def message(bucket: Bucket, levels: Levels, size: int | None = 100) -> torch.Ten
         Worker(rank=1, count=2, seed=3),
         TableParameters.model_validate({"bucket": size}),
     )
-    return encode_message(bucket, levels, chosen, worker, 5, "test")
+    return encode_message(bucket, [levels], chosen, worker, 5, "test")
 
 
 @pytest.mark.parametrize("size", [100, None])
@@ -189,7 +189,7 @@ def test_a_message_has_a_frame_a_tensor_of_known_length(
     assert sent.numel() == 3 * HEADER_BYTES + 4 * norms + 125 + 1
     out = torch.zeros(251)
     chosen = TableParameters.model_validate({"bucket": size})
-    add_decoded(sent, bucket.layout, out, 1.0, levels=levels, chosen=chosen)
+    add_decoded(sent, bucket.layout, out, 1.0, tables=[levels], chosen=chosen)
     largest = float(bucket.gradient.norm())
     assert float((out - bucket.gradient).abs().max()) <= largest
 
@@ -204,7 +204,7 @@ def test_a_message_of_other_parameters_or_damage_is_refused(
 
     def decode(damaged: torch.Tensor, bits: int = 4, size: int | None = 100) -> None:
         chosen = TableParameters.model_validate({"bits": bits, "bucket": size})
-        add_decoded(damaged, bucket.layout, torch.zeros(250), 1.0, levels=levels, chosen=chosen)
+        add_decoded(damaged, bucket.layout, torch.zeros(250), 1.0, tables=[levels], chosen=chosen)
 
     decode(sent)
     wrong: list[Any] = [(sent, 3), (sent, 4, 99), (sent, 4, None), (cut,), (sent[:-1],)]
