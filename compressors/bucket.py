@@ -65,6 +65,9 @@ class Bucket:
     second_moment: Tensor | None = None
     """Sum over the mini-batch's samples z of (g_z / B)^2, float32 `[layout.numel]`; present
     when the compressor's `requires` holds "second_moments"."""
+    loss: float | None = None
+    """The worker's, mean over its mini-batch at the weights that the gradient is of; None where
+    nobody knows it: synthetic gradients, recordings without losses, a DDP hook that is not told."""
 
 
 def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:

@@ -142,7 +142,7 @@ def alone(bucket: Bucket, piece: TensorSlice) -> Bucket:
     """A bucket of one of a bucket's tensors; its index is the tensor's."""
     layout = BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
     gradient = bucket.gradient[piece.offset : piece.offset + piece.numel]
-    return Bucket(layout=layout, gradient=gradient)
+    return Bucket(layout=layout, gradient=gradient, loss=bucket.loss)
 
 
 def _same(a: Any, b: Any) -> bool:

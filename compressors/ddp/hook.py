@@ -114,6 +114,8 @@ class DdpHook:
         self.parameters = parameters
         self.step = 0
         """Of the compressor, in the iteration exchanged last; negative before it takes part."""
+        self.loss: float | None = None
+        """The rank's, for methods that follow it: to be set before each `backward()`."""
         self.layouts: dict[int, BucketLayout] = {}
         """By number of the bucket, as DDP handed it over last."""
         self._compressor = compressor
@@ -184,7 +186,7 @@ class DdpHook:
         if layout.index == 0:
             self.step += 1
         self.layouts[layout.index] = layout
-        step, fetch = self.step, Fetch(buffer)
+        step, loss, fetch = self.step, self.loss, Fetch(buffer)
         promise: Future = torch.futures.Future(devices=fetch.devices)
 
         def job() -> None:
@@ -192,7 +194,8 @@ class DdpHook:
                 if self._failure is not None:
                     raise self._failure
                 with torch.no_grad(), fetch.stream():
-                    update = self._update(Bucket(layout=layout, gradient=fetch.gradient()), step)
+                    part = Bucket(layout=layout, gradient=fetch.gradient(), loss=loss)
+                    update = self._update(part, step)
                     promise.set_result(update.to(buffer))
             except BaseException as error:  # else DDP would wait for ever
                 self._failure = error

@@ -48,6 +48,11 @@ class Trace:
         self.has_second_moments = manifest.second_moments
         self.moment_costs: Mapping[int, Costs] = manifest.moment_costs
         self.source = manifest.source
+        noted = manifest.source.get("losses")
+        losses = noted if isinstance(noted, list) else []
+        losses = [float(loss) for loss in losses if isinstance(loss, int | float)]
+        self._losses = losses if len(losses) == self.workers * self.iterations else []
+        """By iteration, then by worker; none where they were not all noted."""
         self.passes = manifest.passes
         """Measured times, where there are any."""
         self.buckets = manifest.buckets
@@ -87,6 +92,7 @@ class Trace:
             second_moment=(
                 self._read("second-moments", layout, iteration, worker) if second_moments else None
             ),
+            loss=self._losses[iteration * self.workers + worker] if self._losses else None,
         )
 
     def _check_reach(self, iteration: int, worker: int, second_moments: bool) -> None:

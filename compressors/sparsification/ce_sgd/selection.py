@@ -1,6 +1,7 @@
 """Which elements of a tensor does a CE-SGD worker send next? Selection, rewards and speculation.
 
-One pass rewards or draws V, ages everybody and notes, of each block, what lies outside of V:
+One pass rewards or draws V, ages everybody and notes, of each block, what lies outside of V, and
+whether V has changed:
 elements unsent for too long, the lowest M of the others, and how many have it. These numbers
 divide the speculative elements among the blocks (a multivariate hypergeometric draw, so that every
 set of ties is as likely), and each block then finds its share by trying places. When fewer
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
 from gcsim.compressors.coding.indices.bitmap import BLOCK
 from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -35,6 +37,7 @@ from gcsim.compressors.sparsification.ce_sgd.speculation import (
 Counts = NDArray[np.int64]
 
 _REWARD, _KEEP, _DRAW, _START = range(4)
+_NOTHING = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,6 +52,8 @@ class _Found:
     """The smallest M of the other elements outside of V."""
     ties: Counts
     """How many have it."""
+    changed: Counts
+    """Whether V is not what it was: 0 or 1."""
 
 
 class Selection:
@@ -67,32 +72,34 @@ class Selection:
         """See `bit_starts`, of V."""
         self._near = torch.zeros_like(self.chosen)
         """One bit an element: outside of V, and of its block's lowest M."""
-        self._highest = 0
         self._begun = False
 
     def renew(
-        self, improved: bool | None, wanted: int, key: np.uint64, draws: np.random.Generator
-    ) -> tuple[bool, Tensor]:
-        """Reward V when the last step improved, else draw another; V stays for None.
+        self, values: Tensor, improved: bool | None, wanted: int, key: np.uint64,
+        draws: np.random.Generator,
+    ) -> tuple[bool, Tensor]:  # fmt: skip
+        """Reward V when the last step improved, else draw another by `values`; V stays for None.
 
-        Returns (whether V is new, speculative indices: int32 ascending, as many as wanted or as
-        are outside of V).
+        `values` are what V selects from, float32 `[n]`. Returns (whether V differs from the last
+        one, or is the first, speculative indices: int32 ascending, as many as wanted or as are
+        outside of V).
         """
-        mode = _START if not (self._begun and self._highest) else _DRAW
-        if self._begun and improved is not False:
-            mode = _REWARD if improved else _KEEP
-        self._begun = True
-        found = self._select(mode, key)
+        mode = _START
+        if self._begun:
+            mode = _DRAW if improved is False else _REWARD if improved else _KEEP
+        first, self._begun = not self._begun, True
+        if mode == _DRAW:
+            weights, threshold = values, largest_magnitude(values)
+        else:
+            weights, threshold = None, float(math.ceil(self.start_density * 65536))
+        settings = mode, threshold, self.unsent_limit
+        counts = _choose(self.chosen, self.rewards, self.age, self._near, weights, settings, key)
+        found = _Found(
+            chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3], changed=counts[4]
+        )
         self.starts[1:] = np.cumsum(found.chosen)
         plan = self._plan(found, wanted, draws)
-        return mode in {_DRAW, _START}, self._speculate(plan, key)
-
-    def _select(self, mode: int, key: np.uint64) -> _Found:
-        threshold = self._highest if mode == _DRAW else math.ceil(self.start_density * 65536)
-        settings = mode, threshold, self.unsent_limit
-        counts = _choose(self.chosen, self.rewards, self.age, self._near, settings, key)
-        self._highest = int(counts[4].max(initial=self._highest))
-        return _Found(chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3])
+        return first or bool(found.changed.any()), self._speculate(plan, key)
 
     def _plan(self, found: _Found, wanted: int, draws: np.random.Generator) -> Plan:
         wanted = min(wanted, self.age.numel() - int(found.chosen.sum()))
@@ -128,10 +135,10 @@ class Selection:
 
 @kernel("streaming", updates=("chosen", "rewards", "age", "near"), name="ce_sgd_selection._choose")
 def _choose(
-    chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, settings: tuple[int, int, int],
-    key: np.uint64,
+    chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor | None,
+    settings: tuple[int, float, int], key: np.uint64,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """A step of V, M and the ages, in place; five numbers a block: see `_Found`, and max M."""
+    """A step of V, M and the ages, in place; five numbers a block: see `_Found`."""
     n = rewards.numel()
     mode, threshold, limit = settings
     if mode in {_DRAW, _START}:
@@ -144,8 +151,9 @@ def _choose(
         written_back(near) as lowest,
     ):
         in_parallel(
-            _choose_blocks, n, mode, bits, m, ages, lowest, key, np.int64(threshold),
-            np.uint8(limit), counts, grain=BLOCK,
+            _choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
+            np.ascontiguousarray(array(weights)), key, np.float64(threshold), np.uint8(limit),
+            counts, grain=BLOCK,
         )  # fmt: skip
     return counts
 
@@ -153,10 +161,11 @@ def _choose(
 @loop
 def _choose_blocks(
     start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
-    key: Any, threshold: Any, limit: Any, counts: Any,
+    weights: Any, key: Any, threshold: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     words = np.empty(BLOCK // 4, dtype=np.uint64)
+    before = np.empty(BLOCK // 8, dtype=np.uint8)
     for first in range(start, stop, BLOCK):
         block = first // BLOCK
         last = min(first + BLOCK, stop)
@@ -165,32 +174,37 @@ def _choose_blocks(
         if mode >= _DRAW:
             for j in range((m.size + 3) // 4):
                 words[j] = bits64(key, first // 4 + j)
-            _draw(words.view(np.uint16), m, mode == _DRAW, threshold, chosen)
+            part = weights[first:last] if mode == _DRAW else weights
+            _draw(words.view(np.uint16), part, m.size, mode == _DRAW, threshold, chosen)
+            before[: bits.size] = bits
             fold_bits(chosen.view(np.uint64), bits)
+            for b in range(bits.size):
+                if bits[b] != before[b]:
+                    counts[4, block] = 1
         else:
             for b in range(bits.size):
                 for j in range(8):
                     chosen[8 * b + j] = (bits[b] >> np.uint8(j)) & np.uint8(1)
         if mode == _REWARD:
-            top = np.int32(0)
             for i in range(m.size):
                 m[i] += np.int32(chosen[i])
-                top = max(top, m[i])
-            counts[4, block] = top
         _look_outside(chosen, m, age, limit, counts[:, block])
         fold_bits(chosen.view(np.uint64), nears[first // 8 : (last + 7) // 8])
 
 
 @loop
-def _draw(random: Any, m: Any, weighted: bool, threshold: Any, chosen: Any) -> None:
-    """1 with probability M / threshold, or threshold / 65536; zeros behind the last element."""
-    chosen[m.size :] = 0
+def _draw(
+    random: Any, weights: Any, size: int, weighted: bool, threshold: Any, chosen: Any
+) -> None:
+    """1 with probability |weight| / threshold, or threshold / 65536; zeros behind the last one."""
+    chosen[size:] = 0
     if weighted:
-        for i in range(m.size):  # r / 65536 < M / max M, in whole numbers
-            chosen[i] = np.int64(random[i]) * threshold < np.int64(m[i]) << np.int64(16)
+        scale = threshold / 65536.0
+        for i in range(size):  # r / 65536 < |weight| / max, of float32 numbers in float64: exact
+            chosen[i] = np.float64(random[i]) * scale < abs(np.float64(weights[i]))
     else:
-        for i in range(m.size):
-            chosen[i] = np.int64(random[i]) < threshold
+        for i in range(size):
+            chosen[i] = np.float64(random[i]) < threshold
 
 
 @loop

@@ -70,6 +70,21 @@ def test_a_compressor_is_named_in_any_form(hook: Any, alone: None) -> None:
     assert [piece.name for piece in registered.layouts[0].slices] == ["bias", "weight"]
 
 
+def test_a_loss_that_the_hook_is_told_decides_what_ce_sgd_keeps(alone: None) -> None:
+    # Steps 0 ... 4 of the compressor: (first), fallen, risen, as before, fallen. M counts what was
+    # kept because the loss fell; the gradient is the same every time, and would always say "kept".
+    model = model_of(nn.Linear(30, 20))
+    registered = gcsim.ddp_hook("ce_sgd").register(model)
+    for loss in (5.0, 3.0, 2.0, 2.5, 2.5, 1.0):  # the first exchange is uncompressed
+        registered.loss = loss
+        model.zero_grad()
+        model(torch.arange(120.0).view(4, 30)).square().sum().backward()
+    ((_, member),) = registered._members.values()
+    assert member._losses == {0: 1.0}  # type: ignore[attr-defined]
+    rewards = [int(one.rewards.max()) for one in member._selections.values()]  # type: ignore[attr-defined]
+    assert max(rewards) == 2
+
+
 def test_one_worker_and_no_compression_is_plain_training(alone: None) -> None:
     torch.manual_seed(0)
     net, inputs = nn.Linear(30, 20), torch.randn(4, 30)

@@ -125,6 +125,18 @@ def test_an_order_that_leaves_out_a_parameter_is_refused(folder: Path, order: li
         Trace.open(folder)
 
 
+def test_a_bucket_carries_its_workers_loss_where_all_were_noted(folder: Path) -> None:
+    def noted(losses: object) -> list[float | None]:
+        rewrite_manifest(folder, lambda body: body.update(source={"losses": losses}))
+        trace = Trace.open(folder)
+        (layout,) = bucket_layouts(trace.parameters)
+        return [trace.bucket(layout, step, rank).loss for step in range(2) for rank in range(2)]
+
+    assert noted([4.0, 3, 2.0, 1.0]) == [4.0, 3.0, 2.0, 1.0]
+    for incomplete in ([], [4.0, 3.0], None, "4321", [4.0, 3.0, 2.0, "1"], [4.0, 3.0, 2.0, None]):
+        assert noted(incomplete) == [None] * 4
+
+
 def test_a_bucket_is_memory_of_its_own(folder: Path) -> None:
     trace = Trace.open(folder)
     (layout,) = bucket_layouts(trace.parameters)

@@ -32,7 +32,7 @@ from gcsim.compressors.coding.rounding.truncated_normals import (
 from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
 from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
 from gcsim.compressors.quantization.rounding.amq import Amq
-from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd
+from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.traces.storage.shipped import shipped_traces
 from gcsim.traces.storage.store import Trace
@@ -278,7 +278,7 @@ def test_tails_and_recorded_gradients_are_rounded_no_worse_than_by_nuqsgd(method
         trace.bucket(BucketLayout(index=0, slices=named), 0, 0),
     ):
         (found,) = rounded_no_worse(method, {}, [bucket])
-        error = Nuqsgd.properties(Nuqsgd.Parameters(zero=method is Alq)).error_bound
+        error = Nuqsgd.properties(NuqsgdParameters(zero=method is Alq)).error_bound
         assert error is not None
         known = sum(error(values) for _, values in bucket.layout.views(bucket.gradient))
         assert found <= known / float(bucket.gradient.double().square().sum())

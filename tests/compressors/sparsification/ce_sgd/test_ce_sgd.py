@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
@@ -24,7 +26,14 @@ from gcsim.compressors.sparsification.ce_sgd.messages import (
 )
 from gcsim.compressors.sparsification.ce_sgd.selection import Selection
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, layout_of, random16
+from tests.compressors.shared import (
+    Draw,
+    LayoutOf,
+    layout_of,
+    layout_of_shapes,
+    members,
+    random16,
+)
 
 
 def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
@@ -52,17 +61,19 @@ class Oracle:
         """Steps since the last time."""
         self.begun = False
 
-    def renew(self, improved: bool | None, random: list[int], density: float) -> bool:
-        """V and M of the next step; whether V was drawn."""
+    def renew(
+        self, g: np.ndarray[Any, Any], improved: bool | None, random: list[int], density: float
+    ) -> bool:
+        """V and M of the next step; whether V is another."""
         if self.begun and improved is not False:
             self.rewards += self.chosen if improved else 0
             return False
-        highest = int(self.rewards.max(initial=0))
-        self.begun = True
+        before, first, self.begun = self.chosen.copy(), not self.begun, True
+        highest = Fraction(float(abs(g).max()))
         for j, r in enumerate(random):
-            weight = self.rewards[j] / highest if highest else density
-            self.chosen[j] = r / 65536 < weight
-        return True
+            weight = density if first else Fraction(float(abs(g[j]))) / highest
+            self.chosen[j] = Fraction(r, 65536) < weight
+        return first or bool((before != self.chosen).any())
 
     def speculate(self, indices: np.ndarray[Any, Any], wanted: int, limit: int) -> None:
         """Check the speculative elements, of which chance decides only among equals."""
@@ -123,7 +134,9 @@ def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
             for t, part in enumerate(message_parts(payloads[rank], sizes)):
                 state, size = states[rank][t], sizes[t]
                 key = random_key(7, step, t, "ce_sgd selection", rank)
-                new = state.renew(improved, random16(int(key), size).tolist(), p.start_density)
+                own = g[offset : offset + size]
+                random = random16(int(key), size).tolist()
+                new = state.renew(own, improved, random, p.start_density)
                 drawn += new
                 rewarded += bool(improved)
                 assert part["new"] == new
@@ -131,7 +144,6 @@ def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
                     np.testing.assert_array_equal(part["chosen"], state.chosen)
                 held = int(state.chosen.sum())
                 extra = part["sent"] - held
-                own = g[offset : offset + size]
                 rest = part["rest"]
                 assert len(rest) == 4 * held + 8 * extra
                 values = np.frombuffer(rest[: 4 * held], dtype=np.float32)
@@ -171,13 +183,13 @@ def test_a_new_selection_costs_a_bitmap_and_a_kept_one_nothing(team: Any, normal
         assert crew.sent == [(HEADER_BYTES + 1 + bitmap + 4 * held + 8 * 10,)]
 
 
-def test_a_draw_has_the_probabilities_of_the_map() -> None:
-    # P(V_j = 1) = M_j / max M: 0 for none, 1 for the most, else k / 4 over 4000 elements each,
+def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
+    # P(V_j = 1) = |g_j| / max |g|: 0 for none, 1 for the most, else k / 4 over 4000 elements each,
     # five deviations of a binomial.
-    state = Selection(torch.zeros(20_000), 0.5, 100)
-    state._begun, state._highest = True, 4
-    state.rewards.copy_(torch.arange(20_000) % 5)
-    new, _ = state.renew(False, 10, random_key(1, 2, 3, "test"), np.random.default_rng(0))
+    g = torch.arange(20_000) % 5 * torch.tensor([1.5, -1.5]).repeat(10_000)
+    state = Selection(g, 0.5, 100)
+    state._begun = True
+    new, _ = state.renew(g, False, 10, random_key(1, 2, 3, "test"), np.random.default_rng(0))
     assert new
     flags = np.unpackbits(state.chosen.numpy(), count=20_000, bitorder="little")
     counts = flags.reshape(-1, 5).sum(0).tolist()
@@ -196,7 +208,9 @@ def test_every_set_of_equals_is_as_likely() -> None:
         state = Selection(torch.zeros(n), 1e-9, 100)
         state._begun = True
         draws = np.random.default_rng(seed)
-        _, indices = state.renew(None, 4000, random_key(seed, 0, 0, "test"), draws)
+        _, indices = state.renew(
+            state.rewards.float(), None, 4000, random_key(seed, 0, 0, "test"), draws
+        )
         assert indices.numel() == 4000
         assert bool((indices.diff() > 0).all())
         assert np.bincount(indices.numpy() // 16384, minlength=3)[0] < 4000 * 0.4096 + 200
@@ -216,7 +230,9 @@ def test_few_at_the_lowest_level_or_many_wanted_is_right_too(wanted: int) -> Non
     state._begun = True
     state.rewards.copy_(torch.arange(n) % 20)
     draws = np.random.default_rng(1)
-    _, indices = state.renew(None, wanted, random_key(1, 0, 0, "test"), draws)
+    _, indices = state.renew(
+        state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
+    )
     assert indices.numel() == wanted
     levels = np.sort(state.rewards.numpy()[indices.numpy()])
     np.testing.assert_array_equal(levels, np.sort(np.arange(n) % 20)[:wanted])
@@ -234,7 +250,9 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
         state.rewards[late] = 7
         state.age[late] = steps
         draws = np.random.default_rng(2)
-        _, indices = state.renew(None, wanted, random_key(1, 0, 0, "test"), draws)
+        _, indices = state.renew(
+            state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
+        )
         assert indices.numel() == wanted
         assert int(torch.isin(indices, late).sum()) == expected
 
@@ -243,13 +261,10 @@ def test_ages_stop_at_what_a_byte_holds() -> None:
     state = Selection(torch.zeros(10), 0.5, 254)
     state._begun = True
     for _ in range(300):
-        state.renew(None, 0, random_key(1, 0, 0, "test"), np.random.default_rng(2))
+        state.renew(
+            state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng(2)
+        )
     assert bool((state.age == 255).all())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WithLoss(Bucket):
-    loss: float = 0.0
 
 
 def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
@@ -264,7 +279,7 @@ def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
     )
     flags = []
     for step, loss in enumerate((3.0, 2.0, 2.5, 2.5, 1.0)):
-        bucket = WithLoss(layout=layout, gradient=gradient, loss=loss)
+        bucket = Bucket(layout=layout, gradient=gradient, loss=loss)
         exchange = worker.exchange(bucket, step)
         request: Any = next(exchange)
         (frame,) = read_frames(request.payload)
@@ -272,6 +287,103 @@ def test_a_bucket_that_carries_a_loss_gives_the_papers_feedback(
         with pytest.raises(StopIteration):
             exchange.send(request.server([request.payload]))
     assert flags == [1, 0, 1, 1, 0]
+
+
+def through(
+    team: list[CeSgd], buckets: list[Bucket], step: int
+) -> tuple[list[Tensor], Tensor, Any]:
+    """What the workers send, the server's answer, and the update."""
+    exchanges = [
+        worker.exchange(bucket, step) for worker, bucket in zip(team, buckets, strict=True)
+    ]
+    requests: list[Any] = [next(one) for one in exchanges]
+    payloads = [request.payload for request in requests]
+    answer = requests[0].server(payloads)
+    for one in exchanges:
+        with pytest.raises(StopIteration) as end:
+            one.send(answer)
+    return payloads, answer, end.value.value
+
+
+class Sent:
+    """Each worker's last V of each tensor; no message may bring along the one before."""
+
+    def __init__(self) -> None:
+        self.last: dict[tuple[int, int], list[int]] = {}
+
+    def see(self, payloads: list[Tensor]) -> None:
+        for rank, payload in enumerate(payloads):
+            for number, frame in enumerate(read_frames(payload)):
+                brought = new_selection(frame)
+                if brought is not None:
+                    assert self.last.get((rank, number)) != brought.tolist()
+                    self.last[rank, number] = brought.tolist()
+
+
+def test_the_mask_moves_in_training_and_the_volume_is_that_of_the_papers_tables() -> None:
+    # The paper's setting on a small network: 4 workers, batches of 64, Adam with .001. Its Table I
+    # has 21.1 of 66 MB, 32 % (of which direction is not said: here of both), within a quarter;
+    # its Table II 44 of 89 MB for VGG11 and 27 of 62 MB for WideResNet, 49 and 44 % (here of the
+    # union). The letter of Algorithm 2 has one mask, 51 and 94 %.
+    steps, count = 48, 4
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+    parameters, truth = list(net.parameters()), torch.randn(192, 10)
+    layout = layout_of_shapes(tuple(p.shape) for p in parameters)
+    optimizer = torch.optim.Adam(parameters, lr=0.001)
+    team, sent = members(CeSgd, count), Sent()
+    up = down = 0
+    masks: set[tuple[int, ...]] = set()
+    for step in range(steps):
+        buckets = []
+        for _ in team:
+            images = torch.randn(64, 3, 8, 8)
+            labels = (images.flatten(1) @ truth).argmax(1)
+            loss = nn.functional.cross_entropy(net(images), labels)
+            flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+            buckets.append(Bucket(layout=layout, gradient=flat, loss=loss.item()))
+        payloads, answer, update = through(team, buckets, step)
+        sent.see(payloads)
+        masks.add(tuple(team[0]._selections[2].chosen.tolist()))
+        up, down = up + sum(one.numel() for one in payloads), down + answer.numel()
+        for parameter, (_, part) in zip(parameters, layout.views(update), strict=True):
+            parameter.grad = part.view_as(parameter)
+        optimizer.step()
+    dense = 4 * layout.numel * steps
+    assert len(masks) > steps / 4
+    assert 0.32 * 0.75 < (up / count + down) / 2 / dense < 0.32 * 1.25
+    assert 0.40 < down / dense < 0.55
+    assert up / count / dense < 0.32
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    st.lists(st.sampled_from([3.0, 2.0, 1.0, None]), min_size=2, max_size=12),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.integers(0, 99),
+)
+def test_no_selection_travels_twice_and_the_server_knows_the_last(
+    sizes: list[int], losses: list[float | None], zeros: float, seed: int
+) -> None:
+    # Small tensors, equal magnitudes and zeros are where a draw gives the same V again.
+    team, layout, sent = members(CeSgd, 2), layout_of(*sizes), Sent()
+    generator = torch.Generator().manual_seed(seed)
+    for step, loss in enumerate(losses):
+        buckets = []
+        for _ in team:
+            signs = torch.randint(0, 2, (layout.numel,), generator=generator) * 2.0 - 1
+            kept = torch.rand(layout.numel, generator=generator) >= zeros
+            buckets.append(Bucket(layout=layout, gradient=signs * kept, loss=loss))
+        sent.see(through(team, buckets, step)[0])
+        for rank, worker in enumerate(team):
+            for piece in layout.slices:
+                now = worker._selections[piece.index].chosen.tolist()
+                assert sent.last[rank, piece.index] == now
+                assert team[0]._known[piece.index, rank].tolist() == now
 
 
 def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss(normal: Draw) -> None:
