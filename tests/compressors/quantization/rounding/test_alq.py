@@ -278,7 +278,9 @@ def test_tails_and_recorded_gradients_are_rounded_no_worse_than_by_nuqsgd(method
         trace.bucket(BucketLayout(index=0, slices=named), 0, 0),
     ):
         (found,) = rounded_no_worse(method, {}, [bucket])
-        error = Nuqsgd.properties(NuqsgdParameters(zero=method is Alq)).error_bound
+        error = Nuqsgd.properties(
+            NuqsgdParameters.model_validate({"zero": method is Alq})
+        ).error_bound
         assert error is not None
         known = sum(error(values) for _, values in bucket.layout.views(bucket.gradient))
         assert found <= known / float(bucket.gradient.double().square().sum())
