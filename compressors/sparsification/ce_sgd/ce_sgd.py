@@ -3,7 +3,7 @@
 Worker i holds, for each tensor, a selection V (one bit an element), a map M of how often each
 element was in a rewarded selection, and how long each has not been sent. Before each step:
     f(x_{t-1}) > f(x_t): V stays, M += V;    otherwise: V_j = 1 with probability |g_j| / max |g|
-(V_0 is drawn with `start_density`). What travels are g_V and `speculative` n elements outside of
+(V_0 is drawn in that way too). What travels are g_V and `speculative` n elements outside of
 V: those unsent for `unsent_limit` steps first, then by ascending M, ties at random. The server
 knows each worker's V, averages over all workers (absent elements count as zero) and sends the mean
 at the union of what arrived.
@@ -11,10 +11,8 @@ at the union of what arrived.
 Body of a tensor: a flag byte; V as bitmap of n bits, only when it differs from the last one;
 32 |V| bits of values; 64 a speculative element (index, value). Down: a bitmap of the union and its
 values, n + 32 |union|. With `levels` l, values go as random roundings to 2 l + 1 levels,
-ceil(log2(2 l + 1)) bits each, and a scale of 32 bits, as in Eq. 8. Biased; by default V_0 misses
-half of the elements: E|Q(g) - g|^2 = (1 - start_density - speculative) |g|^2 at the first step,
-because every element is as likely to be missed; the bound adds the (tiny) chance of fewer than
-`speculative` n free ones.
+ceil(log2(2 l + 1)) bits each, and a scale of 32 bits, as in Eq. 8. Biased: at the first
+step E|Q(g) - g|^2 <= sum (1 - |g_j| / max |g|) g_j^2, with equality but for speculative elements.
 
 The feedback f is the worker's own loss, which a bucket carries in live and recorded training; to
 a DDP hook it is told (`hook.loss`). Where nobody knows it, the gradient stands in: a bucket has
@@ -28,16 +26,16 @@ The printed algorithm, by the letter, freezes. It draws V_j with probability M_j
 and M sums selections: after the first reward M is a multiple of V's indicator, so that every later
 draw is the same V, for ever. To count speculative elements as selected, as Fig. 2 may be read,
 does not free it: who has the largest M is always drawn and rewarded again, so that nothing leaves
-V_0 and the share sent never falls below `start_density`. The text behind Definition 3 has
+V_0, whose density is not given, and the share sent never falls. The text behind Definition 3 has
 Bernoulli(|g_j| / max |g|), which is taken here: V follows the gradient, and M is left to say which
 elements are rare.
 
-What comes of it, on 4 workers with batches of 64 and Adam as in the paper, mean of 48 to 150 steps
-from V_0 on: a worker sends 13 to 19 % of a dense gradient's bytes, the union has 41 to 50 %, both
-directions together 27 to 34 % (LeNet, ResNet-20, a narrow VGG, a small convolutional network).
-Table I has 32 % (21.1 of 66 MB, it is not said which way), Table II 44 and 49 % for WideResNet and
-VGG11; MobileNet's 79 % are not met, and large networks with small batches come below (VGG-16: 10
-and 32 % at the start, 4 and 16 % after 12 steps).
+What comes of it, on 4 workers with batches of 64 and Adam as in the paper, mean of 40 to 60 steps
+from V_0 on: a worker sends 11 to 20 % of a dense gradient's bytes, the union has 31 to 56 %, both
+directions together 21 to 38 % (LeNet, ResNet-20, a narrow VGG, two small networks). Table I has
+32 % (21.1 of 66 MB, it is not said which way), Table II 44 and 49 % for WideResNet and VGG11.
+MobileNet's 79 % are not met, and large networks with small batches come below (VGG-16, batches of
+32: 10 and 32 % at the start, 4 and 16 % after 12 steps).
 
 Further readings where the paper is open or slips:
 * Both branches print f(x_{t-1}) > f(x_t); the second means "otherwise", as Algorithm 2 has it.
@@ -69,14 +67,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, read_frames
 from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, unite
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.selection import count_kept
-from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
@@ -98,7 +95,6 @@ from gcsim.errors import InputError
 
 
 class CeSgdParameters(CompressorParameters):
-    start_density: Ratio = Field(0.5, description="chance of each element to be in the first V")
     speculative: float = Field(
         0.01, ge=0, le=1, description="fraction of the elements outside of V that travels as well"
     )
@@ -149,11 +145,9 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         p = parameters
 
         def bound(values: Tensor) -> float:
-            # X missed elements, a binomial less k, cut at 0: E max(X, 0) <= (m + |(m, s)|) / 2
-            n = max(1, values.numel())
-            mean = n * (1 - p.start_density) - speculative_count(n, p.speculative)
-            deviation = math.sqrt(n * p.start_density * (1 - p.start_density))
-            return (mean + math.hypot(mean, deviation)) / 2 / n * energy(values)
+            magnitudes = values.double().abs()
+            highest = float(magnitudes.max()) if values.numel() else 0.0
+            return float(((highest - magnitudes) * magnitudes**2).sum()) / (highest or 1.0)
 
         return Properties(
             error_bound=bound if p.levels is None else None,
@@ -222,7 +216,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         p, rank = self.parameters, self.worker.rank
         state = self._selections.get(piece.index)
         if state is None:
-            state = Selection(values, p.start_density, p.unsent_limit)
+            state = Selection(values, p.unsent_limit)
             self._selections[piece.index] = state
         place = self.worker.seed, step, piece.index
         new, indices = state.renew(

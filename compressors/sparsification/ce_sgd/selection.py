@@ -12,7 +12,6 @@ See `ce_sgd.py` for the method and its source.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +35,7 @@ from gcsim.compressors.sparsification.ce_sgd.speculation import (
 
 Counts = NDArray[np.int64]
 
-_REWARD, _KEEP, _DRAW, _START = range(4)
+_REWARD, _KEEP, _DRAW = range(3)
 _NOTHING = np.zeros(0, dtype=np.float32)
 
 
@@ -59,9 +58,9 @@ class _Found:
 class Selection:
     """One tensor's state on one worker."""
 
-    def __init__(self, like: Tensor, start_density: float, unsent_limit: int) -> None:
+    def __init__(self, like: Tensor, unsent_limit: int) -> None:
         n = like.numel()
-        self.start_density, self.unsent_limit = start_density, unsent_limit
+        self.unsent_limit = unsent_limit
         self.chosen = like.new_zeros(packed_bytes(n, 1), dtype=torch.uint8)
         """V: one bit an element, `[ceil(n / 8)]`."""
         self.rewards = torch.zeros_like(like, dtype=torch.int32)
@@ -84,15 +83,10 @@ class Selection:
         one, or is the first, speculative indices: int32 ascending, as many as wanted or as are
         outside of V).
         """
-        mode = _START
-        if self._begun:
-            mode = _DRAW if improved is False else _REWARD if improved else _KEEP
         first, self._begun = not self._begun, True
-        if mode == _DRAW:
-            weights, threshold = values, largest_magnitude(values)
-        else:
-            weights, threshold = None, float(math.ceil(self.start_density * 65536))
-        settings = mode, threshold, self.unsent_limit
+        mode = _DRAW if first or improved is False else _REWARD if improved else _KEEP
+        weights, highest = (values, largest_magnitude(values)) if mode == _DRAW else (None, 0.0)
+        settings = mode, highest, self.unsent_limit
         counts = _choose(self.chosen, self.rewards, self.age, self._near, weights, settings, key)
         found = _Found(
             chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3], changed=counts[4]
@@ -140,8 +134,8 @@ def _choose(
 ) -> NDArray[np.int64]:  # fmt: skip
     """A step of V, M and the ages, in place; five numbers a block: see `_Found`."""
     n = rewards.numel()
-    mode, threshold, limit = settings
-    if mode in {_DRAW, _START}:
+    mode, highest, limit = settings
+    if mode == _DRAW:
         count_random(n, 16)
     counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
     with (
@@ -152,7 +146,7 @@ def _choose(
     ):
         in_parallel(
             _choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
-            np.ascontiguousarray(array(weights)), key, np.float64(threshold), np.uint8(limit),
+            np.ascontiguousarray(array(weights)), key, np.float64(highest), np.uint8(limit),
             counts, grain=BLOCK,
         )  # fmt: skip
     return counts
@@ -161,7 +155,7 @@ def _choose(
 @loop
 def _choose_blocks(
     start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
-    weights: Any, key: Any, threshold: Any, limit: Any, counts: Any,
+    weights: Any, key: Any, highest: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     words = np.empty(BLOCK // 4, dtype=np.uint64)
@@ -171,11 +165,10 @@ def _choose_blocks(
         last = min(first + BLOCK, stop)
         m, age = rewards[first:last], ages[first:last]
         bits = selection[first // 8 : (last + 7) // 8]
-        if mode >= _DRAW:
+        if mode == _DRAW:
             for j in range((m.size + 3) // 4):
                 words[j] = bits64(key, first // 4 + j)
-            part = weights[first:last] if mode == _DRAW else weights
-            _draw(words.view(np.uint16), part, m.size, mode == _DRAW, threshold, chosen)
+            _draw(words.view(np.uint16), weights[first:last], highest, chosen)
             before[: bits.size] = bits
             fold_bits(chosen.view(np.uint64), bits)
             for b in range(bits.size):
@@ -193,18 +186,12 @@ def _choose_blocks(
 
 
 @loop
-def _draw(
-    random: Any, weights: Any, size: int, weighted: bool, threshold: Any, chosen: Any
-) -> None:
-    """1 with probability |weight| / threshold, or threshold / 65536; zeros behind the last one."""
-    chosen[size:] = 0
-    if weighted:
-        scale = threshold / 65536.0
-        for i in range(size):  # r / 65536 < |weight| / max, of float32 numbers in float64: exact
-            chosen[i] = np.float64(random[i]) * scale < abs(np.float64(weights[i]))
-    else:
-        for i in range(size):
-            chosen[i] = np.float64(random[i]) < threshold
+def _draw(random: Any, weights: Any, highest: Any, chosen: Any) -> None:
+    """1 with probability |weight| / highest; zeros behind the last one."""
+    chosen[weights.size :] = 0
+    scale = highest / 65536.0
+    for i in range(weights.size):  # r / 65536 < |weight| / highest: float32 in float64, exact
+        chosen[i] = np.float64(random[i]) * scale < abs(np.float64(weights[i]))
 
 
 @loop

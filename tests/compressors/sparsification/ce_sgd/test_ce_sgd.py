@@ -61,9 +61,7 @@ class Oracle:
         """Steps since the last time."""
         self.begun = False
 
-    def renew(
-        self, g: np.ndarray[Any, Any], improved: bool | None, random: list[int], density: float
-    ) -> bool:
+    def renew(self, g: np.ndarray[Any, Any], improved: bool | None, random: list[int]) -> bool:
         """V and M of the next step; whether V is another."""
         if self.begun and improved is not False:
             self.rewards += self.chosen if improved else 0
@@ -71,8 +69,7 @@ class Oracle:
         before, first, self.begun = self.chosen.copy(), not self.begun, True
         highest = Fraction(float(abs(g).max()))
         for j, r in enumerate(random):
-            weight = density if first else Fraction(float(abs(g[j]))) / highest
-            self.chosen[j] = Fraction(r, 65536) < weight
+            self.chosen[j] = Fraction(r, 65536) < Fraction(float(abs(g[j]))) / highest
         return first or bool((before != self.chosen).any())
 
     def speculate(self, indices: np.ndarray[Any, Any], wanted: int, limit: int) -> None:
@@ -93,7 +90,7 @@ class Oracle:
     [
         {},
         {"speculative": 0.2, "unsent_limit": 2},
-        {"speculative": 0.9, "start_density": 0.3},
+        {"speculative": 0.9},
         {"speculative": 0.0},
         {"feedback": "norm"},
         {"residual": True},
@@ -136,7 +133,7 @@ def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
                 key = random_key(7, step, t, "ce_sgd selection", rank)
                 own = g[offset : offset + size]
                 random = random16(int(key), size).tolist()
-                new = state.renew(own, improved, random, p.start_density)
+                new = state.renew(own, improved, random)
                 drawn += new
                 rewarded += bool(improved)
                 assert part["new"] == new
@@ -187,7 +184,7 @@ def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
     # P(V_j = 1) = |g_j| / max |g|: 0 for none, 1 for the most, else k / 4 over 4000 elements each,
     # five deviations of a binomial.
     g = torch.arange(20_000) % 5 * torch.tensor([1.5, -1.5]).repeat(10_000)
-    state = Selection(g, 0.5, 100)
+    state = Selection(g, 100)
     state._begun = True
     new, _ = state.renew(g, False, 10, random_key(1, 2, 3, "test"), np.random.default_rng(0))
     assert new
@@ -205,7 +202,7 @@ def test_every_set_of_equals_is_as_likely() -> None:
     # each element is drawn 5 times on average; thirds of the tensor get 1333 +- 25 each time.
     n, times = 40_000, np.zeros(40_000)
     for seed in range(50):
-        state = Selection(torch.zeros(n), 1e-9, 100)
+        state = Selection(torch.zeros(n), 100)
         state._begun = True
         draws = np.random.default_rng(seed)
         _, indices = state.renew(
@@ -226,7 +223,7 @@ def test_every_set_of_equals_is_as_likely() -> None:
 def test_few_at_the_lowest_level_or_many_wanted_is_right_too(wanted: int) -> None:
     # Levels 0 ... 9 of 1000 elements each in two blocks: the wanted ones are the lowest.
     n = 20_000
-    state = Selection(torch.zeros(n), 0.5, 200)
+    state = Selection(torch.zeros(n), 200)
     state._begun = True
     state.rewards.copy_(torch.arange(n) % 20)
     draws = np.random.default_rng(1)
@@ -245,7 +242,7 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
     # only some of them are; 99 steps give no precedence.
     late = torch.tensor([3, 50, 51, 700, 999])
     for wanted, steps, expected in ((8, 100, 5), (3, 100, 3), (8, 99, 0)):
-        state = Selection(torch.zeros(1000), 0.5, 100)
+        state = Selection(torch.zeros(1000), 100)
         state._begun = True
         state.rewards[late] = 7
         state.age[late] = steps
@@ -258,7 +255,7 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
 
 
 def test_ages_stop_at_what_a_byte_holds() -> None:
-    state = Selection(torch.zeros(10), 0.5, 254)
+    state = Selection(torch.zeros(10), 254)
     state._begun = True
     for _ in range(300):
         state.renew(
@@ -401,20 +398,25 @@ def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss(normal: Draw
 
 
 def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
-    # E|Q(v) - v|^2 = (1 - .5 - .01) |v|^2 = .49 |v|^2: 200 seeds, five standard errors.
+    # E|Q(v) - v|^2 = sum (1 - p_j) v_j^2, p_j = |v_j| / max |v|, less what 5 speculative elements
+    # of those free take (M is 0: each as likely): 200 seeds, five standard errors.
     v = normal(500)
+    free = 1 - v.double().abs() / v.double().abs().max()
+    law = float((free * v.double().square()).sum())
     found = []
     for seed in range(200):
         worker = create("ce_sgd", Worker(rank=0, count=1, seed=seed))
         bucket = Bucket(layout=layout_of(500), gradient=v)
         (update,) = lockstep([worker.exchange(bucket, 0)])
-        found.append(float((update - v).double().square().sum() / v.double().square().sum()))
+        found.append(float((update - v).double().square().sum()))
     errors = np.array(found)
-    assert abs(errors.mean() - 0.49) < 5 * errors.std() / 200**0.5
+    expected = law * (1 - 5 / float(free.sum()))
+    assert abs(errors.mean() - expected) < 5 * errors.std() / 200**0.5
     parameters: Any = check_parameters("ce_sgd", {})
     bound = CeSgd.properties(parameters).error_bound
     assert bound is not None
-    assert 0.49 <= bound(v) / float(v.double().square().sum()) < 0.492
+    assert bound(v) == pytest.approx(law)
+    assert bound(torch.zeros(3)) == bound(torch.zeros(0)) == 0
 
 
 @pytest.mark.parametrize("levels", [None, 4])
