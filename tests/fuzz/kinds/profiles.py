@@ -1,0 +1,59 @@
+"""Profiles of PyTorch's profiler: of a CPU and of a GPU, plain and gzipped, changed as JSON or as
+bytes, before or after they are packed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.fuzz.case import Kind, Try, choose, write
+from tests.fuzz.mutation import as_json, damaged, tree
+from tests.fuzz.small import written
+from tests.traces.kineto.test_passes import cuda_trace, profiled
+
+_RUN = 0.1
+
+
+def _make(rng: Random, one: Try) -> None:
+    body = rng.choice(_bodies(one.material))
+    body = tree(rng, body) if choose(rng, 0.6) else body
+    if choose(rng, 0.5):
+        events = _events(body)
+        for event in rng.sample(events, min(len(events), rng.choice((1, 5, 50)))):
+            event.update(tree(rng, event, 1) if isinstance(event, dict) else {})
+    content = as_json(body)
+    content = damaged(rng, content) if choose(rng, 0.3) else content
+    if choose(rng, 0.3):
+        content = gzip.compress(content, 1)
+        content = damaged(rng, content) if choose(rng, 0.5) else content
+    write(one.folder / "p.json", content)
+    written(one.folder, compute={"profile": "p.json"})
+    done = one.gcsim("check", "s.yaml")
+    if done is not None and done.returncode == 0 and choose(rng, _RUN):
+        one.run("s.yaml")
+
+
+def _events(body: Any) -> list[Any]:
+    """Of a profile whatever it has become; copies are not needed: it is read afresh."""
+    found = body.get("traceEvents") if isinstance(body, dict) else body
+    return found if isinstance(found, list) else []
+
+
+def _bodies(material: Path) -> tuple[Any, ...]:
+    return tuple(map(json.loads, _texts(material)))
+
+
+@cache
+def _texts(material: Path) -> tuple[str, ...]:
+    return (material / "cpu.json").read_text(), json.dumps(cuda_trace())
+
+
+def _prepare(folder: Path) -> None:
+    profiled(folder / "cpu.json", "lenet", shapes=True)
+
+
+PROFILES = Kind(name="profiles", make=_make, prepare=_prepare)

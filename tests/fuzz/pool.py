@@ -1,0 +1,140 @@
+"""How are thousands of tries run? In a few processes, each of which is ended when a try hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fuzz.case import PATIENCE, tried
+
+_MEMORY = 6 << 30
+_FILE = 256 << 20
+"""Bytes: a try neither fills the memory nor the disk."""
+
+
+class Job(NamedTuple):
+    """A try, by its coordinates; a number below zero prepares the kind."""
+
+    kind: str
+    seed: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.kind}-{self.seed}-{self.number}"
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process that does one job after the other."""
+
+    build: Path
+    process: multiprocessing.process.BaseProcess = field(init=False)
+    connection: Connection = field(init=False)
+    job: Job | None = None
+    until: float = 0.0
+
+    def __post_init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self.build), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, job: Job, patience: float) -> None:
+        self.job, self.until = job, time.monotonic() + patience
+        self.connection.send(job)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def run(
+    jobs: Iterable[Job], build: Path, *, processes: int, patience: float = PATIENCE
+) -> Iterator[tuple[Job, list[str]]]:
+    """Each job and what it found, as they end."""
+    waiting = iter(jobs)
+    workers = [_Worker(build) for _ in range(processes)]
+    try:
+        for worker in workers:
+            _next(worker, waiting, patience)
+        while busy := [worker for worker in workers if worker.job is not None]:
+            first = min(worker.until for worker in busy)
+            ready = wait([w.connection for w in busy], max(0.0, first - time.monotonic()))
+            for worker in busy:
+                job = worker.job
+                assert job is not None
+                if worker.connection in ready:
+                    try:
+                        found = worker.connection.recv()
+                    except EOFError:
+                        worker.process.join()
+                        found = [f"the process died: exit code {worker.process.exitcode}"]
+                        workers.remove(worker)
+                elif time.monotonic() > worker.until:
+                    found = [f"hang: more than {patience:g} s"]
+                    workers.remove(worker)
+                else:
+                    continue
+                yield job, found
+                if worker not in workers:
+                    worker.end()
+                    worker = _Worker(build)  # noqa: PLW2901
+                    workers.append(worker)
+                _next(worker, waiting, patience)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _next(worker: _Worker, waiting: Iterator[Job], patience: float) -> None:
+    job = next(waiting, None)
+    if job is None:
+        worker.job = None
+        return
+    worker.begin(job, patience)
+
+
+def do(job: Job, build: Path) -> list[str]:
+    """One job in this process. What a try leaves is kept where something was found."""
+    from tests.fuzz.registry import KINDS
+
+    kind = KINDS[job.kind]
+    material = build / f"material-{job.kind}"
+    if job.number < 0:
+        shutil.rmtree(material, ignore_errors=True)
+        material.mkdir(parents=True)
+        kind.prepare(material)
+        return []
+    folder = build / job.name
+    shutil.rmtree(folder, ignore_errors=True)
+    found = tried(kind, job.seed, job.number, folder, material)
+    if not found:
+        shutil.rmtree(folder)
+    return found
+
+
+def _serve(connection: Connection, build: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    for what, limit in (
+        (resource.RLIMIT_DATA, _MEMORY), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_CORE, 0),
+    ):  # fmt: skip
+        resource.setrlimit(what, (limit, limit))
+    import torch
+
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.send(do(connection.recv(), build))
