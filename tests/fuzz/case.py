@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -51,6 +51,8 @@ class Try:
     material: Path
     """What `prepare` left."""
     found: list[str] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    """Command and exit code of each command that was run."""
 
     def gcsim(self, *arguments: object) -> Finished | None:
         """Run a command in this process; None after a finding."""
@@ -72,7 +74,7 @@ class Try:
                 raise
             self.found.append(f"raw traceback: {_last(traceback.format_exc())}")
         else:
-            self._judge(done)
+            self._judge(arguments[0], done)
         taken = time.process_time() - started
         if taken > SLOW:
             self.found.append(f"slow: more than {SLOW:g} s of processor time: {arguments[0]}")
@@ -96,7 +98,7 @@ class Try:
             self.found.append(f"hang: more than {seconds:g} s: {given[0]}")
             return None
         before = len(self.found)
-        self._judge(done)
+        self._judge(given[0], done)
         return done if len(self.found) == before else None
 
     def run(self, *arguments: object) -> Finished | None:
@@ -119,7 +121,8 @@ class Try:
         ][:1]
         self.found += [f"left behind: {name}" for name in leftovers(output)]
 
-    def _judge(self, done: Finished) -> None:
+    def _judge(self, command: object, done: Finished) -> None:
+        self.ends.append(f"{command} {done.returncode}")
         if done.returncode == 3 or "Traceback (most recent call last)" in done.stderr:
             self.found.append(f"exit {done.returncode}: {_last(done.stderr)}")
         elif done.returncode not in _ENDS:
@@ -165,12 +168,12 @@ def leftovers(folder: Path) -> list[str]:
     )
 
 
-def tried(kind: Kind, seed: int, number: int, folder: Path, material: Path) -> list[str]:
-    """One try, by its three coordinates; what was found."""
+def tried(kind: Kind, seed: int, number: int, folder: Path, material: Path) -> Try:
+    """One try, by its three coordinates."""
     one = Try(folder=folder, material=material)
     folder.mkdir(parents=True)
     kind.make(Random(f"{kind.name} {seed} {number}"), one)
-    return one.found
+    return one
 
 
 def choose(rng: Random, share: float) -> bool:
@@ -184,10 +187,3 @@ def write(path: Path, content: bytes | str) -> Path:
         content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
     )
     return path
-
-
-def quoted(arguments: Sequence[object]) -> str:
-    """Arguments as a shell takes them."""
-    import shlex
-
-    return shlex.join(map(str, arguments))

@@ -8,7 +8,8 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -19,10 +20,12 @@ from tests.fuzz.case import PATIENCE, tried
 _MEMORY = 6 << 30
 _FILE = 256 << 20
 """Bytes: a try neither fills the memory nor the disk."""
+PREPARE = -1
+"""The number of the job that prepares a kind."""
 
 
 class Job(NamedTuple):
-    """A try, by its coordinates; a number below zero prepares the kind."""
+    """A try, by its coordinates."""
 
     kind: str
     seed: int
@@ -32,6 +35,14 @@ class Job(NamedTuple):
     def name(self) -> str:
         """Of its folder."""
         return f"{self.kind}-{self.seed}-{self.number}"
+
+
+class Outcome(NamedTuple):
+    """What came of a job."""
+
+    found: list[str]
+    ends: Sequence[str] = ()
+    """Command and exit code of each command that was run."""
 
 
 @dataclass(slots=True)
@@ -63,8 +74,8 @@ class _Worker:
 
 def run(
     jobs: Iterable[Job], build: Path, *, processes: int, patience: float = PATIENCE
-) -> Iterator[tuple[Job, list[str]]]:
-    """Each job and what it found, as they end."""
+) -> Iterator[tuple[Job, Outcome]]:
+    """Each job and what came of it, as they end."""
     waiting = iter(jobs)
     workers = [_Worker(build) for _ in range(processes)]
     try:
@@ -78,17 +89,18 @@ def run(
                 assert job is not None
                 if worker.connection in ready:
                     try:
-                        found = worker.connection.recv()
+                        outcome = worker.connection.recv()
                     except EOFError:
                         worker.process.join()
-                        found = [f"the process died: exit code {worker.process.exitcode}"]
+                        code = worker.process.exitcode
+                        outcome = Outcome([f"the process died: exit code {code}"])
                         workers.remove(worker)
                 elif time.monotonic() > worker.until:
-                    found = [f"hang: more than {patience:g} s"]
+                    outcome = Outcome([f"hang: more than {patience:g} s"])
                     workers.remove(worker)
                 else:
                     continue
-                yield job, found
+                yield job, outcome
                 if worker not in workers:
                     worker.end()
                     worker = _Worker(build)  # noqa: PLW2901
@@ -107,23 +119,23 @@ def _next(worker: _Worker, waiting: Iterator[Job], patience: float) -> None:
     worker.begin(job, patience)
 
 
-def do(job: Job, build: Path) -> list[str]:
+def do(job: Job, build: Path) -> Outcome:
     """One job in this process. What a try leaves is kept where something was found."""
     from tests.fuzz.registry import KINDS
 
     kind = KINDS[job.kind]
     material = build / f"material-{job.kind}"
-    if job.number < 0:
+    if job.number == PREPARE:
         shutil.rmtree(material, ignore_errors=True)
         material.mkdir(parents=True)
         kind.prepare(material)
-        return []
+        return Outcome([])
     folder = build / job.name
     shutil.rmtree(folder, ignore_errors=True)
-    found = tried(kind, job.seed, job.number, folder, material)
-    if not found:
+    one = tried(kind, job.seed, job.number, folder, material)
+    if not one.found:
         shutil.rmtree(folder)
-    return found
+    return Outcome(one.found, one.ends)
 
 
 def _serve(connection: Connection, build: Path) -> None:
@@ -137,4 +149,9 @@ def _serve(connection: Connection, build: Path) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):
         while True:
-            connection.send(do(connection.recv(), build))
+            job = connection.recv()
+            try:
+                outcome = do(job, build)
+            except Exception:
+                outcome = Outcome([f"the fuzzer itself: {traceback.format_exc()}"])
+            connection.send(outcome)

@@ -43,7 +43,7 @@ def written(folder: Path, **sections: Any) -> Path:
 
 def recorded(folder: Path) -> Path:
     """A trace of LeNet with times, recorded in the folder."""
-    live = {"source": "live", "workers": 2, "iterations": 1, "warmup_steps": 1}
+    live = {"source": "live", "workers": 2, "iterations": 2, "warmup_steps": 1}
     written(folder, gradients=live)
     done = gcsim("record", "s.yaml", "-o", "trace", "--times", "--second-moments", folder=folder)
     assert done.returncode == 0, done.stderr

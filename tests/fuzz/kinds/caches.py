@@ -15,7 +15,7 @@ from tests.fuzz.mutation import damaged
 from tests.fuzz.small import written
 
 _RUN = ("run", "s.yaml", "-o", "out", "-q")
-_SWEEP = ("sweep", "s.yaml", "cluster.nodes=[2,3]", "-o", "swept", "-q", "--jobs", "1")
+_SWEEP = ("sweep", "s.yaml", "--grid", "cluster.nodes=[2,3]", "-o", "swept", "-q", "--jobs", "1")
 
 
 def _make(rng: Random, one: Try) -> None:
@@ -34,7 +34,7 @@ def _make(rng: Random, one: Try) -> None:
             path.symlink_to("nowhere")
         else:
             write(path, damaged(rng, path.read_bytes()))
-    original, one.material = one.material, one.folder  # whose cache is the damaged one
+    original, one.material = one.material, one.folder  # the cache is the damaged one
     done = one.gcsim(*(_SWEEP if swept else _RUN))
     if done is None:
         return
