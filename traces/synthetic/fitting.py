@@ -55,8 +55,8 @@ _SOURCE = ("model", "data", "seed", "warmup_steps", "learning_rate", "momentum")
 def fit_trace(trace: Trace, progress: Callable[[str], None] = lambda name: None) -> ModelFit:
     """Fit all tensors of a trace; `progress` is told the name of each tensor when it is done.
 
-    Raises `InputError` when the trace has less than two workers or two iterations: what is common
-    and what is noise cannot be told apart then.
+    Raises `InputError` when the trace has less than two workers or two iterations, as what is
+    common and what is noise cannot be told apart then, and when squares of elements overflow.
     """
     short = [
         Problem(
@@ -113,6 +113,13 @@ def _tensor_statistics(trace: Trace, number: int, name: str, shape: tuple[int, .
         if (t, w) in kept:
             return kept[t, w]
         matrix = trace.bucket(layout, t, w).gradient.view(matrix_shape(shape))
+        if not bool(matrix.square().sum().isfinite()):
+            raise InputError(
+                f"the squares of tensor {name!r} are beyond float32 in iteration {t}, worker {w}: "
+                f"its largest element is {float(matrix.abs().max()):.3g}",
+                place=str(trace.folder),
+                hint="record where training is stable: a lower learning rate",
+            )
         if keeps:
             kept[t, w] = matrix
         return matrix

@@ -107,6 +107,20 @@ def test_a_trace_that_cannot_tell_noise_from_signal_is_refused(tmp_path: Path) -
         fit_trace(trace)
 
 
+@pytest.mark.parametrize("largest", [2e19, -3.4e38])
+def test_elements_whose_squares_overflow_are_refused(tmp_path: Path, largest: float) -> None:
+    """Above the root of float32's largest number, 1.8e19, all that is estimated would be NaN."""
+
+    def make(t: int, w: int) -> torch.Tensor:
+        found = normal(2 * t + w, 6, 5)
+        found[t, w] = largest if (t, w) == (1, 1) else 1.0
+        return found
+
+    said = r"squares of tensor 'w' are beyond float32 in iteration 1, worker 1: .* is (2e\+19|3.4e)"
+    with pytest.raises(InputError, match=said):
+        fit_trace(stored(tmp_path / "t", make, (6, 5), 2, 2))
+
+
 def test_gradients_of_zeros_can_be_fitted_and_drawn(tmp_path: Path) -> None:
     trace = stored(tmp_path / "t", lambda t, w: torch.zeros(6, 5), (6, 5), 2, 2)
     fit = fit_trace(trace)
