@@ -47,7 +47,8 @@ def _make(rng: Random, one: Try) -> None:
 @cache
 def _entries() -> list[tuple[str, dict[str, Any]]]:
     links = yaml.safe_load((FOLDER / "links.yaml").read_text(encoding="utf-8"))["links"]
-    return list(links.items())
+    own = {"transports"}  # a key that only the catalogue's entries have
+    return [(name, {k: v for k, v in link.items() if k not in own}) for name, link in links.items()]
 
 
 LINKS = Kind(name="links", make=_make)

@@ -23,8 +23,8 @@ def _make(rng: Random, one: Try) -> None:
     body = tree(rng, body) if choose(rng, 0.6) else body
     if choose(rng, 0.5):
         events = _events(body)
-        for event in rng.sample(events, min(len(events), rng.choice((1, 5, 50)))):
-            event.update(tree(rng, event, 1) if isinstance(event, dict) else {})
+        for number in rng.sample(range(len(events)), min(len(events), rng.choice((1, 5, 50)))):
+            events[number] = tree(rng, events[number], 1)
     content = as_json(body)
     content = damaged(rng, content) if choose(rng, 0.3) else content
     if choose(rng, 0.3):
