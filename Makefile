@@ -9,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= scenarios/alexnet_32node.yaml
 
-.PHONY: run test long validate validation fuzz same bench crosscheck speed transfer devices gallery lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -27,7 +27,10 @@ validate: $(VENV)/run.stamp  ## predictions against measured clusters, with thei
 validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
 	$(BIN)/python -m gcsim.analysis.validation.report.write docs
 
-fuzz: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
+fuzz: $(VENV)/dev.stamp  ## mutated files of all kinds (docs/fuzzing.md); COUNT, SEED, FIRST, ONLY=name,name
+	$(BIN)/python -m tests.fuzz $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(ONLY),--only $(ONLY))
+
+properties: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
 
 same: $(VENV)/dev.stamp  ## whether results and pages (or ONLY=name,name) are those of the commit OLD

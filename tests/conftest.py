@@ -5,7 +5,7 @@ each other most of the time (PowerSGD's checks take 1 s on one thread and 20 on 
 depend on the number of threads sets it.
 
 `make test` draws the same examples everywhere: whether a change is accepted must not depend on
-luck. `make fuzz` draws other ones at each run, to find what nobody has thought of.
+luck. `make properties` draws other ones, to find what nobody has thought of.
 """
 
 from __future__ import annotations

@@ -10,10 +10,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-_SI = {"Gbit/s": "rate", "us": "time", "MiB": "bytes"}
-_RATES = ("10 Gbit/s", "1 Mbit/s", "1 bit/s", "125 MB/s", "1e6 Gbit/s", "0 bit/s")
-_TIMES = ("0 s", "1 us", "50 us", "3 ms", "2 s", "1 ps", "3000 h", "1e-9 s")
-_SIZES = ("1 B", "1 KiB", "32 KiB", "25 MiB", "1 GiB", "0 B")
+_QUANTITIES = {
+    "Gbit/s": (
+        "10 Gbit/s", "1 Mbit/s", "1 bit/s", "125 MB/s", "1e6 Gbit/s", "0 bit/s", "1e-9 bit/s",
+    ),
+    "us": ("0 s", "1 us", "50 us", "3 ms", "2 s", "1 ps", "3000 h", "1e-9 s", "1e300 s"),
+    "MiB": ("1 B", "1 KiB", "32 KiB", "25 MiB", "1 GiB", "0 B"),
+}  # fmt: skip
+"""By the unit of the schema's example."""
 _DEPTH = 6
 
 
@@ -87,5 +91,5 @@ def _number(rng: Random, schema: dict[str, Any], *, whole: bool) -> Any:
 def _text(rng: Random, schema: dict[str, Any]) -> str:
     examples = [str(one) for one in schema.get("examples", ())]
     unit = examples[0].rpartition(" ")[2] if examples else ""
-    several = {"rate": _RATES, "time": _TIMES, "bytes": _SIZES}.get(_SI.get(unit, ""), ())
+    several = _QUANTITIES.get(unit, ())
     return rng.choice([*examples, *several] or ["a", "auto", "none", "0.5", "1"])

@@ -13,7 +13,7 @@ from tests.fuzz.case import Kind, Try, choose, write
 from tests.fuzz.mutation import as_yaml, lines, tree
 from tests.fuzz.small import written
 
-_RUN = 0.05
+_RUN = 0.3
 
 
 def _make(rng: Random, one: Try) -> None:

@@ -11,7 +11,7 @@ from tests.fuzz.case import Kind, Try, choose, write
 from tests.fuzz.mutation import pick
 from tests.fuzz.small import written
 
-_RUN = 0.05
+_RUN = 0.2
 
 
 def _make(rng: Random, one: Try) -> None:

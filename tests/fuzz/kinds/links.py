@@ -9,11 +9,13 @@ from typing import Any
 import yaml
 
 from gcsim.scenarios.catalog import FOLDER
+from gcsim.scenarios.sections.file import schema_json
 from tests.fuzz.case import Kind, Try, choose, write
+from tests.fuzz.generation import drawn
 from tests.fuzz.mutation import as_yaml, lines, tree
 from tests.fuzz.small import written
 
-_RUN = 0.05
+_RUN = 0.2
 _CSV = "seconds,mbit_per_second\n# measured\n0,50.5\n1,20\n2.5,0\n3,700\n"
 
 
@@ -27,6 +29,12 @@ def _make(rng: Random, one: Try) -> None:
             entry["trace"]["duration"] = "5 s"
         table = {"links": {name: entry}}
         table = tree(rng, table) if choose(rng, 0.3) else table
+    elif choose(rng, 0.5):
+        known = schema_json()["$defs"]
+        keys = known["LinkSection"]["properties"]
+        more = rng.sample(sorted(keys), rng.choice((1, 1, 2)))
+        entry = entry | {key: drawn(rng, keys[key], known) for key in more}
+        table = {"links": {name: entry}}
     else:
         table = tree(rng, {"links": {name: entry}})
     content = as_yaml(table)

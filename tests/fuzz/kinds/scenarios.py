@@ -22,7 +22,7 @@ from tests.fuzz.generation import drawn
 from tests.fuzz.mutation import NASTY, as_yaml, pick, tree
 from tests.fuzz.small import small
 
-_RUN = 0.1
+_RUN = 0.4
 _TINY = "{source: synthetic, workers: 2, iterations: 1}"
 _SECTIONS = ("cluster", "cluster", "training", "training", "ddp", "compute", "uncertainty")
 
