@@ -65,6 +65,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         key_path = (*key_path, last)
     around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
+        key_path = (*key_path, last) if last in tags else key_path  # a key that is called so
         return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])

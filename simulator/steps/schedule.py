@@ -13,7 +13,7 @@ from hashlib import blake2b
 import numpy as np
 
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.steps.step_plan import Run, Span, StepPlan
 
 
@@ -102,9 +102,11 @@ class State:
 
 
 def beginning(schedule: Schedule, ranks: int) -> State:
-    """All begin together, and no loader has anything."""
+    """All begin together, and no loader has anything. Raises `InputError` for batches that take
+    longer than the clock can tell."""
     plan = schedule.plans[0]
     prefetch = plan.prefetch if plan.input_batch else 0
+    check_room(0, plan.input_batch * prefetch)
     made = plan.input_batch * np.arange(1, prefetch + 1, dtype=np.int64)
     return State(
         start=np.zeros(ranks, dtype=np.int64),

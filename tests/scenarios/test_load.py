@@ -293,6 +293,8 @@ def test_a_link_is_an_estimate_while_a_figure_of_it_is(
         ("cluster.network.latency=5", "--set cluster.network.latency: error: cluster.network.lat"),
         ("seed=x", "--set seed: error: seed = 'x': must be a whole number"),
         ("newkey.a=1", "--set newkey.a: error: unknown key 'newkey'"),
+        ("<name>=1", "--set <name>: error: unknown key '<name>'"),
+        ("cluster.<table>=1", "--set cluster.<table>: error: unknown key '<table>' in cluster"),
     ],
 )
 def test_a_wrong_option_is_named(tmp_path: Path, option: str, expected: str) -> None:

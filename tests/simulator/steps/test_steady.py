@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.steps.cycles import Search
 from gcsim.simulator.steps.events.message_ring import RingProgram
 from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
-from gcsim.simulator.steps.schedule import Iteration, beginning
+from gcsim.simulator.steps.schedule import Iteration, Schedule, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, StepPlan
 from gcsim.simulator.steps.vectors import steady as vector_steady
 from tests.simulator.steps.random_plans import (
@@ -323,3 +324,13 @@ def test_too_many_that_differ_are_refused_where_that_is_asked_for() -> None:
     with pytest.raises(TooManyClassesError):
         simulate_steady(plan, ranks=3, execute=fixed, slowdown=slowdown, most_classes=2)
     assert simulate_steady(plan, ranks=3, execute=fixed, slowdown=slowdown, most_classes=3).exact
+
+
+def test_batches_that_take_longer_than_the_clock_can_tell_are_refused() -> None:
+    """Two of 3,000 hours are 2.16e19 ps; an int64 ends at 9.2e18."""
+    batch = 3000 * 3600 * 10**12
+    plan = StepPlan(
+        compute=compute(30, 70), buckets=(bucket(0, 0, 0),), input_batch=batch, prefetch=2
+    )
+    with pytest.raises(InputError, match=r"2\.16e\+07 s, more than the .* days that the clock"):
+        beginning(Schedule.of([plan], [0]), 2)
