@@ -21,7 +21,9 @@ _QUANTITIES = {
 _DEPTH = 6
 
 
-def drawn(rng: Random, schema: dict[str, Any], known: dict[str, Any], depth: int = 0) -> Any:
+def drawn(  # noqa: PLR0911 (a case each)
+    rng: Random, schema: dict[str, Any], known: dict[str, Any], depth: int = 0
+) -> Any:
     """A value of `schema`; `known` are the definitions that it refers to."""
     schema = _followed(schema, known)
     choices = schema.get("anyOf") or schema.get("oneOf")

@@ -1,5 +1,4 @@
-"""Kept profiles and the points of a sweep: damaged ones are made again, and results are the same.
-"""
+"""Kept profiles and points of a sweep: damaged ones are made again, and results are the same."""
 
 from __future__ import annotations
 

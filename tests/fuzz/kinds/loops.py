@@ -13,7 +13,6 @@ from tests.fuzz.mutation import damaged
 from tests.fuzz.small import written
 
 
-
 def _make(rng: Random, one: Try) -> None:
     cache = one.folder / "cache"
     shutil.copytree(one.material / "cache", cache)
