@@ -38,7 +38,7 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{where}error: {self.message.removeprefix('error: ')}{hint}"
+        return f"{where}error: {self.message}{hint}"
 
 
 class GcsimError(Exception):
@@ -62,7 +62,10 @@ class InputError(GcsimError):
         if isinstance(problems, str):
             problems = Problem(message=problems, place=place, hint=hint)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__(self.problems)  # so that a copy, as simpy makes one, says the same
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
 
 
 class TraceError(InputError):

@@ -1,11 +1,16 @@
-"""What a problem looks like on a terminal."""
+"""What a problem looks like on a terminal; an error says the same however it travels."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.errors import Problem, printable
+from gcsim.errors import InputError, Problem, TraceError, printable
 
 
 @given(st.text())
@@ -16,7 +21,19 @@ def test_nothing_of_a_text_moves_the_cursor(text: str) -> None:
     assert not any(127 <= ord(character) < 160 for character in shown)
 
 
-def test_an_error_is_called_one_once() -> None:
-    inner = Problem(message="is too small", place="--set x")
-    assert str(Problem(message=str(Problem(message="odd")))) == "error: odd"
-    assert str(inner) == "--set x: error: is too small"
+@pytest.mark.parametrize("kind", [InputError, TraceError])
+@pytest.mark.parametrize(
+    "copied",
+    [lambda error: type(error)(*error.args), copy.copy, lambda e: pickle.loads(pickle.dumps(e))],  # noqa: S301
+    ids=["as simpy raises it again", "copy", "pickle"],
+)
+def test_a_copy_has_the_same_problems(
+    kind: type[InputError], copied: Callable[[InputError], InputError]
+) -> None:
+    """simpy makes `type(error)(*error.args)` of what a process raises."""
+    problems = [
+        Problem(message="is empty", place="a.yaml:1", hint="write it"), Problem(message="b")
+    ]  # fmt: skip
+    found = copied(kind(problems))
+    assert found.problems == tuple(problems)
+    assert str(found) == "a.yaml:1: error: is empty; write it\nerror: b"
