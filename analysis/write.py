@@ -11,7 +11,6 @@ import csv
 import io
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -24,7 +23,7 @@ from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import replacing
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import Result
+from gcsim.scenarios.result import Result, columns_of
 
 Writer = Callable[[Result, Path], None]
 
@@ -36,7 +35,7 @@ def to_csv(result: Result) -> str:
         text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(asdict(row) for row in result.rows)
+    writer.writerows(columns_of(row) for row in result.rows)
     return text.getvalue()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gcsim.errors import InputError, Problem
@@ -108,6 +108,11 @@ class Row:
 
 LISTS = ("iteration_draws_s", "iteration_batches_s")
 """Fields of a row that `results.csv` has no column for."""
+
+
+def columns_of(flat: Row | UncertainInput) -> dict[str, Any]:
+    """By name of the field; as `dataclasses.asdict`, which copies each number of a list."""
+    return {entry.name: getattr(flat, entry.name) for entry in fields(flat)}
 
 
 def row_from(stored: dict[str, Any]) -> Row:
@@ -232,17 +237,20 @@ class Result:
     inputs: tuple[UncertainInput, ...] = ()
     """What the rows' draws are of; empty where nothing that is needed has a range."""
 
-    def to_json(self) -> str:
-        """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""
-        document = {
+    def document(self) -> dict[str, Any]:
+        """What stands in `results.json`."""
+        return {
             "schema": SCHEMA,
             "scenario": self.scenario,
             "provenance": self.provenance,
-            "rows": [asdict(row) for row in self.rows],
-            "inputs": [asdict(one) for one in self.inputs],
+            "rows": [columns_of(row) for row in self.rows],
+            "inputs": [columns_of(one) for one in self.inputs],
             "wall": self.wall,
         }
-        return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+    def to_json(self) -> str:
+        """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""
+        return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     @staticmethod
     def columns() -> tuple[str, ...]:
@@ -254,7 +262,7 @@ class Result:
 
         Raises `InputError` where pandas is not installed.
         """
-        return frame((asdict(row) for row in self.rows), self.columns())
+        return frame(map(columns_of, self.rows), self.columns())
 
     def __repr__(self) -> str:
         sizes = ", ".join(map(str, sorted({row.nodes for row in self.rows})))

@@ -29,6 +29,7 @@ from gcsim.scenarios.running.timelines import make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
@@ -57,8 +58,14 @@ def simulated_run(
     *,
     progress: Progress,
     stage_1_seconds: float = 0.0,
+    timelines: bool = True,
+    prices: PriceList | None = None,
 ) -> Result:
-    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys."""
+    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys.
+
+    `timelines=False` leaves them out, which costs a simulation of all ranks each. `prices` are those
+    of the scenario's device, where they are at hand.
+    """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     warn_of_idle_sums(scenario, profiles)
@@ -75,21 +82,30 @@ def simulated_run(
         "fastest": compute_on(device.at(kernels="fastest", training="fastest")),
         "slowest": compute_on(device.at(kernels="fastest", training="slowest")),
     }
-    simulated, uncertainty = simulate(scenario, profiles, compute, progress)
+    prices = prices or PriceList(device)
+    simulated, uncertainty = simulate(
+        scenario, profiles, compute, prices, progress, spans=timelines
+    )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
-    rows = make_rows(scenario, profiles, simulated, compute["stated"], faulty)
+    rows = make_rows(scenario, profiles, simulated, compute["stated"], prices, faulty)
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,
         provenance=provenance(
-            scenario, profiles, keys, compute["stated"], predictions, inputs=uncertainty.inputs
+            scenario,
+            profiles,
+            keys,
+            compute["stated"],
+            predictions,
+            prices,
+            inputs=uncertainty.inputs,
         ),
         rows=rows,
         wall={
             "gradients_and_compressors_s": stage_1_seconds,
             "simulation_s": time.perf_counter() - started,
         },
-        timelines=make_timelines(scenario, simulated),
+        timelines=make_timelines(scenario, simulated) if timelines else (),
         faulty=told_faults(scenario, faulty),
         inputs=uncertainty.told(),
     )

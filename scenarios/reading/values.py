@@ -8,6 +8,7 @@ refuses is a mistake of the section.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
@@ -254,7 +255,7 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     `brief` leaves out what is as by default, and writes numbers without a unit as text. `other`
     gives the text of fields that a file states in another way; None leaves one out.
     """
-    hints = get_type_hints(type(value), include_extras=True)
+    hints = _hints(type(value))
     entries: dict[str, Any] = {}
     for field in fields(value):
         content, notes = getattr(value, field.name), get_args(hints[field.name])
@@ -269,6 +270,11 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
             key = next((note.name for note in notes if isinstance(note, Key)), field.name)
             entries[key] = text
     return entries
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _text(  # noqa: PLR0911 (a case each)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 import gcsim
@@ -23,10 +22,12 @@ from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.price_sources import price_sources
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.stage1.cache import version
 
 
 def provenance(
@@ -35,17 +36,18 @@ def provenance(
     keys: Sequence[str],
     compute: ComputeTimes,
     predictions: Sequence[Sequence[Prediction]],
+    prices: PriceList,
     *,
     inputs: Sequence[Input] = (),
 ) -> dict[str, Any]:
-    """The `provenance` part of `results.json`."""
+    """The `provenance` part of `results.json`; `prices` are those of the cluster's device."""
     cluster = scenario.cluster
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
         "versions": {
             "gcsim": gcsim.__version__,
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "numpy", "simpy")},
+            **{name: version(name) for name in ("torch", "numpy", "simpy")},
         },
         "seed": scenario.seed,
         "scenario_sha256": hashlib.sha256(resolved.encode()).hexdigest(),
@@ -58,7 +60,7 @@ def provenance(
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
         "compute": _compute(scenario, compute),
-        "kernels": _kernels(scenario, profiles),
+        "kernels": _kernels(scenario, profiles, prices),
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
         "averages": _averages(scenario),
@@ -89,7 +91,9 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
     }
 
 
-def _kernels(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> dict[str, object]:
+def _kernels(
+    scenario: Scenario, profiles: Sequence[TrafficProfile], prices: PriceList
+) -> dict[str, object]:
     """How kernels were priced, and how much of that was measured on the device: for a mean step
     of all workers, in seconds."""
     cluster, device = scenario.cluster, scenario.cluster.device
@@ -100,7 +104,7 @@ def _kernels(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> dict[str
         "classes": {kind: _kernel_class(rate) for kind, rate in device.kernels.items()},
         "measured_by_name": len(device.primitives),
         "priced_s": {
-            choice.label: price_sources(profile, device, cluster.workers)
+            choice.label: price_sources(profile, prices, cluster.workers)
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
     }

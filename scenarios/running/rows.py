@@ -13,6 +13,7 @@ from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.running.simulate import Simulated
 from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.luck import standard_error
@@ -28,6 +29,7 @@ def make_rows(
     profiles: Sequence[TrafficProfile],
     simulated: Sequence[Sequence[Simulated]],
     compute: ComputeTimes,
+    prices: PriceList,
     faulty_runs: Sequence[Sequence[FaultyRun | None]],
 ) -> tuple[Row, ...]:
     """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
@@ -35,7 +37,7 @@ def make_rows(
     dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
-    one_device = _OneDevice(scenario, uncompressed, compute)
+    one_device = _OneDevice(scenario, uncompressed, compute, prices)
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -139,8 +141,15 @@ class _OneDevice:
     of worker 0: no iteration of many workers is shorter than worker 0's by itself.
     """
 
-    def __init__(self, scenario: Scenario, profile: TrafficProfile, compute: ComputeTimes) -> None:
-        self._scenario, self._profile, self._compute = scenario, profile, compute
+    def __init__(
+        self,
+        scenario: Scenario,
+        profile: TrafficProfile,
+        compute: ComputeTimes,
+        prices: PriceList,
+    ) -> None:
+        self._scenario, self._profile = scenario, profile
+        self._compute, self._prices = compute, prices
         self._known: dict[int, Prediction] = {}
 
     def beside(self, other: Prediction) -> Prediction:
@@ -162,6 +171,7 @@ class _OneDevice:
                 training=training,
                 seed=scenario.seed,
                 spans=False,
+                prices=self._prices,
             )
         return self._known[iterations]
 

@@ -72,14 +72,16 @@ def simulate(
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
     compute: Mapping[str, ComputeTimes],
+    prices: PriceList,
     progress: Progress,
+    *,
+    spans: bool = True,
 ) -> tuple[list[list[Simulated]], Uncertainty]:
     """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
-    profiles are `carried` already.
+    profiles are `carried` already, `prices` are the device's. With `spans` the largest size has its timelines.
 
     Inputs that move no method at any size have no part in the draws.
     """
-    prices = PriceList(scenario.cluster.device)
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
     if not scenario.draws:
         inputs = []
@@ -102,7 +104,7 @@ def simulate(
             for profile in profiles:
                 one = predict(
                     profile, cluster, compute["stated"], training=training, seed=scenario.seed,
-                    spans=nodes == scenario.node_counts[-1],  # the only timeline that is kept
+                    spans=spans and nodes == scenario.node_counts[-1],
                     averager=averager, prices=prices,
                 )  # fmt: skip
                 first.append(one)

@@ -31,6 +31,9 @@ from gcsim.traces.stage1.machine import usable
 MEMORY_OF_A_WORKER = 512 << 20
 """Bytes: the interpreter and a point of some hundred workers and ten compressors, rounded up."""
 
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""For numpy, whose threads wait busily: of small matrices they took half of a point's time. Not
+for torch, by whose threads profiles are known."""
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from gcsim.scenarios.sweeps.worker import serve; serve(int(sys.argv[2]))"
@@ -92,7 +95,7 @@ def _free_memory() -> int:
 class _Worker:
     """One process, and the task that it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: dict[str, str]) -> None:
         here, there = socket.socketpair()
         self.task: int | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
@@ -104,6 +107,7 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
                 pass_fds=[there.fileno()],
+                env={**os.environ, **environment},
                 start_new_session=True,  # Ctrl-C reaches the sweep alone
             )
         self.connection = Connection(here.detach())
@@ -139,10 +143,11 @@ class _Worker:
 
 
 class LocalWorkers:
-    """Processes of this machine."""
+    """Processes of this machine; each has one core where they are `side_by_side`."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, *, side_by_side: bool = False) -> None:
         self._jobs = jobs
+        self._environment = _ONE_THREAD if side_by_side else {}
         self._workers: list[_Worker] = []
 
     @property
@@ -156,7 +161,7 @@ class LocalWorkers:
         if worker is None:
             if len(self._workers) >= self._jobs:
                 raise InternalError("more tasks than worker processes")
-            worker = _Worker()
+            worker = _Worker(self._environment)
             self._workers.append(worker)
         worker.task = number
         with contextlib.suppress(OSError):  # a dead process: `finished` finds its last words

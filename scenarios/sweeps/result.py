@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gcsim.scenarios.result import SCHEMA, Result, Row, frame
+from gcsim.scenarios.result import SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.points import named
 from gcsim.scenarios.sweeps.tasks import Failure
@@ -86,7 +86,7 @@ class SweepResult:
         )
         writer.writeheader()
         for row in self.rows:
-            writer.writerow({**asdict(row), **{k: written(v) for k, v in row.point.items()}})
+            writer.writerow({**columns_of(row), **{k: written(v) for k, v in row.point.items()}})
         return text.getvalue()
 
     def to_json(self) -> str:
@@ -99,7 +99,7 @@ class SweepResult:
                 {
                     "point": point.values,
                     "file": point.file,
-                    "rows": [asdict(row) for row in point.result.rows],
+                    "rows": [columns_of(row) for row in point.result.rows],
                 }
                 for point in self.points
                 if point.result is not None
@@ -129,6 +129,6 @@ def _record(row: SweepRow) -> dict[str, Any]:
     """A table's row; a grid's value is text where it is a list or a mapping."""
     values = row.point.items()
     return {
-        **asdict(row),
+        **columns_of(row),
         **{k: written(v) if isinstance(v, list | dict) else v for k, v in values},
     }

@@ -98,7 +98,7 @@ def store(folder: Path, point: Point, code: str, result: Result) -> None:
         "point": point.values,
         "key": point.key,
         "code": code,
-        **{name: value for name, value in json.loads(result.to_json()).items() if name != "schema"},
+        **{name: value for name, value in result.document().items() if name != "schema"},
     }
     _write(folder / path_of(point), _json({**document, "sha256": _checksum(document)}))
 

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.stage1 import Stage1, gradients_of
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task
+from gcsim.traces.stage1.cache import version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def _check_traces(found: Sequence[Point]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    libraries = {name: metadata.version(name) for name in ("torch", "numpy", "simpy")}
+    libraries = {name: version(name) for name in ("torch", "numpy", "simpy")}
     return {"gcsim": gcsim.__version__, "python": platform.python_version(), **libraries}
 
 
@@ -183,7 +183,8 @@ class _Running:
         if stage1.missing:
             with closing(LocalWorkers(1)) as alone:  # with all cores; its memory is free afterwards
                 stage1.run(alone, self._progress)
-        with closing(LocalWorkers(min(jobs or default_jobs(), len(todo)))) as workers:
+        jobs = min(jobs or default_jobs(), len(todo))
+        with closing(LocalWorkers(jobs, side_by_side=True)) as workers:
             self._simulate(todo, stage1, workers)
 
     def _simulate(self, todo: Sequence[int], stage1: Stage1, workers: Workers) -> None:

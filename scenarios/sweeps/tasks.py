@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import platform
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +21,13 @@ from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
-from gcsim.scenarios.run import run, traffic_profiles
+from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache, machine
 
 Profiles = tuple[tuple[str, str], ...]
@@ -72,15 +76,50 @@ def perform(task: Task, progress: Progress | None = None) -> Outcome:
 
 def _performed(task: Task, watcher: Progress) -> Outcome:
     _keep(task.profiles)
-    keys = [profile_key(task.scenario, choice) for choice in task.scenario.compressors]
-    if any(cache.load(key) is None for key in keys):
+    scenario = task.scenario
+    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    kept = _kept_for(scenario.cluster.device)
+    profiles = kept.load(keys)
+    if profiles is None:
         with measuring_alone():
-            _measure(task, keys, watcher)
+            profiles = _measure(task, keys, watcher)
     if task.measure_only:
         return tuple((key, _stored(key)) for key in keys)
-    result = replace(run(task.scenario, progress=watcher), timelines=(), faulty=None)
-    result.to_json()  # a result that cannot be written fails here, not the whole sweep there
-    return result
+    check_trace(scenario)
+    result = simulated_run(scenario, keys, profiles, progress=watcher, timelines=False, prices=kept.prices)
+    # a result that cannot be written fails here, not the whole sweep there
+    json.dumps(result.document(), allow_nan=False)
+    return replace(result, faulty=None)
+
+
+class _Kept:
+    """What a process has at hand for its next points: profiles, and the prices of their kernels."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.prices, self.points = device, PriceList(device), 0
+        self._profiles: dict[str, TrafficProfile] = {}
+
+    def load(self, keys: Sequence[str]) -> list[TrafficProfile] | None:
+        """From the cache; None where one is missing there."""
+        for key in set(keys) - self._profiles.keys():
+            profile = cache.load(key)
+            if profile is None:
+                return None
+            self._profiles[key] = profile
+        return [self._profiles[key] for key in keys]
+
+
+_kept: _Kept | None = None
+_KEPT_FOR = 64
+"""Points, so that a process does not gather the profiles of a whole sweep."""
+
+
+def _kept_for(device: Device) -> _Kept:
+    global _kept  # noqa: PLW0603 - a process has one
+    if _kept is None or _kept.points == _KEPT_FOR or _kept.device != device:
+        _kept = _Kept(device)
+    _kept.points += 1
+    return _kept
 
 
 def key_there(scenario: Scenario) -> str:
@@ -106,10 +145,10 @@ def failure(error: Exception) -> Failure:
     )
 
 
-def _measure(task: Task, keys: list[str], progress: Progress) -> None:
+def _measure(task: Task, keys: list[str], progress: Progress) -> list[TrafficProfile]:
     check_trace(task.scenario)
     with _all_cores() if task.set_threads else contextlib.nullcontext():
-        traffic_profiles(task.scenario, keys, use_cache=True, progress=progress)
+        return traffic_profiles(task.scenario, keys, use_cache=True, progress=progress)
 
 
 @contextlib.contextmanager

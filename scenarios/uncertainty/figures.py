@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS
@@ -73,8 +74,14 @@ class Figure:
 
     def exactly(self, slowness: float) -> Any:
         """`at` in the type of the stated one, rounded to digits that keep fractions short."""
-        value = f"{self.at(slowness):.{_DIGITS}g}"
-        return Fraction(value) if isinstance(self.stated, Fraction) else float(value)
+        return _exactly(self, slowness)
+
+
+@lru_cache(maxsize=1 << 14)
+def _exactly(figure: Figure, slowness: float) -> Any:
+    """Asked for again by all that looks at a world, and by all points of a sweep."""
+    value = f"{figure.at(slowness):.{_DIGITS}g}"
+    return Fraction(value) if isinstance(figure.stated, Fraction) else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PricedBy, PriceList
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
 
-def price_sources(profile: TrafficProfile, device: Device, workers: int) -> dict[str, float]:
+def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
     """Seconds of encoding, decoding and serving in a mean step, by what they were priced with.
 
     measured_kernels: curves of the kernels themselves; measured_classes and estimated_classes:
     rates of their classes. With one server, which handles the payloads of all `workers`. Raises
     `InputError` when the device has no price for a kernel.
     """
-    prices = PriceList(device)
     sums = PricedBy()
     for phase in profile.phases:
         weight = Fraction(phase.count, len(phase.steps) * profile.period)

@@ -28,6 +28,7 @@ Source: shares as in the fluid picture of `sharing/fair.py`, with equal messages
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -44,7 +45,10 @@ from gcsim.simulator.network.paths import framed, path, slowed, through
 
 _MANY = 64
 """Different paths in a round."""
+_KEPT_FORMS = 64
 Integers = NDArray[np.int64]
+_FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
+"""By form of a cluster and a round's senders and receivers: the paths in it, and each message's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,11 @@ class RoundPaths:
             and _integral(framing.inside)
         )
         self._latency = np.array([link.latency_for(0) for link in self._links], dtype=np.int64)
+        self._form = (
+            (devices, nodes, shared_bus, None if racks is None else racks.nodes),
+            *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
+        )
+        """What tells which messages share what; not how fast anything is."""
         self._known: dict[tuple[int, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
@@ -126,8 +135,40 @@ class RoundPaths:
         one = np.ones(self._nodes, dtype=np.int64)
         return self._numbers(_Ends(kind=self._nic, share=one)), self._latency[self._nic]
 
-    def hops(self, senders: Ranks, receivers: Ranks, *, whole: bool = False) -> Hops:
-        """Of the messages of one round, `[n]`; with `whole`, their paths however many there are."""
+    def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
+        """The path of each message of a round, however many there are.
+
+        Which messages are alike is the same on all clusters of a form, and found once for them.
+        """
+        name = (self._form, senders.tobytes(), receivers.tobytes())
+        if name not in _FORMS:
+            (out, into), uplink, _ = self._ends(senders, receivers)
+            columns = (out.kind, out.share, into.kind, into.share, uplink)
+            chosen, place = _distinct(*columns)
+            _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
+            if len(_FORMS) > _KEPT_FORMS:
+                _FORMS.popitem(last=False)
+        paths, place = _FORMS[name]
+        found = [self.table.links[self._path(*numbers)] for numbers in paths]
+        return tuple(found[kind] for kind in place.tolist())
+
+    def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
+        """Of the messages of one round, `[n]`."""
+        ends, uplink, crosses = self._ends(senders, receivers)
+        kinds, latencies = self._kinds(ends, uplink, crosses)
+        return Hops(
+            senders=senders,
+            receivers=receivers,
+            table=self.table,
+            kinds=kinds,
+            latencies=latencies,
+        )
+
+    def _ends(
+        self, senders: Ranks, receivers: Ranks
+    ) -> tuple[list[_Ends], Integers, NDArray[np.bool_]]:
+        """Both ends of each message, how many share its racks' uplink, and whether it leaves its
+        node."""
         out, into = senders // self._devices, receivers // self._devices
         crosses = out != into
         ends, crossings = [], 0
@@ -149,23 +190,16 @@ class RoundPaths:
             racks = [node // self._racks.nodes for node in (out, into)]
             leaves = racks[0] != racks[1]
             uplink[leaves] = np.maximum(*(_crowd(rack[leaves]) for rack in racks))
-        kinds, latencies = self._kinds(ends, uplink, crosses, whole=whole)
-        return Hops(
-            senders=senders,
-            receivers=receivers,
-            table=self.table,
-            kinds=kinds,
-            latencies=latencies,
-        )
+        return ends, uplink, crosses
 
     def _kinds(
-        self, ends: list[_Ends], uplink: Integers, crosses: NDArray[np.bool_], *, whole: bool
+        self, ends: list[_Ends], uplink: Integers, crosses: NDArray[np.bool_]
     ) -> tuple[tuple[Kinds, ...], Integers | None]:
         """Numbers of the paths, or of the links on the way and the paths' latencies."""
         out, into = ends
-        if whole or not self._plain or len(self._links) <= _MANY:
+        if not self._plain or len(self._links) <= _MANY:
             chosen, place = _distinct(out.kind, out.share, into.kind, into.share, uplink)
-            if whole or not self._plain or len(chosen) <= _MANY:
+            if not self._plain or len(chosen) <= _MANY:
                 paths = np.stack((out.kind, out.share, into.kind, into.share, uplink), axis=1)
                 numbers = [self._path(*numbers) for numbers in paths[chosen].tolist()]
                 return (np.array(numbers, dtype=np.int64)[place],), None

@@ -150,7 +150,7 @@ class Fabric:
         """The path of each message of a round, its share included."""
         if self.ranks == 1:
             return ()
-        return tuple(self._paths.hops(senders, receivers, whole=True).links)
+        return self._paths.links(senders, receivers)
 
 
 def reduction(nbytes: Bytes | int, gamma: Fraction) -> Times | int:

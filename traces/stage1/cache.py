@@ -13,6 +13,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,9 @@ from gcsim.traces.profile import TrafficProfile, holds_together
 from gcsim.traces.stage1.code import code_hash
 
 _PROFILE = TypeAdapter(TrafficProfile)
+
+version = cache(metadata.version)
+"""Of an installed library: which is looked up in its files, for a millisecond."""
 
 
 def key(
@@ -39,9 +43,7 @@ def key(
         "facts": facts,
         "code": code_hash(compressor),
         "user": {name: _code_hash(Path(origin)) for name in code if (origin := _origin(name))},
-        "torch": metadata.version("torch"),
-        "numpy": metadata.version("numpy"),
-        "numba": metadata.version("numba"),
+        **{name: version(name) for name in ("torch", "numpy", "numba")},
     }
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -41,11 +41,16 @@ class RingWorlds:
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         self._cluster, self._clusters = clusters[0], clusters
+        self._fabric = Fabric.of(clusters[0])
+        self._is_priced = False
+
+    def _price(self) -> None:
+        """Of all clusters; not before there is such a ring, since most transports have none."""
+        self._is_priced, clusters = True, self._clusters
         links: list[Link] = []
         self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         """By direction: each rank's class of link, and the classes' numbers on each cluster."""
-        fabrics = [Fabric.of(cluster) for cluster in clusters]
-        self._fabric = fabrics[0]
+        fabrics = [self._fabric, *(Fabric.of(cluster) for cluster in clusters[1:])]
         for backwards in (False, True):
             rings = [fabric.ring_links(backwards=backwards) for fabric in fabrics]
             _, kinds = classes([id(link) for link in rings[0]])
@@ -76,6 +81,8 @@ class RingWorlds:
         program = None if ring is None else ring(call)
         if program is None or not program.announced:
             return None
+        if not self._is_priced:
+            self._price()
         if reduces and program.sizes[0] * program.pieces.size <= _ABOUT_ALL * sent[0]:
             program = replace(program, pieces=np.zeros_like(program.pieces))
         received = sizes_received(record, sent)[0]

@@ -15,6 +15,7 @@ from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.traces.profile import Layer, ModelFacts, Quality, TrafficProfile
 from tests.scenarios.files import load
@@ -42,7 +43,8 @@ def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
     )  # fmt: skip
     measured = measured_passes(scenario, profile)
     compute = training_times(facts, (layout,), scenario.cluster.device, measured)
-    found = provenance(scenario, [profile], ["key"], compute, [[]])
+    prices = PriceList(scenario.cluster.device)
+    found = provenance(scenario, [profile], ["key"], compute, [[]], prices)
     assert json.loads(json.dumps(found, allow_nan=False)) == found  # plain values
     return found
 

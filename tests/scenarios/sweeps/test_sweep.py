@@ -87,8 +87,8 @@ class Recording:
         pass
 
 
-def workers(jobs: int) -> Workers:
-    return Recording() if jobs == 1 else LocalWorkers(jobs)
+def workers(jobs: int, *, side_by_side: bool = False) -> Workers:
+    return Recording() if jobs == 1 else LocalWorkers(jobs, side_by_side=side_by_side)
 
 
 def refused(call: Callable[[], object]) -> list[str]:

@@ -272,7 +272,7 @@ def test_a_mean_step_weighs_its_phases() -> None:
         ),
         quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )
-    found = price_sources(profile, device(f=((1, 1.0), (2, 2.0))), workers=4)
+    found = price_sources(profile, PriceList(device(f=((1, 1.0), (2, 2.0)))), workers=4)
     assert found == {
         "measured_kernels": 3 / 4 * 2 + 10 / 4,
         "measured_classes": 0.0,
