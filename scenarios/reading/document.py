@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +135,15 @@ def read_file(path: Path, name: str | None = None) -> Document:
     that `read` takes.
     """
     name = name or str(path)
-    return read(read_text(path, name), name)
+    known = _read_once(read_text(path, name), name)
+    places = {name: dict(getattr(known, name)) for name in ("values", "keys", "order")}
+    return Document(name=known.name, data=deepcopy(known.data), **places)
+
+
+@lru_cache(maxsize=4)
+def _read_once(text: str, name: str) -> Document:
+    """A sweep reads its file for every point."""
+    return read(text, name)
 
 
 def read_shipped(path: Path, name: str | None = None) -> Document:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -129,20 +130,39 @@ def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
         if figure.key_path[0] == root:
             drawn = changes.setdefault(figure.key_path[1:], {})
             drawn |= {figure.field: figure.exactly(slow), f"{figure.field}_range": None}
+    return _changed(value, changes) if changes else value
+
+
+def _changed(value: Any, changes: Mapping[KeyPath, Mapping[str, Any]]) -> Any:
+    """A value with other fields at and below it, made once however many these are."""
+    below: dict[str | int, dict[KeyPath, Mapping[str, Any]]] = {}
     for key_path, drawn in changes.items():
-        value = _changed(value, key_path, drawn)
-    return value
-
-
-def _changed(value: Any, key_path: KeyPath, drawn: Mapping[str, Any]) -> Any:
-    if not key_path:
-        return replace(value, **drawn)
-    here, rest = key_path[0], key_path[1:]
-    if isinstance(value, Mapping):
-        if here not in value:  # a node that this size does not have
-            return value
-        return {**value, here: _changed(value[here], rest, drawn)}
+        if key_path:
+            below.setdefault(key_path[0], {})[key_path[1:]] = drawn
+    if isinstance(value, Mapping):  # of a node that this size does not have nothing is known
+        inner = {key: _changed(value[key], more) for key, more in below.items() if key in value}
+        return {**value, **inner}
     if isinstance(value, tuple):
-        place = int(here)
-        return (*value[:place], _changed(value[place], rest, drawn), *value[place + 1 :])
-    return replace(value, **{str(here): _changed(getattr(value, str(here)), rest, drawn)})
+        return tuple(
+            _changed(each, below[place]) if place in below else each
+            for place, each in enumerate(value)
+        )
+    own = dict(changes.get((), {}))
+    if not below and _hashable(value):
+        return _replaced(value, tuple(own.items()))
+    inner = {str(key): _changed(getattr(value, str(key)), more) for key, more in below.items()}
+    return replace(value, **own, **inner)
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:  # a mapping is in it
+        return False
+    return True
+
+
+@lru_cache(maxsize=1 << 12)
+def _replaced(value: Any, fields: tuple[tuple[str, Any], ...]) -> Any:
+    """The points of a sweep draw the same worlds, and most of a world is in all of them."""
+    return replace(value, **dict(fields))
