@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.running import kept
 from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.faults import faulty_runs, told_faults
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
@@ -31,6 +33,7 @@ from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 
@@ -38,8 +41,9 @@ from gcsim.traces.stage1 import cache as profile_cache
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
     """Run the compressors where needed, simulate every size, and put the rows together.
 
-    `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
-    gradients that cannot be used, before anything is simulated.
+    `cache=False` runs every compressor again and stores nothing; else a run that is known comes
+    from the cache as a whole. Raises `InputError` for gradients that cannot be used, before
+    anything is simulated.
     """
     watcher = progress or SilentProgress()
     started = time.perf_counter()
@@ -47,29 +51,38 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     check_trace(scenario)
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
-    stage_1 = time.perf_counter() - started
-    return simulated_run(scenario, keys, profiles, progress=watcher, stage_1_seconds=stage_1)
+    warn_of_idle_sums(scenario, profiles)
+    passes = measured_passes(scenario, profiles[0])
+    simulating = time.perf_counter()
+    wall = {"gradients_and_compressors_s": simulating - started}
+    name = kept.result_key(scenario, keys, passes) if cache else ""
+    result = kept.load(name) if cache else None
+    if result is None:
+        with kept.without_warnings() as heard:
+            result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
+        if cache and not heard:
+            kept.save(name, result, time.perf_counter() - simulating)
+    return replace(result, wall={**wall, "simulation_s": time.perf_counter() - simulating})
 
 
 def simulated_run(
     scenario: Scenario,
     keys: Sequence[str],
     profiles: Sequence[TrafficProfile],
+    passes: PassTimes | None,
     *,
     progress: Progress,
-    stage_1_seconds: float = 0.0,
     timelines: bool = True,
     prices: PriceList | None = None,
 ) -> Result:
-    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys.
+    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys,
+    `passes` are its `measured_passes`.
 
-    `timelines=False` leaves them out, which costs a simulation of all ranks each. `prices` are those
-    of the scenario's device, where they are at hand.
+    `timelines=False` leaves them out, which costs a simulation of all ranks each. `prices` are
+    those of the scenario's device, where they are at hand.
     """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
-    warn_of_idle_sums(scenario, profiles)
-    passes = measured_passes(scenario, profiles[0])
 
     def compute_on(device: Device) -> ComputeTimes:
         first = profiles[0]
@@ -87,7 +100,7 @@ def simulated_run(
         scenario, profiles, compute, prices, progress, spans=timelines
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
-    rows = make_rows(scenario, profiles, simulated, compute["stated"], prices, faulty)
+    rows = make_rows(scenario, profiles, simulated, compute["stated"], faulty, prices=prices)
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,
@@ -97,12 +110,12 @@ def simulated_run(
             keys,
             compute["stated"],
             predictions,
-            prices,
+            prices=prices,
             inputs=uncertainty.inputs,
         ),
         rows=rows,
         wall={
-            "gradients_and_compressors_s": stage_1_seconds,
+            "gradients_and_compressors_s": 0.0,
             "simulation_s": time.perf_counter() - started,
         },
         timelines=make_timelines(scenario, simulated) if timelines else (),

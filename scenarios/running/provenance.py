@@ -36,8 +36,8 @@ def provenance(
     keys: Sequence[str],
     compute: ComputeTimes,
     predictions: Sequence[Sequence[Prediction]],
-    prices: PriceList,
     *,
+    prices: PriceList,
     inputs: Sequence[Input] = (),
 ) -> dict[str, Any]:
     """The `provenance` part of `results.json`; `prices` are those of the cluster's device."""

@@ -29,8 +29,9 @@ def make_rows(
     profiles: Sequence[TrafficProfile],
     simulated: Sequence[Sequence[Simulated]],
     compute: ComputeTimes,
-    prices: PriceList,
     faulty_runs: Sequence[Sequence[FaultyRun | None]],
+    *,
+    prices: PriceList,
 ) -> tuple[Row, ...]:
     """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
     size, `compute` is that of the device as the catalogue has it."""

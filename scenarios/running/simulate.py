@@ -78,7 +78,8 @@ def simulate(
     spans: bool = True,
 ) -> tuple[list[list[Simulated]], Uncertainty]:
     """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
-    profiles are `carried` already, `prices` are the device's. With `spans` the largest size has its timelines.
+    profiles are `carried` already, `prices` are the device's. With `spans` the largest size has
+    its timelines.
 
     Inputs that move no method at any size have no part in the draws.
     """

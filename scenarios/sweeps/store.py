@@ -19,7 +19,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
 from gcsim.files import lock, replacing
 from gcsim.scenarios.result import SCHEMA, Result, row_from
+from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import input_files, own_model_code
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sweeps.points import Point, named
@@ -185,19 +185,8 @@ class Codes:
         if (*files, *modules) not in self._known:
             facts = {
                 "gcsim": gcsim.__version__,
-                "simulation": _simulation_code(),
+                "simulation": simulation_code(),
                 "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             }
             self._known[*files, *modules] = profile_cache.key(facts, modules)
         return self._known[*files, *modules]
-
-
-@cache
-def _simulation_code() -> str:
-    """A hash of the rooms that `profile_cache.key` leaves out: what stage 2 consists of."""
-    digest = hashlib.sha256()
-    scenarios = Path(__file__).parent.parent
-    for room in (scenarios, scenarios.parent / "simulator"):
-        for path in sorted(room.rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

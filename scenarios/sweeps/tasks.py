@@ -25,6 +25,7 @@ from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import TrafficProfile
@@ -86,7 +87,16 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
     if task.measure_only:
         return tuple((key, _stored(key)) for key in keys)
     check_trace(scenario)
-    result = simulated_run(scenario, keys, profiles, progress=watcher, timelines=False, prices=kept.prices)
+    passes = measured_passes(scenario, profiles[0])
+    result = simulated_run(
+        scenario,
+        keys,
+        profiles,
+        passes,
+        progress=watcher,
+        timelines=False,
+        prices=kept.prices,
+    )
     # a result that cannot be written fails here, not the whole sweep there
     json.dumps(result.document(), allow_nan=False)
     return replace(result, faulty=None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -148,21 +147,5 @@ def _changed(value: Any, changes: Mapping[KeyPath, Mapping[str, Any]]) -> Any:
             for place, each in enumerate(value)
         )
     own = dict(changes.get((), {}))
-    if not below and _hashable(value):
-        return _replaced(value, tuple(own.items()))
     inner = {str(key): _changed(getattr(value, str(key)), more) for key, more in below.items()}
     return replace(value, **own, **inner)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:  # a mapping is in it
-        return False
-    return True
-
-
-@lru_cache(maxsize=1 << 12)
-def _replaced(value: Any, fields: tuple[tuple[str, Any], ...]) -> Any:
-    """The points of a sweep draw the same worlds, and most of a world is in all of them."""
-    return replace(value, **dict(fields))

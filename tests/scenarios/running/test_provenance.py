@@ -44,7 +44,7 @@ def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
     measured = measured_passes(scenario, profile)
     compute = training_times(facts, (layout,), scenario.cluster.device, measured)
     prices = PriceList(scenario.cluster.device)
-    found = provenance(scenario, [profile], ["key"], compute, [[]], prices)
+    found = provenance(scenario, [profile], ["key"], compute, [[]], prices=prices)
     assert json.loads(json.dumps(found, allow_nan=False)) == found  # plain values
     return found
 

@@ -28,6 +28,7 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.traces.profile import TrafficProfile
 
 CSER, GSB, QL, DGC, DENSE, EB = METHODS = (
@@ -49,7 +50,8 @@ def rows() -> dict[str, Row]:
     packed = (files("gcsim.analysis.validation") / "data" / _FILE).read_bytes()
     profiles = _PROFILES.validate_json(gzip.decompress(packed))
     keys = [""] * len(profiles)  # they come from no cache
-    found = simulated_run(scenario, keys, profiles, progress=SilentProgress())
+    passes = measured_passes(scenario, profiles[0])
+    found = simulated_run(scenario, keys, profiles, passes, progress=SilentProgress())
     return {row.compressor: row for row in found.rows if row.compressor in METHODS}
 
 

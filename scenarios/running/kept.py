@@ -1,0 +1,145 @@
+"""Has this run been simulated before? Results of stage 2 on disk, under all that they depend on.
+
+Stage 2 is a function of the scenario with its catalogue entries, of the profiles and of the
+measured passes. Their values, not their files, and the code that simulates make the name of an
+entry, so that what changed, wherever it stood, is simulated again; a damaged entry too. What takes
+no longer to simulate than to read is not kept, and what has not been asked for for the longest
+time makes room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+import gcsim
+from gcsim.errors import InputError, InternalError
+from gcsim.files import cache_folder, replacing, sealed, unsealed
+from gcsim.scenarios.result import Result
+from gcsim.scenarios.scenario import Scenario
+from gcsim.traces.passes import PassTimes
+from gcsim.traces.stage1 import cache as profile_cache
+
+LARGEST = 32 << 20
+"""Bytes of an entry."""
+ALL = 256 << 20
+"""Bytes of all."""
+_READ = 20e6
+"""Bytes of a result, unpacked, that are read in a second."""
+_RESULT = TypeAdapter(Result)
+_ROOMS = ("scenarios", "simulator")
+_SUFFIXES = (".py", ".yaml", ".csv")
+
+
+def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
+    """The name of a run's result; `keys` are those of its profiles, `passes` what was measured."""
+    versions = {name: profile_cache.version(name) for name in ("simpy", "scipy")}
+    facts = {
+        "scenario": scenario,
+        "profiles": list(keys),
+        "passes": passes,
+        "simulation": simulation_code(),
+        "versions": {"gcsim": gcsim.__version__, "python": platform.python_version(), **versions},
+    }
+    return profile_cache.key({"result": json.dumps(plain(facts))})
+
+
+def plain(value: Any) -> object:
+    """A value of the rooms in full, as `json` has it; what differs in a field differs here."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if is_dataclass(value):
+        return [type(value).__name__, *(plain(getattr(value, one.name)) for one in fields(value))]
+    if isinstance(value, Mapping):
+        return [[plain(key), plain(each)] for key, each in value.items()]
+    if isinstance(value, Sequence):
+        return [plain(each) for each in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Path | Fraction):
+        return [type(value).__name__, str(value)]
+    raise InternalError(f"a scenario holds a {type(value).__name__}, which has no name")
+
+
+@cache
+def simulation_code() -> str:
+    """A hash of what stage 2 consists of, beside the rooms that `profile_cache.key` counts."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent.parent.parent
+    top = Path(gcsim.__file__).parent
+    files = [path for room in _ROOMS for path in sorted((package / room).rglob("*.*"))]
+    for path in (*files, *sorted(top.glob("*.py"))):
+        if path.suffix in _SUFFIXES:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def load(key: str) -> Result | None:
+    """The result under this name, or None when there is none that is whole."""
+    path = _folder() / f"{key}.z"
+    try:
+        body = unsealed(path.read_bytes())
+        found = None if body is None else _RESULT.validate_json(zlib.decompress(body))
+    except (OSError, ValidationError, zlib.error):
+        return None
+    with suppress(OSError):
+        os.utime(path)  # asked for now
+    return found
+
+
+def save(key: str, result: Result, seconds: float) -> None:
+    """Keep a result whose simulation took so many seconds, where that is worth it and there is
+    room. A disk that takes none has been told of when the profiles were kept."""
+    body = _RESULT.dump_json(result)
+    packed = zlib.compress(body, 1)
+    if seconds * _READ < len(body) or len(packed) > LARGEST:
+        return
+    with suppress(InputError):
+        with replacing(_folder() / f"{key}.z") as temporary:
+            temporary.write_bytes(sealed(packed))
+        _make_room()
+
+
+@contextmanager
+def without_warnings() -> Iterator[list[logging.LogRecord]]:
+    """What is warned of meanwhile: a run that warns is simulated, and warns, each time."""
+    heard: list[logging.LogRecord] = []
+    listener = logging.Handler(logging.WARNING)
+    listener.emit = heard.append  # type: ignore[method-assign]
+    root = logging.getLogger("gcsim")
+    root.addHandler(listener)
+    try:
+        yield heard
+    finally:
+        root.removeHandler(listener)
+
+
+def _make_room() -> None:
+    entries = []
+    for path in _folder().glob("*.z"):
+        with suppress(OSError):  # another process has just removed it
+            status = path.stat()
+            entries.append((status.st_mtime_ns, status.st_size, path))
+    left = sum(size for _, size, _ in entries) - ALL
+    for _, size, path in sorted(entries):
+        if left <= 0:
+            break
+        path.unlink(missing_ok=True)
+        left -= size
+
+
+def _folder() -> Path:
+    return cache_folder() / "results"
