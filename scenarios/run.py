@@ -58,7 +58,7 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     name = kept.result_key(scenario, keys, passes) if cache else ""
     result = kept.load(name) if cache else None
     if result is None:
-        with kept.without_warnings() as heard:
+        with kept.listening() as heard:
             result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
         if cache and not heard:
             kept.save(name, result, time.perf_counter() - simulating)

@@ -255,7 +255,7 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     `brief` leaves out what is as by default, and writes numbers without a unit as text. `other`
     gives the text of fields that a file states in another way; None leaves one out.
     """
-    hints = _hints(type(value))
+    hints = _hints(type(value))  # type: ignore[arg-type]  # it is hashable
     entries: dict[str, Any] = {}
     for field in fields(value):
         content, notes = getattr(value, field.name), get_args(hints[field.name])

@@ -114,17 +114,26 @@ def save(key: str, result: Result, seconds: float) -> None:
 
 
 @contextmanager
-def without_warnings() -> Iterator[list[logging.LogRecord]]:
+def listening() -> Iterator[list[logging.LogRecord]]:
     """What is warned of meanwhile: a run that warns is simulated, and warns, each time."""
-    heard: list[logging.LogRecord] = []
-    listener = logging.Handler(logging.WARNING)
-    listener.emit = heard.append  # type: ignore[method-assign]
-    root = logging.getLogger("gcsim")
+    listener, root = _Listener(logging.WARNING), logging.getLogger("gcsim")
     root.addHandler(listener)
     try:
-        yield heard
+        yield listener.heard
     finally:
         root.removeHandler(listener)
+        for record in listener.heard:  # to stderr where nobody else listens
+            if logging.lastResort and not logging.getLogger(record.name).hasHandlers():
+                logging.lastResort.handle(record)
+
+
+class _Listener(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.heard: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record)
 
 
 def _make_room() -> None:

@@ -134,7 +134,7 @@ def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
 
 def _changed(value: Any, changes: Mapping[KeyPath, Mapping[str, Any]]) -> Any:
     """A value with other fields at and below it, made once however many these are."""
-    below: dict[str | int, dict[KeyPath, Mapping[str, Any]]] = {}
+    below: dict[Any, dict[KeyPath, Mapping[str, Any]]] = {}
     for key_path, drawn in changes.items():
         if key_path:
             below.setdefault(key_path[0], {})[key_path[1:]] = drawn

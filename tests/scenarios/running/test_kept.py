@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gcsim.files import sealed
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result
@@ -180,8 +182,8 @@ def test_a_run_from_the_cache_is_what_a_run_without_one_is(
         lambda data: b"",
         lambda data: data[:-1],
         lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
-        lambda data: kept.sealed(b"no zlib"),
-        lambda data: kept.sealed(kept.zlib.compress(b'{"rows": 1}')),
+        lambda data: sealed(b"no zlib"),
+        lambda data: sealed(zlib.compress(b'{"rows": 1}')),
     ],
 )
 def test_a_damaged_entry_is_simulated_again(small: Path, cache: Path, damage: Any) -> None:
@@ -213,7 +215,7 @@ def test_what_was_asked_for_last_stays(
     for path in entries(cache):
         path.unlink()
     scenarios = [load_scenario(small, seed=seed) for seed in range(1, 5)]
-    names = []
+    names: list[Path] = []
     for age, scenario in enumerate(scenarios[:3]):
         run(scenario)
         (new,) = set(entries(cache)) - set(names)
@@ -250,3 +252,13 @@ def test_a_run_that_warns_warns_again(
         caplog.clear()
         run(load_scenario(small, seed=77))
         assert "mind this" in caplog.text
+
+
+def test_a_warning_reaches_stderr_where_nobody_listens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("gcsim"), "propagate", False)
+    with kept.listening() as heard:
+        logging.getLogger("gcsim.simulator.any").warning("mind this")
+    assert len(heard) == 1
+    assert capsys.readouterr().err == "mind this\n"

@@ -19,6 +19,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import rows as rows_module
 from gcsim.scenarios.running import simulate
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.traces.profile import (
@@ -106,7 +107,8 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
 def run(tmp_path: Path, *overrides: str) -> Result:
     path = tmp_path / "a.yaml"
     path.write_text(TEXT, encoding="utf-8")
-    return module.run(load_scenario(path, ("uncertainty.draws=0", *overrides)))
+    # what this simulator says is not to be kept for others
+    return module.run(load_scenario(path, ("uncertainty.draws=0", *overrides)), cache=False)
 
 
 def test_every_size_is_simulated_with_its_own_training_and_the_seed(
@@ -203,7 +205,8 @@ def test_many_workers_never_train_faster_than_as_many_alone(
         spans=False,
     )
     nothing = rows_module._without_exchange(profile("fp16"))
-    alone = rows_module._OneDevice(scenario, nothing, times).beside(found)
+    prices = PriceList(scenario.cluster.device)
+    alone = rows_module._OneDevice(scenario, nothing, times, prices).beside(found)
     assert alone.iterations == found.iterations
     assert alone.iteration < found.iteration
     assert (rows_module._scaling_error(alone, found) or 0) > 0
