@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
+from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles
@@ -87,6 +88,7 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
     if task.measure_only:
         return tuple((key, _stored(key)) for key in keys)
     check_trace(scenario)
+    warn_of_idle_sums(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
     result = simulated_run(
         scenario,
