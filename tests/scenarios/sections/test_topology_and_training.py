@@ -511,8 +511,8 @@ IDLE = [
      "cluster.collectives.server_network has no effect: the servers live on the nodes and use "
      "their NICs; write servers: dedicated"),
     ("transport: gloo", "transport: nccl", "a.yaml:22:27: warning: training.concurrent_collectives "
-     "= 2 has no effect: no algorithm here is a ring, and nccl runs all others one by one; write 1, "
-     "or let all_reduce or all_gather be ring or gloo_ring"),
+     "= 2 has no effect: no algorithm here is a ring, and nccl runs all others one by one; write "
+     "1, or let all_reduce or all_gather be ring or gloo_ring"),
     ("bucket: 64 KiB", "bucket: 1 MiB", "a.yaml:22:27: warning: training.concurrent_collectives "
      "= 2 has no effect: the gradient (246,824 bytes) is one bucket, which has no other beside it; "
      "set ddp.bucket below that, or leave it out"),
