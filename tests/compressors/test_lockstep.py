@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.conformance.subject import (
     SHAPES,
     Heard,
@@ -20,6 +22,7 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
 from gcsim.errors import InternalError
+from gcsim.traces.profile import Layer
 from gcsim.traces.stage1 import cache
 from tests.simulator.one_bucket import one_bucket
 
@@ -157,6 +160,13 @@ def test_the_type_that_a_method_reduces_reaches_the_record(name: str) -> None:
 def test_a_profile_keeps_the_type_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
     record = CollectiveRecord(kind="all_reduce", sent=(20, 20), element=2, dtype="bfloat16")
-    profile = one_bucket(record)
+    toy = one_bucket(record)
+    layer = Layer(name="w", parameters=(0,), forward_flops=0)
+    piece = TensorSlice(name="w", shape=(toy.model.parameters,), offset=0, index=0)
+    profile = replace(
+        toy,
+        model=replace(toy.model, layers=(layer,)),
+        buckets=(BucketLayout(index=0, slices=(piece,)),),
+    )
     cache.save("one", profile)
     assert cache.load("one") == profile

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,10 @@ def on(scenario: Scenario, device: Device) -> Scenario:
     return replace(scenario, cluster=replace(scenario.cluster, device=device))
 
 
+run = partial(module.run, cache=False)
+"""Of profiles that stand in the place of others, so that none of their results may be kept."""
+
+
 @pytest.fixture
 def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     path = tmp_path / "a.yaml"
@@ -325,14 +330,14 @@ DRAWN = (
 
 
 def test_without_ranges_there_are_no_draws_and_rows_are_what_they_were(scenario: Scenario) -> None:
-    ranged, plain = module.run(scenario), module.run(on(scenario, exact(TOY)))
+    ranged, plain = run(scenario), run(on(scenario, exact(TOY)))
     blank: dict[str, Any] = {**dict.fromkeys(DRAWN), "iteration_draws_s": ()}
     for row, bare in zip(ranged.rows, plain.rows, strict=True):
         assert replace(row, **blank) == bare
         assert len(row.iteration_draws_s) == 64
     assert (plain.inputs, plain.rows[0].iteration_draws_s) == ((), ())
     assert [entry for entry in plain.provenance["estimates"] if entry.get("range")] == []
-    off = module.run(replace(scenario, draws=0))
+    off = run(replace(scenario, draws=0))
     assert off.rows == plain.rows
 
 
@@ -340,13 +345,13 @@ def test_ranges_that_no_method_needs_are_not_told(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "traffic_profiles", lambda *_, **__: [DENSE])
-    found = module.run(replace(scenario, compressors=scenario.compressors[:1]))
+    found = run(replace(scenario, compressors=scenario.compressors[:1]))
     assert [each.name for each in found.inputs] == ["the time of forward and backward"]
 
 
 def test_rows_have_the_percentiles_and_shares_of_their_draws(scenario: Scenario) -> None:
     """Worlds are the same for all rows: numpy's own percentiles of the ratios world by world."""
-    found = rows(module.run(replace(scenario, draws=33)))
+    found = rows(run(replace(scenario, draws=33)))
     draws = {kind: np.array(row.iteration_draws_s) for kind, row in found.items()}
     fastest = np.min(list(draws.values()), axis=0)
     for kind, row in found.items():
@@ -374,7 +379,7 @@ def test_draws_are_near_the_exact_simulation_of_their_worlds(
         "slowest": passes(TOY.at(kernels="slowest", training="slowest")),
     }
     inputs = uncertain_inputs(scenario.cluster, training, times)
-    found = rows(module.run(scenario))
+    found = rows(run(scenario))
     for number, world in enumerate(draw(inputs, 8, scenario.seed)):
         cluster = cluster_in(world, scenario.cluster_at(4), inputs)
         there = longer(times["stated"], passes_in(world, inputs))
@@ -408,7 +413,7 @@ def test_percentiles_are_near_those_of_exact_worlds(
     inputs = uncertain_inputs(cluster, training, times)
     ways = {one.main.key_path[:2] for one in inputs}
     assert {("cluster", "network"), ("cluster", "host"), ("training", "overlap")} <= ways
-    compare(module.run(scenario), scenario, METHODS, times, 4)
+    compare(run(scenario), scenario, METHODS, times, 4)
 
 
 def test_what_all_to_alls_reach_is_drawn_near_exact_worlds(
@@ -425,7 +430,7 @@ def test_what_all_to_alls_reach_is_drawn_near_exact_worlds(
     methods = [DENSE, replace(scattered, phases=(Phase(name="step", count=1, steps=(step,)),))]
     monkeypatch.setattr(module, "traffic_profiles", lambda *_, **__: methods)
     scenario = replace(known(on(load_scenario(path), exact(TOY))), draws=32)
-    result = module.run(scenario)
+    result = run(scenario)
     assert "what all-to-alls reach of the network" in str(result.inputs)
     row = rows(result)["topk"]
     assert row.speedup_low is not None
@@ -483,7 +488,7 @@ def test_percentiles_of_a_shipped_scenario_are_near_those_of_exact_worlds(
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job_cache))
     scenario = load_scenario("alexnet_32node", {"cluster.nodes": f"[{nodes}]"})
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
-    result = module.run(scenario)
+    result = run(scenario)
     profiles = traffic_profiles(scenario, keys, use_cache=True, progress=SilentProgress())
     first, device = profiles[0], scenario.cluster.device
     times = {
@@ -511,7 +516,7 @@ def test_ring_and_tree_of_nccl_are_both_in_the_interval_near_the_border(
     for nbytes in sizes:
         methods = [profile("none", nbytes, ()), *METHODS[1:]]
         monkeypatch.setattr(module, "traffic_profiles", lambda *_, m=methods, **__: m)
-        row = rows(module.run(replace(loaded, draws=8)), 16)["none"]
+        row = rows(run(replace(loaded, draws=8)), 16)["none"]
         cluster = loaded.cluster_at(16)
         best = {}
         for shape in ("ring", "tree"):
@@ -538,7 +543,7 @@ def test_ring_and_tree_of_nccl_are_both_in_the_interval_near_the_border(
 def test_one_class_may_be_fast_while_another_is_slow(scenario: Scenario) -> None:
     """Random kernels are as good as certain to be faster than selections as stated, not in all
     worlds."""
-    found = rows(module.run(scenario))
+    found = rows(run(scenario))
     assert found["qsgd"].iteration_s < found["topk"].iteration_s
     assert found["qsgd"].probability_fastest
     assert found["topk"].probability_fastest
@@ -551,7 +556,7 @@ def test_links_move_the_draws_and_are_told(scenario: Scenario) -> None:
     wide = replace(link, latency_range=(link.latency, 20 * link.latency))
     scenario = on(scenario, exact(TOY))
     cluster = replace(scenario.cluster, network=wide)
-    result = module.run(replace(scenario, cluster=cluster))
+    result = run(replace(scenario, cluster=cluster))
     (told,) = result.inputs
     latency = float(link.latency)
     assert (told.name, told.low, told.stated) == ("the network's latency", latency, latency)
@@ -569,7 +574,7 @@ def test_links_move_the_draws_and_are_told(scenario: Scenario) -> None:
 
 
 def test_estimates_that_were_used_stand_with_their_ranges(scenario: Scenario) -> None:
-    estimates = module.run(scenario).provenance["estimates"]
+    estimates = run(scenario).provenance["estimates"]
     of_device = [entry for entry in estimates if entry["setting"] == "cluster.device"]
     assert {(e["kernels"], e["figure"]): e["range"] for e in of_device} == {
         ("selection", "launch"): None,  # an estimate of which nobody said how good it is
@@ -586,7 +591,7 @@ def test_without_a_dense_row_there_is_no_speedup_to_be_open(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "traffic_profiles", lambda *_, **__: [SELECTING, DRAWING])
-    found = module.run(replace(scenario, compressors=scenario.compressors[1:]))
+    found = run(replace(scenario, compressors=scenario.compressors[1:]))
     for row in found.rows:
         assert (row.speedup_vs_dense, row.speedup_low, row.probability_pays) == (None,) * 3
         assert row.iteration_low_s is not None
@@ -594,8 +599,8 @@ def test_without_a_dense_row_there_is_no_speedup_to_be_open(
 
 def test_slow_nodes_meet_every_world(scenario: Scenario) -> None:
     training = replace(scenario.training, slow_nodes={0: Fraction(2)})
-    slowed = rows(module.run(replace(scenario, training=training)))["topk"]
-    plain = rows(module.run(scenario))["topk"]
+    slowed = rows(run(replace(scenario, training=training)))["topk"]
+    plain = rows(run(scenario))["topk"]
     assert slowed.iteration_high_s is not None
     assert plain.iteration_high_s is not None
     longest = np.percentile(1 / np.array([4.8e-4, 1.92e-3]), 0) ** -1  # passes on the slow device
