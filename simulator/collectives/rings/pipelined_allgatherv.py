@@ -1,8 +1,10 @@
 """How long does the pipelined ring all-gatherv take, blocks forwarded as they arrive?
 
-Every rank's data is cut into pieces of `piece` bytes (the last may be shorter). A rank sends its
-own pieces, then forwards each piece that arrives, first come first served, except to the rank
-that it came from first; one unequal contribution no longer holds up a whole step:
+Every rank's data is cut into pieces of `piece` bytes (the last may be shorter), the m of Tsuzuku et
+al., the same whatever is contributed: Traeff's and MPICH's are no smaller than the smallest
+contribution, which `synchronous_allgatherv.py` has. A rank sends its own pieces, then forwards each
+piece that arrives, first come first served, except to the rank that it came from first; one unequal
+contribution no longer holds up a whole step:
 
     T <= (sum n_i + (p - 1) piece) beta, when latency is zero
 
@@ -12,9 +14,9 @@ With F the end of a rank's send and A the arrival of a piece at it, `starts` for
                                                                     A of the piece before)
 
 Assumptions: those of `rings/recurrence.py`, per piece. This is forwarding on arrival; MPICH's
-rounds, in which
-a rank waits for a piece's arrival before it sends the next, take up to 9 times as long where
-latency counts (`synchronous_allgatherv.py`). A rank with nothing to send sends one empty piece.
+rounds, in which a rank waits for a piece's arrival before it sends the next, take up to 9 times as
+long where latency counts (`synchronous_allgatherv.py`). A rank with nothing to send sends one empty
+piece.
 
 Source: Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008 (EuroPVM/MPI, LNCS 5205), "A simple,
 pipelined algorithm for large, irregular all-gather problems"; the bound as in Tsuzuku, Imachi
