@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import hashlib
 import math
-import re
+import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,10 @@ from gcsim.traces.models.building import build_model
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.tasks import python_text as source
 from gcsim.traces.tasks.digits import digits
+from gcsim.traces.tasks.python_text import TokenSequences, python_text
 from gcsim.traces.tasks.registry import TASKS, described, make_task
-from gcsim.traces.tasks.text import Text, TokenSequences, made_text
 
 
 def entry(task: str, **changes: Any) -> ModelEntry:
@@ -93,20 +92,20 @@ def test_labels_are_the_tokens_that_follow() -> None:
     assert torch.equal(tokens[:, 1:], labels[:, :-1])
 
 
-def test_characters_read_back_as_text() -> None:
+def test_characters_read_back_as_source_text() -> None:
     tokens, labels = make_task(entry("characters"), 0).batch(4, worker=0, step=0)
     for row, label in zip(tokens, labels, strict=True):
         kinds = [*row.tolist(), int(label[-1])]
         assert 96 not in kinds  # no such character in these samples
         read = "".join("\n" if kind == 0 else chr(kind + 31) for kind in kinds)
-        assert read in made_text().text
+        assert read in python_text().text
 
 
 def test_anything_that_is_not_printable_ascii_is_one_character(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = Text(text="\n ~\té€😀", source="made here")
-    monkeypatch.setattr("gcsim.traces.tasks.characters.made_text", lambda: text)
+    text = source.PythonText(text="\n ~\té€😀", source="made here")
+    monkeypatch.setattr("gcsim.traces.tasks.characters.python_text", lambda: text)
     task = make_task(entry("characters", input_shape=(6,)), 0)
     tokens, labels = task.batch(1, worker=0, step=0)
     assert tokens.tolist() == [[0, 1, 95, 96, 96, 96]]
@@ -122,63 +121,13 @@ def test_samples_start_uniformly_in_the_text_and_reach_both_ends() -> None:
     assert chi_squared < 13.8  # 0.999 quantile with 2 degrees of freedom (tables)
 
 
-def test_the_text_is_the_same_everywhere_and_its_record_says_which() -> None:
-    """A known answer: errors that were measured on the text hold for no other. It is integer
-    arithmetic, so that neither the processor nor the versions of Python and numpy matter."""
-    text = made_text().text
-    digest = "8b6f09bafa62e4b12a943a0edf56d2e540b065efc4901c18dfb7b222efcd7106"
-    assert hashlib.sha256(text.encode()).hexdigest() == digest
+def test_the_text_is_python_itself_and_its_record_says_which() -> None:
+    assert "class ArgumentParser" in python_text().text
     for name in ("characters", "words"):
-        told = described(entry(name), make_task(entry(name), 0))
-        assert "text made here (2,959,747 characters, blake2b d2549942)" in told
+        fitting = entry(name)
+        version = ".".join(map(str, sys.version_info[:3]))
+        assert f"Python {version}'s standard library" in described(fitting, make_task(fitting, 0))
     assert described(entry("textures"), make_task(entry("textures"), 0)) == TASKS["textures"].title
-
-
-def test_the_text_has_the_figures_that_are_told_of_it() -> None:
-    text = made_text().text
-
-    def nats(counts: Counter[str]) -> float:
-        shares = np.array(list(counts.values())) / counts.total()
-        return -float((shares * np.log(shares)).sum())
-
-    one, two, three = (
-        nats(Counter(text[place : place + length] for place in range(len(text))))
-        for length in (1, 2, 3)
-    )
-    assert (one, two - one, three - two) == pytest.approx((3.13, 2.41, 1.93), abs=0.005)
-    found = Counter(re.findall(r"\w+|\n|[^\w\s]", text))
-    assert found.total() == pytest.approx(720_000, rel=0.005)
-    assert len(found) == pytest.approx(32_700, rel=0.005)
-    assert found.most_common(1) == [(".", 60_000)]
-    rare = sum(count <= 3 for count in found.values()) / len(found)
-    assert rare == pytest.approx(0.62, abs=0.005)
-
-
-def test_some_words_go_with_others_and_a_topic_lasts() -> None:
-    """What the module promises beyond frequencies, against words that are drawn alone.
-
-    Two words with an article between them: the second is one of the eight that go with the first
-    half of the time, so that the commonest second word of a frequent verb has far more than the
-    share that it has of all words. And a rare word, once there, is soon there again.
-    """
-    words = re.findall(r"\w+", made_text().text)
-    counts = Counter(words)
-    behind: dict[str, Counter[str]] = {}
-    for verb, article, noun in zip(words, words[1:], words[2:], strict=False):
-        if article in {"the", "a"}:
-            behind.setdefault(verb, Counter())[noun] += 1
-    verbs = [found for verb, found in behind.items() if counts[verb] > 100 and verb.endswith("ed")]
-    assert len(verbs) > 20
-    for found in verbs:
-        noun, times = found.most_common(1)[0]
-        assert times / found.total() > 5 * counts[noun] / len(words)
-    places: dict[str, list[int]] = {}
-    for place, word in enumerate(words):
-        if counts[word] == 4:
-            places.setdefault(word, []).append(place)
-    near = [sum(b - a < 200 for a, b in pairwise(found)) for found in places.values()]
-    by_chance = 4 * 200 / len(words)  # of four words at random places, a next one within 200
-    assert sum(near) / (3 * len(near)) > 10 * by_chance
 
 
 def test_equal_words_are_equal_tokens_and_words_follow_zipfs_law() -> None:
@@ -189,7 +138,7 @@ def test_equal_words_are_equal_tokens_and_words_follow_zipfs_law() -> None:
     ranks = np.array([10, 100, 1000, 5000])
     slope = np.polyfit(np.log(ranks), np.log([counts[rank - 1] for rank in ranks]), 1)[0]
     assert -1.5 < slope < -0.7
-    commonest = made_text().text.count(".")
+    commonest = python_text().text.count("\n")  # ends of lines
     assert counts[0] == pytest.approx(commonest, rel=0.001)  # a rare word may share its token
 
 
@@ -209,6 +158,15 @@ def test_a_sample_longer_than_the_text_is_refused() -> None:
     with pytest.raises(InputError, match="fewer than a sample") as refusal:
         make_task(entry("characters", input_shape=(1 << 40,)), 0)
     assert refusal.value.problems[0].place == "input_shape"
+
+
+def test_a_python_without_its_sources_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    python_text.cache_clear()
+    with pytest.raises(InputError, match="has 0 characters"):
+        python_text()
 
 
 def test_a_model_with_one_output_a_sequence_is_asked_for_the_token_behind_it() -> None:
