@@ -232,6 +232,7 @@ def test_json_is_utf_8_whatever_the_terminal_speaks(encoding: str) -> None:
     assert "alexnet_32node" in done.stdout.decode("utf-8")
 
 
+@pytest.mark.long
 def test_without_a_cache_everything_works_and_says_so_once(tmp_path: Path) -> None:
     """A home that cannot be made: loops are compiled, profiles made, gradients kept elsewhere."""
     (tmp_path / "file").touch()
