@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +373,28 @@ def test_a_users_model_and_compressor_run_and_a_change_of_their_code_is_noticed(
     assert results(tmp_path, "runs/own")["rows"][0]["wire_bytes_per_worker"] == 4 * parameters
 
 
+@contextmanager
+def endless_run(folder: Path, cache: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that has begun to record gradients in `cache`; killed at the end."""
+    endless = ["--set", "gradients.warmup_steps=100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gcsim", "run", "small.yaml", *endless],
+        cwd=folder,
+        env={**os.environ, "GCSIM_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 600
+        while not list(cache.glob("gradients-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
     done: Path, tmp_path: Path, number: signal.Signals
@@ -380,23 +403,9 @@ def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
     shutil.copytree(done / "runs", tmp_path / "runs")
     before = (tmp_path / "runs/small/results.json").read_bytes()
     empty = tmp_path / "cache"
-    endless = ["--set", "gradients.warmup_steps=100000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gcsim", "run", "small.yaml", *endless],
-        cwd=tmp_path,
-        env={**os.environ, "GCSIM_CACHE_DIR": str(empty)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 600
-        while not list(empty.glob("gradients-*")) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    with endless_run(tmp_path, empty) as process:
         process.send_signal(number)
         output, errors = process.communicate(timeout=600)
-    finally:
-        process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert output == ""
@@ -406,23 +415,9 @@ def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(done: Path, cache: Path, gcsim: Run) -> None:
-    endless = ["--set", "gradients.warmup_steps=100000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gcsim", "run", "small.yaml", *endless],
-        cwd=done,
-        env={**os.environ, "GCSIM_CACHE_DIR": str(cache)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 600
-        while not list(cache.glob("gradients-*")) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    with endless_run(done, cache):
         assert gcsim("run", "small.yaml", "-o", "other", folder=done).returncode == 0
         assert len(list(cache.glob("gradients-*"))) == 1
-    finally:
-        process.kill()
-        process.wait()
     assert len(list(cache.glob("gradients-*"))) == 1
     assert gcsim("run", "small.yaml", "-o", "other", folder=done).returncode == 0
     assert not list(cache.glob("gradients-*"))

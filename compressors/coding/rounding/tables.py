@@ -37,6 +37,7 @@ from gcsim.compressors.coding.rounding.levels import (
     put_chunk,
     random_fractions,
 )
+from gcsim.compressors.coding.rounding.truncated_normals import last_not_above
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
@@ -256,14 +257,8 @@ def _add_errors(
         total = 0.0
         for i in range(first, min(first + size, stop)):
             share = values[i] / norm if norm > 0 else 0.0
-            low, high = 0, levels.size - 1
-            while high - low > 1:
-                middle = (low + high) // 2
-                if levels[middle] <= share:
-                    low = middle
-                else:
-                    high = middle
-            total += max((share - levels[low]) * (levels[high] - share), 0.0)
+            low = last_not_above(levels, share)
+            total += max((share - levels[low]) * (levels[low + 1] - share), 0.0)
         sums[first // size] = norm * norm * total
 
 

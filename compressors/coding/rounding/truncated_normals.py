@@ -143,7 +143,7 @@ def _descend(
     for _ in range(sweeps):
         for j in range(1, levels.size - 1):
             a, b = levels[j - 1], levels[j + 1]  # the best level between its neighbours as they are
-            low, high = _cell(edges, a), _cell(edges, b)
+            low, high = last_not_above(edges, a), last_not_above(edges, b)
             mass = masses_above[low + 1] + density[low] * (edges[low + 1] - a)
             above_b = masses_above[high + 1] + density[high] * (edges[high + 1] - b)
             mean = means_above[low + 1] + density[low] * (edges[low + 1] ** 2 - a**2) / 2
@@ -158,8 +158,8 @@ def _descend(
 
 
 @loop
-def _cell(edges: Any, x: float) -> int:
-    """The last cell that does not begin above x."""
+def last_not_above(edges: Any, x: float) -> int:
+    """The cell between ascending edges that x is in: the last that does not begin above x."""
     low, high = 0, edges.size - 1
     while high - low > 1:
         middle = (low + high) // 2
