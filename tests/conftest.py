@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def main_job_cache(shared_folder: Path) -> Path:
     """Where the main job's profiles are kept: its test makes them, others find them, or make them
     where they come first."""
     return shared_folder / "cache of the main job"
+
+
+def pytest_configure() -> None:
+    """Processes that tests start hear signals, also where nohup or a shell's `&` started pytest."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 _WHOLE_RUNS = ("test_paper_clusters.py", "test_main_job.py")

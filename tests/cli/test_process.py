@@ -121,20 +121,12 @@ def test_a_full_disk_on_stdout_is_one_line_and_exit_2() -> None:
     assert done.stderr == "error: No space left on device\n"
 
 
-HEARD = (
-    "import signal\n"
-    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-)
-"""What nohup, or a shell that started the tests in the background, makes a process ignore."""
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_a_run_is_one_line_and_exit_130(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     code = (
-        f"{HEARD}import sys, time, gcsim.scenarios.run as stage\n"
+        "import sys, time, gcsim.scenarios.run as stage\n"
         "from gcsim.cli.app import main\n"
         "def run(scenario, **options):\n"
         "    print('started', flush=True, file=sys.__stdout__)\n"
@@ -158,7 +150,7 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
 
 def test_a_closed_terminal_that_hears_nothing_is_exit_130() -> None:
     code = (
-        f"{HEARD}import time, gcsim.cli.list as lists\n"
+        "import time, gcsim.cli.list as lists\n"
         "from gcsim.cli.app import main\n"
         "def entries(kind):\n"
         "    print('started', flush=True)\n"
