@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -25,7 +26,8 @@ from gcsim.files import replacing
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, columns_of
 
-Writer = Callable[[Result, Path], None]
+Writer = Callable[[Any, Path], None]
+"""Writes a result, or a figure of it, to a path."""
 
 
 def to_csv(result: Result) -> str:
@@ -44,62 +46,78 @@ def to_yaml(result: Result) -> str:
     return document.write(result.scenario)
 
 
-def _text(make: Callable[[Result], str]) -> Writer:
-    def produce(result: Result, path: Path) -> None:
+def as_text(make: Callable[[Any], str]) -> Writer:
+    """What makes a text of a result, as a writer of it."""
+
+    def produce(result: Any, path: Path) -> None:
         path.write_text(make(result), encoding="utf-8", newline="\n")
 
     return produce
 
 
-def _drawn(figure: Callable[[Result], Figure]) -> Writer:
+def drawn(figure: Callable[[Any], Figure]) -> Writer:
+    """What draws a result, as a writer of the picture."""
     return lambda result, path: save(figure(result), path)
 
 
 RESULTS: dict[str, Writer] = {
-    "results.json": _text(Result.to_json),
-    "results.csv": _text(to_csv),
-    "timeline.json": _text(chrome_trace),
-    "scenario.yaml": _text(to_yaml),
+    "results.json": as_text(Result.to_json),
+    "results.csv": as_text(to_csv),
+    "timeline.json": as_text(chrome_trace),
+    "scenario.yaml": as_text(to_yaml),
 }
 FIGURES: dict[str, Writer] = {
-    "speedup.png": _drawn(speedup_figure),
-    "breakdown.png": _drawn(breakdown_figure),
-    "faults.png": _drawn(faults_figure),
+    "speedup.png": drawn(speedup_figure),
+    "breakdown.png": drawn(breakdown_figure),
+    "faults.png": drawn(faults_figure),
 }
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""
 
 
 def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
-    """Write a run's results into `folder`, which is made when it is missing.
+    """Write a run's results into `folder`; see `write_all`."""
+    return write_all(result, folder, RESULTS, FIGURES)
 
-    Figures that an earlier run has left there are removed: they are not of these results.
+
+def draw_figures(result: Result, folder: Path) -> tuple[Path, ...]:
+    """Draw a run's figures into `folder`; see `draw_all`."""
+    left_out = FAULTS_ONLY if result.faulty is None else set()
+    return draw_all(result, folder, {n: made for n, made in FIGURES.items() if n not in left_out})
+
+
+def write_all(
+    result: Any, folder: Path, texts: Mapping[str, Writer], figures: Iterable[str]
+) -> tuple[Path, ...]:
+    """Write what a result says into `folder`, which is made when it is missing.
+
+    `texts` are by name of the file. Figures of these names that an earlier run has left there are
+    removed: they are not of this result.
 
     Raises `InputError` when the disk is full or the folder cannot be written; files of an
     earlier run are then as they were.
     """
-    paths = tuple(folder / name for name in RESULTS)
+    paths = tuple(folder / name for name in texts)
     with ExitStack() as renamed_together:
         for path in paths:
-            RESULTS[path.name](result, renamed_together.enter_context(replacing(path)))
-    for name in FIGURES:
+            texts[path.name](result, renamed_together.enter_context(replacing(path)))
+    for name in figures:
         (folder / name).unlink(missing_ok=True)
     return paths
 
 
-def draw_figures(result: Result, folder: Path) -> tuple[Path, ...]:
-    """Draw a run's figures into `folder`.
+def draw_all(result: Any, folder: Path, figures: Mapping[str, Writer]) -> tuple[Path, ...]:
+    """Draw figures of a result into `folder`, by name of the file.
 
     Raises `InputError` when the disk is full or the folder cannot be written, and, when all others
     are drawn, `InternalError` that names those that could not be.
     """
-    left_out = FAULTS_ONLY if result.faulty is None else set()
-    paths = [folder / name for name in FIGURES if name not in left_out]
+    paths = [folder / name for name in figures]
     failed: dict[str, Exception] = {}
     for path in list(paths):
         try:
             with replacing(path) as temporary:
-                FIGURES[path.name](result, temporary)
+                figures[path.name](result, temporary)
         except InputError:
             raise
         except Exception as error:

@@ -30,6 +30,7 @@ from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
+from gcsim.scenarios.sections.train import build_plan
 from gcsim.scenarios.sections.training import build_training
 from gcsim.scenarios.sections.workload import compute_of, gradients_of, missing_files, model_of
 
@@ -115,6 +116,8 @@ def load_scenario(
         compute=compute_of(document, file.compute, path),
         draws=file.uncertainty.draws,
         seed=file.seed,
+        train=None if file.train is None else build_plan(file.train),
+        train_task="" if file.train is None else file.train.task or "",
         resolved={},
         files=files,
     )

@@ -26,13 +26,11 @@ from gcsim.scenarios.running.gradients import check_trace, open_gradients, remov
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.running.rows import make_rows
-from gcsim.scenarios.running.simulate import simulate
+from gcsim.scenarios.running.simulate import compute_times, simulate
 from gcsim.scenarios.running.timelines import make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
@@ -83,19 +81,8 @@ def simulated_run(
     """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
-
-    def compute_on(device: Device) -> ComputeTimes:
-        first = profiles[0]
-        precision = scenario.training.precision
-        return training_times(first.model, first.buckets, device, passes, precision)
-
-    device = scenario.cluster.device
-    compute = {
-        "stated": compute_on(device),
-        "fastest": compute_on(device.at(kernels="fastest", training="fastest")),
-        "slowest": compute_on(device.at(kernels="fastest", training="slowest")),
-    }
-    prices = prices or PriceList(device)
+    compute = compute_times(scenario, profiles[0], passes)
+    prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
         scenario, profiles, compute, prices, progress, spans=timelines
     )

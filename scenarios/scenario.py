@@ -12,6 +12,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.passes import PassTimes
+from gcsim.traces.training.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,10 @@ class Scenario:
     draws: int
     """Worlds that are drawn from what is not known; 0: the figures are taken as stated."""
     seed: int
+    train: Plan | None = None
+    """How `gcsim train` trains it; None where the file does not say."""
+    train_task: str = ""
+    """What it learns there; "" for the model's own task."""
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""

@@ -9,7 +9,8 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,19 +70,22 @@ class LineStyle:
 def line_styles(result: Result) -> dict[str, LineStyle]:
     """By label, in the scenario's order: the same scenario gives the same styles, unless there
     are so many methods that only the fastest stand out."""
+    return styles_of({row.label: row.compressor for row in result.rows}, _foremost(result))
+
+
+def styles_of(kinds: Mapping[str, str], foremost: AbstractSet[str]) -> dict[str, LineStyle]:
+    """By label, in the order given; `kinds` are their compressors, those that are not among the
+    foremost are thin and grey."""
     styles: dict[str, LineStyle] = {}
     number = 0
-    shown = _foremost(result)
-    for row in result.rows:
-        if row.label in styles:
+    for label, kind in kinds.items():
+        if label not in foremost and kind != DENSE:
+            styles[label] = LineStyle(colour=FAINT, marker="", dashes="solid", muted=True)
             continue
-        if row.label not in shown and row.compressor != DENSE:
-            styles[row.label] = LineStyle(colour=FAINT, marker="", dashes="solid", muted=True)
+        if kind == DENSE and BLACK not in {s.colour for s in styles.values()}:
+            styles[label] = LineStyle(colour=BLACK, marker="o", dashes="solid")
             continue
-        if row.compressor == DENSE and BLACK not in {s.colour for s in styles.values()}:
-            styles[row.label] = LineStyle(colour=BLACK, marker="o", dashes="solid")
-            continue
-        styles[row.label] = LineStyle(
+        styles[label] = LineStyle(
             colour=COLOURS[number % len(COLOURS)],
             marker=MARKERS[1 + number % (len(MARKERS) - 1)],
             dashes=DASHES[number // len(COLOURS) % len(DASHES)],

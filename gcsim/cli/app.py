@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `sweep`, `validate`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
@@ -39,6 +39,7 @@ from gcsim.cli.outcome import (
     users_code,
 )
 from gcsim.cli.sweep import sweep
+from gcsim.cli.train import train
 from gcsim.cli.validate import validate
 from gcsim.signals import stoppable
 
@@ -146,6 +147,7 @@ def run(
         note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
 
 
+app.command()(train)
 app.command()(sweep)
 
 

@@ -35,7 +35,7 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
         "seed": scenario.seed,
         "machine": machine.facts(),
     }
-    return cache.key(facts, _user_code(scenario, choice), compressor=REGISTRY.get(choice.kind))
+    return cache.key(facts, user_code(scenario, choice), compressor=REGISTRY.get(choice.kind))
 
 
 def _gradients(scenario: Scenario) -> dict[str, object]:
@@ -53,7 +53,7 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
     }
 
 
-def _user_code(scenario: Scenario, choice: CompressorChoice) -> list[str]:
+def user_code(scenario: Scenario, choice: CompressorChoice) -> list[str]:
     """Modules outside gcsim whose change must make a new profile."""
     names = own_model_code(scenario)
     if choice.kind not in REGISTRY:

@@ -21,11 +21,13 @@ from gcsim.scenarios.uncertainty.close_pairs import told_apart
 from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, value
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
+from gcsim.traces.passes import PassTimes
 from gcsim.traces.profile import TrafficProfile
 
 MATTERS = 1e-6
@@ -66,6 +68,23 @@ class Uncertainty:
             )
             for one in self.inputs
         )
+
+
+def compute_times(
+    scenario: Scenario, profile: TrafficProfile, passes: PassTimes | None
+) -> dict[str, ComputeTimes]:
+    """What `simulate` takes: forward and backward as stated, and at the ends of their range."""
+
+    def on(device: Device) -> ComputeTimes:
+        precision = scenario.training.precision
+        return training_times(profile.model, profile.buckets, device, passes, precision)
+
+    device = scenario.cluster.device
+    return {
+        "stated": on(device),
+        "fastest": on(device.at(kernels="fastest", training="fastest")),
+        "slowest": on(device.at(kernels="fastest", training="slowest")),
+    }
 
 
 def simulate(

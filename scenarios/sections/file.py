@@ -24,10 +24,10 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
+from gcsim.scenarios.sections.train import TRAIN, TaskName
 from gcsim.scenarios.sections.training import TRAINING
 from gcsim.traces.models.entry import TableLayer
 from gcsim.traces.models.registry import MODELS
-from gcsim.traces.tasks.registry import TASKS
 
 _DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")
@@ -62,12 +62,6 @@ def _model_name(name: str) -> str:
     if name not in MODELS:
         hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
         raise invalid(f"unknown model {name!r}", hint)
-    return name
-
-
-def _task_name(name: str) -> str:
-    if name not in TASKS:
-        raise invalid(f"unknown task {name!r}", did_you_mean(name, TASKS))
     return name
 
 
@@ -122,7 +116,7 @@ GRADIENTS = As(
     rule=_belongs_together,
     source=(Literal["live", "recorded", "synthetic"], "live"),
     workers=(Count | None, None),
-    task=(Annotated[str, AfterValidator(_task_name)] | None, None),
+    task=(TaskName | None, None),
     trace=(_Path | None, None),
     fit=(_Path | None, None),
 )
@@ -193,6 +187,7 @@ class ScenarioFile(Section):
         Field(min_length=1),
     ]
     uncertainty: UncertaintySection = UncertaintySection()
+    train: Annotated[Spelled, TRAIN] | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
 
 

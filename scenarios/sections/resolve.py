@@ -26,6 +26,7 @@ from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
+from gcsim.scenarios.sections.train import plan_text
 from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.sums import Sums
@@ -58,6 +59,8 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         for choice in scenario.compressors
     ]
     entries["uncertainty"] = {"draws": scenario.draws}
+    if scenario.train is not None:
+        entries["train"] = plan_text(scenario.train, scenario.train_task or scenario.model.task)
     entries["seed"] = scenario.seed
     return entries
 

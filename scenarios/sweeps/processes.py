@@ -22,10 +22,10 @@ from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gcsim.errors import InternalError, Problem
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task
+from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.scenarios.sweeps.worker import GRACE
 from gcsim.traces.stage1.machine import usable
 
@@ -41,6 +41,11 @@ _START = (
 )
 
 
+Work = Any
+"""A task for another process: plain data with `perform(progress)`, which does it and returns what
+goes wrong as a `Failure`."""
+
+
 class Workers(Protocol):
     """Where tasks are done."""
 
@@ -48,10 +53,10 @@ class Workers(Protocol):
     def capacity(self) -> int:
         """Tasks to keep under way."""
 
-    def start(self, number: int, task: Task) -> None:
+    def start(self, number: int, task: Work) -> None:
         """Begin a task; `number` names it in `finished`."""
 
-    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
         """Wait until a task is done, and return what is; `note` hears what is under way."""
 
     def close(self) -> None:
@@ -60,8 +65,8 @@ class Workers(Protocol):
 
 def drive(
     workers: Workers,
-    waiting: deque[tuple[int, Task]],
-    done: Callable[[int, Outcome], None],
+    waiting: deque[tuple[int, Work]],
+    done: Callable[[int, Any], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Have all tasks done, those too that `done` adds to `waiting`."""
@@ -156,7 +161,7 @@ class LocalWorkers:
         """One task a process."""
         return self._jobs
 
-    def start(self, number: int, task: Task) -> None:
+    def start(self, number: int, task: Work) -> None:
         """Give the task to a process that has none."""
         worker = next((worker for worker in self._workers if worker.task is None), None)
         if worker is None:
@@ -168,9 +173,9 @@ class LocalWorkers:
         with contextlib.suppress(OSError):  # a dead process: `finished` finds its last words
             worker.connection.send(task)
 
-    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
         """Wait for outcomes; a process that died has its own."""
-        outcomes: list[tuple[int, Outcome]] = []
+        outcomes: list[tuple[int, Any]] = []
         while not outcomes:
             busy = {
                 worker.connection: worker for worker in self._workers if worker.task is not None

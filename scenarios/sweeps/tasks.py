@@ -48,6 +48,10 @@ class Task:
     set_threads: bool = False
     """Use all cores whatever the environment says: dask's workers are started with one thread."""
 
+    def perform(self, progress: Progress) -> Outcome:
+        """See `tasks.perform`."""
+        return perform(self, progress)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:

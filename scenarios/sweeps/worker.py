@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from gcsim.scenarios.progress import Task as Stage
-from gcsim.scenarios.sweeps.tasks import perform
 
 GRACE = 10.0
 """Seconds that a worker has to remove its temporary files."""
@@ -31,7 +30,7 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, OSError):
         while True:
             task = connection.recv()
-            outcome = perform(task, _Telling(connection))
+            outcome = task.perform(_Telling(connection))
             connection.send(("", outcome))
 
 

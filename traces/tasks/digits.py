@@ -3,8 +3,8 @@
 The test set of "Optical recognition of handwritten digits" (E. Alpaydin, C. Kaynak, UCI machine
 learning repository, 1998), 8 x 8 in 17 grey levels, which scikit-learn carries in its package.
 They are shifted and scaled to mean 0 and variance 1 over the set; an image is brought to the
-model's height and width by bilinear interpolation and repeated over its channels. There is no test
-set: every sample is drawn, with replacement, from the same images.
+model's height and width by bilinear interpolation and repeated over its channels. For gradients
+every sample is drawn, with replacement, from all images; `split` holds a fifth of them out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, Problem
 from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.tasks.split import Split, TensorSamples
 
 CLASSES = 10
 _SIDE = 8
+_COUNT = 1797
+"""Images."""
 
 
 class Digits:
@@ -48,11 +51,25 @@ class Digits:
             for position in range(size)
         ]
         chosen = torch.from_numpy(np.array(drawn))
+        return self._sized(self._images[chosen]), self._labels[chosen]
+
+    def split(self) -> Split:
+        """A fifth of the images, drawn by the seed, is held out."""
+        order = torch.from_numpy(stream(self._seed, 0, 0, "digits split").permutation(_COUNT))
+        held, learned = order[: _COUNT // 5], order[_COUNT // 5 :]
+        train, test = (
+            TensorSamples(self._sized(self._images[part]), self._labels[part])
+            for part in (learned, held)
+        )
+        return Split(train=train, test=test, source=self.source)
+
+    def _sized(self, images: Tensor) -> Tensor:
+        """`[n, 1, 8, 8]` in the model's shape."""
         channels, height, width = self._format
-        images = torch.nn.functional.interpolate(
-            self._images[chosen], size=(height, width), mode="bilinear", align_corners=False
+        sized = torch.nn.functional.interpolate(
+            images, size=(height, width), mode="bilinear", align_corners=False
         ).repeat(1, channels, 1, 1)
-        return images.view(size, *self._shape), self._labels[chosen]
+        return sized.view(len(images), *self._shape)
 
 
 def digits(entry: ModelEntry, seed: int) -> Digits:

@@ -35,6 +35,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError
 from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.tasks.split import Split, TensorSamples
 
 CLASSES = 10
 """Most outputs that are used as labels."""
@@ -45,6 +46,12 @@ _SCALE = 0.75
 _NOISE = 1.0
 """Half the width of the uniform noise before scaling; gratings have contrasts of 0.5 to 1."""
 _TAU = 2 * math.pi
+_LEARNED, _HELD_OUT = 8192, 2048
+"""Images of a split, fewer where they would take more than `_ROOM`."""
+_SPLIT = 1 << 40
+"""The step of a split's images: no training comes to it."""
+_ROOM = 1 << 29
+"""Bytes of a split."""
 
 
 class Textures:
@@ -96,6 +103,16 @@ class Textures:
         levels = torch.from_numpy(noise.view(np.uint8)[:, :pixels]).view(images.shape)
         images.add_(levels, alpha=_SCALE * 2 * _NOISE / 255).sub_(_SCALE * _NOISE)
         return images.view(size, *self.shape), torch.from_numpy(labels)
+
+    def split(self) -> Split:
+        """Images made once: four fifths are learned."""
+        fitting = _ROOM / (4 * math.prod(self.shape) * (_LEARNED + _HELD_OUT))
+        sizes = [int(count * min(1.0, fitting)) for count in (_LEARNED, _HELD_OUT)]
+        train, test = (
+            TensorSamples(*self.batch(size, worker=part, step=_SPLIT))
+            for part, size in enumerate(sizes)
+        )
+        return Split(train=train, test=test, source=f"textures made here, seed {self._seed}")
 
     def _factors(
         self, labels: NDArray[np.int64], uniform: NDArray[np.float64], normal: NDArray[np.float64]

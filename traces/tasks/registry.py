@@ -9,6 +9,7 @@ from typing import Protocol
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, did_you_mean
 from gcsim.traces.models.entry import InputKind, ModelEntry
+from gcsim.traces.tasks.split import Split
 
 
 class Task(Protocol):
@@ -21,6 +22,9 @@ class Task(Protocol):
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
         """Inputs `[size, *input_shape]` as the model's entry says, and int64 labels: of samples
         `[size]`, of tokens `[size, length]`, the token behind each. On the CPU."""
+
+    def split(self) -> Split:
+        """The data in two parts, for training to an end: a function of the seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,11 @@ def make_task(entry: ModelEntry, seed: int) -> Task:
     module, _, attribute = chosen.make.partition(":")
     task: Task = getattr(importlib.import_module(module), attribute)(entry, seed)
     return task
+
+
+def make_split(entry: ModelEntry, seed: int) -> Split:
+    """The data of the task that `entry` names, in two parts; raises as `make_task` does."""
+    return make_task(entry, seed).split()
 
 
 def described(entry: ModelEntry, task: Task) -> str:

@@ -1,0 +1,1 @@
+"""What does a person see of training? Table, answer, curves, and the files of them."""

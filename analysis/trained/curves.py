@@ -1,0 +1,163 @@
+"""How does training go with each method? Accuracy over steps and over seconds, and what it gains.
+
+A line is the median over seeds, a band from the lowest to the highest seed. Seconds are those of
+the largest cluster, as stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
+
+from gcsim.analysis.plots.style import LineStyle, new_figure, plain_ticks, settings, styles_of
+from gcsim.analysis.trained.table import ranked
+from gcsim.scenarios.trained.result import Curve, TrainedRow, TrainingResult
+
+_POINTS = 200
+"""Of a line over seconds, at which seeds are compared."""
+FOREMOST = 10
+"""Methods that stand out."""
+Points = NDArray[np.float64]
+
+
+def styles(result: TrainingResult) -> dict[str, LineStyle]:
+    """By label, the same in all figures of a result."""
+    kinds = {row.label: row.compressor for row in result.rows}
+    return styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
+
+
+def curves_figure(result: TrainingResult) -> Figure:
+    """Accuracy on the samples that are held out: over steps, and over seconds."""
+    with settings():
+        figure = new_figure(11.0, 4.9)
+        left, right = figure.subplots(1, 2, sharey=True)
+        looks = styles(result)
+        for label, look in looks.items():
+            curves = [curve for curve in result.curves if curve.label == label]
+            _line(left, *_over(curves, [curve.steps for curve in curves]), look, label)
+            _line(right, *_over(curves, [curve.seconds for curve in curves]), look, label)
+        largest = ranked(result)[0]
+        left.set_xlabel("steps")
+        right.set_xlabel(f"simulated seconds on {largest.nodes} nodes, {largest.workers} workers")
+        right.set_xscale("log")
+        plain_ticks(right.xaxis)
+        left.set_ylabel("accuracy on samples held out [%]")
+        left.set_title(f"{result.scenario.get('name', 'scenario')}: accuracy over steps")
+        right.set_title("and over time")
+        for axes in (left, right):
+            axes.grid(color="#E4E4E4", linewidth=0.7)
+        _legend(figure, right, looks)
+        figure.subplots_adjust(left=0.065, right=0.78, top=0.92, bottom=0.12, wspace=0.08)
+        return figure
+
+
+def gains_figure(result: TrainingResult) -> Figure:
+    """Speedup to the target against the number of workers, with the range; those that do not
+    reach it have no line."""
+    with settings():
+        figure = new_figure(8.6, 4.9)
+        axes = figure.subplots()
+        looks = styles(result)
+        workers = sorted({row.workers for row in result.rows})
+        for label, look in looks.items():
+            rows = [row for row in result.rows if row.label == label and row.speedup_to_target]
+            if not rows:
+                continue
+            at = [row.workers for row in rows]
+            gains = [row.speedup_to_target or 0.0 for row in rows]
+            axes.plot(at, gains, label=label, **_look(look))
+            if not look.muted:
+                low = [row.speedup_to_target_low or 0.0 for row in rows]
+                high = [row.speedup_to_target_high or 0.0 for row in rows]
+                axes.fill_between(at, low, high, color=look.colour, alpha=0.12, linewidth=0)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(workers))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("number of workers\nband: 10th to 90th percentile over seeds and draws")
+        axes.set_ylabel("speedup to the target, over dense")
+        name = result.scenario.get("name", "scenario")
+        axes.set_title(f"{name}: speedup to {result.target}")
+        axes.grid(color="#E4E4E4", linewidth=0.7)
+        _legend(figure, axes, looks)
+        figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.16)
+        return figure
+
+
+def ratio_figure(result: TrainingResult) -> Figure:
+    """Final accuracy against how much less is sent; bars reach from the lowest seed to the
+    highest."""
+    with settings():
+        figure = new_figure(8.6, 4.9)
+        axes = figure.subplots()
+        looks = styles(result)
+        rows = ranked(result)
+        dense = max(row.wire_bytes_per_worker for row in rows)
+        for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
+            if row.wire_bytes_per_worker:
+                _point(axes, row, dense / row.wire_bytes_per_worker, looks[row.label])
+        axes.set_xscale("log")
+        plain_ticks(axes.xaxis)
+        axes.set_xlabel("compression: most bytes of a method over this one's, mean over training")
+        axes.set_ylabel("final accuracy on samples held out [%]")
+        axes.set_title(f"{result.scenario.get('name', 'scenario')}: accuracy against compression")
+        axes.grid(color="#E4E4E4", linewidth=0.7)
+        _legend(figure, axes, looks)
+        figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.12)
+        return figure
+
+
+def _point(axes: Axes, row: TrainedRow, ratio: float, look: LineStyle) -> None:
+    middle = 100 * median(row.final_accuracy)
+    ends = [100 * min(row.final_accuracy), 100 * max(row.final_accuracy)]
+    axes.vlines(ratio, ends[0], ends[1], color=look.colour, linewidth=1.0)
+    axes.plot([ratio], [middle], label=row.label, **{**_look(look), "linestyle": "none"})
+
+
+def _over(curves: Sequence[Curve], at: Sequence[Sequence[float]]) -> tuple[Points, Points]:
+    """Common places, and the accuracy of each seed there in percent `[seeds, places]`."""
+    ends = [places[-1] for places in at]
+    starts = [places[min(1, len(places) - 1)] for places in at]
+    if min(ends) <= 0:
+        return np.zeros(1), np.array([[100 * curve.accuracy[0]] for curve in curves])
+    common = np.geomspace(max(1e-12, min(starts)), min(ends), _POINTS)
+    lines = [
+        np.interp(common, places, 100 * np.array(curve.accuracy))
+        for curve, places in zip(curves, at, strict=True)
+    ]
+    return common, np.array(lines)
+
+
+def _line(axes: Axes, at: Points, lines: Points, look: LineStyle, label: str) -> None:
+    shown = _look(look) | {"marker": ""}
+    axes.plot(at, np.median(lines, axis=0), label=label, **shown)
+    if not look.muted and len(lines) > 1:
+        axes.fill_between(
+            at, lines.min(axis=0), lines.max(axis=0), color=look.colour, alpha=0.12, linewidth=0
+        )
+
+
+def _look(look: LineStyle) -> dict[str, Any]:
+    if look.muted:
+        return {"color": look.colour, "linewidth": 0.9, "zorder": 1, "marker": "."}
+    return {
+        "color": look.colour, "linestyle": look.dashes, "linewidth": 1.6, "marker": look.marker,
+        "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
+    }  # fmt: skip
+
+
+def _legend(figure: Figure, axes: Axes, looks: dict[str, LineStyle]) -> None:
+    lines, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda number: list(looks).index(labels[number]))
+    axes.legend(
+        [lines[n] for n in order], [labels[n] for n in order], loc="upper left",
+        bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False, fontsize=8.5,
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""Which method trains the model fastest? A table that fits 80 cells, and the answer in words."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.report.numbers import fixed, plural, significant, times
+from gcsim.analysis.report.summary import html_table
+from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+
+FASTEST = "> "
+HALF = "fp16"
+NOT = "-"
+_LABEL = 22
+"""Cells of a label beside the numbers on 80."""
+
+Column = tuple[str, Callable[[TrainedRow], str]]
+
+
+def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
+    """What `gcsim train` shows on `width` terminal cells: table, what it says, the answer."""
+    rows = ranked(result)
+    return (
+        Text(title(result), style="bold"),
+        "",
+        _table(rows, width),
+        "",
+        Text(legend(result)),
+        "",
+        Text("\n".join(answer(result))),
+    )
+
+
+def html(result: TrainingResult) -> str:
+    """The same for a notebook."""
+    rows = ranked(result)
+    headings = ["method", *(heading.replace("\n", " ") for heading, _ in _columns(rows))]
+    lines = [[row.label, *(cell(row) for _, cell in _columns(rows))] for row in rows]
+    return html_table(title(result), headings, lines, [legend(result), *answer(result)])
+
+
+def ranked(result: TrainingResult) -> list[TrainedRow]:
+    """The rows of the largest size, the fastest to the target first; then the most accurate."""
+    largest = max(row.workers for row in result.rows)
+    return sorted(
+        (row for row in result.rows if row.workers == largest),
+        key=lambda row: (-(row.speedup_to_target or 0.0), -median(row.final_accuracy)),
+    )
+
+
+def title(result: TrainingResult) -> str:
+    """What stands above the table."""
+    row = ranked(result)[0]
+    return (
+        f"{result.scenario.get('name', 'scenario')}: time to {result.target}, "
+        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}, fastest first"
+    )
+
+
+def legend(result: TrainingResult) -> str:
+    """What the columns mean."""
+    seeds = len(result.rows[0].ended)
+    return (
+        "Against dense float32 training. steps: until the target stays reached, on samples that "
+        "are held out. to target: simulated seconds until then; median of "
+        f"{plural(seeds, 'seed')}; range: 10th to 90th percentile over seeds and draws of the "
+        "uncertain inputs (0: not reached). reached: seeds that reach the target."
+    )
+
+
+def answer(result: TrainingResult) -> list[str]:
+    """The answer, a sentence each."""
+    rows = ranked(result)
+    best = rows[0]
+    where = f"on {plural(best.nodes, 'node')}"
+    if best.compressor == DENSE:
+        said = [f"Dense training reaches {result.target} first {where}: no method here is faster."]
+    else:
+        said = [
+            f"{best.label} reaches {result.target} first {where}: "
+            f"{times(best.speedup_to_target or 0.0)} as fast as dense training "
+            f"({_range(best)} over seeds and what is not known of the cluster)."
+        ]
+        if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
+            said[0] += f" Against half precision: {times(best.speedup_to_target_vs_half)}."
+    quick = max(rows, key=lambda row: row.speedup_per_iteration or 0.0)
+    if quick is not best and quick.compressor != DENSE:
+        gain = times(quick.speedup_per_iteration or 0.0)
+        if quick.steps_against_dense is None:
+            then = "does not reach the target in most runs"
+        else:
+            then = f"needs {times(quick.steps_against_dense)} the steps of dense training"
+        said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
+    for row in rows:
+        early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
+        if early:
+            how, why = early[0]
+            many = f"{len(early)} of {len(row.ended)} runs"
+            said.append(f"{row.label}: {many} stopped early, {how}: {why}.")
+    if any(row.workers != result.trained_workers for row in result.rows):
+        said.append(
+            f"Trained with {plural(result.trained_workers, 'worker')}: other sizes have their "
+            "steps and their batch a worker."
+        )
+    return said
+
+
+def _columns(rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
+    half = any(row.speedup_to_target_vs_half is not None for row in rows)
+    against = ("vs half\n[x]", lambda row: _number(row.speedup_to_target_vs_half))
+    return (
+        ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
+        ("range\n[x]", _range),
+        *((against,) if half else ()),
+        ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
+        ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
+        ("accuracy\n[%]", lambda row: fixed(100 * median(row.final_accuracy), 1)),
+        ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
+    )
+
+
+def _number(value: float | None) -> str:
+    return NOT if value is None else fixed(value, 2)
+
+
+def _range(row: TrainedRow) -> str:
+    low, high = row.speedup_to_target_low, row.speedup_to_target_high
+    if low is None or not high or row.compressor == DENSE:
+        return NOT
+    return f"{fixed(low, 2)}-{fixed(high, 2)}"
+
+
+def _table(rows: Sequence[TrainedRow], width: int) -> Table:
+    """A wide terminal has learning rate, milliseconds and megabytes too."""
+    columns = list(_columns(rows))
+    more: list[Column] = [
+        ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
+        ("sent\n[MB]", lambda row: _significant(row.wire_bytes_per_worker, 1e-6)),
+        ("learning\nrate", lambda row: f"{row.learning_rate:g}"),
+    ]
+    widest = max(len(FASTEST) + cell_len(row.label) for row in rows)
+    for column in more:
+        if _room([*columns, column], rows, width) >= widest:
+            columns.append(column)
+    label = min(widest, max(_LABEL, _room(columns, rows, width)))
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0), header_style=""
+    )
+    table.add_column("\nmethod", width=label, overflow="fold")
+    for heading, _ in columns:
+        shown = heading if "\n" in heading else f"\n{heading}"
+        table.add_column(Text(shown), justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        mark = FASTEST if number == 0 and row.speedup_to_target else " " * len(FASTEST)
+        name = textwrap.fill(
+            row.label, label, initial_indent=mark, subsequent_indent=" " * len(FASTEST)
+        )
+        table.add_row(Text(name), *(Text(f" {cell(row)}") for _, cell in columns))
+    return table
+
+
+def _room(columns: Sequence[Column], rows: Sequence[TrainedRow], width: int) -> int:
+    """Cells that are left for labels."""
+    used = 0
+    for heading, cell in columns:
+        cells = [*heading.split("\n"), *(f" {cell(row)}" for row in rows)]
+        used += 1 + max(map(cell_len, cells))
+    return width - used
+
+
+def _significant(value: float | None, unit: float) -> str:
+    return NOT if value is None else significant(value * unit)

@@ -1,0 +1,53 @@
+"""What does `gcsim train` leave behind? Results first, then figures, as a run does."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from pathlib import Path
+
+from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
+from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
+from gcsim.scenarios.reading import document
+from gcsim.scenarios.trained.result import TrainingResult
+
+
+def to_csv(result: TrainingResult) -> str:
+    """The rows; what is of several seeds is a list with spaces between."""
+    text = io.StringIO()
+    records = [asdict(row) for row in result.rows]
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {
+            key: " ".join("" if v is None else str(v) for v in value)
+            if isinstance(value, tuple | list)
+            else value
+            for key, value in record.items()
+        }
+        for record in records
+    )
+    return text.getvalue()
+
+
+RESULTS: dict[str, Writer] = {
+    "training.json": as_text(TrainingResult.to_json),
+    "training.csv": as_text(to_csv),
+    "scenario.yaml": as_text(lambda result: document.write(result.scenario)),
+}
+FIGURES: dict[str, Writer] = {
+    "accuracy.png": drawn(curves_figure),
+    "speedup_to_target.png": drawn(gains_figure),
+    "accuracy_and_compression.png": drawn(ratio_figure),
+}
+
+
+def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
+    """See `write_all`."""
+    return write_all(result, folder, RESULTS, FIGURES)
+
+
+def draw_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
+    """See `draw_all`."""
+    return draw_all(result, folder, FIGURES)

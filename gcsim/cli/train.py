@@ -1,0 +1,66 @@
+"""`gcsim train`: real training with every method, then the table, the answer and the curves.
+
+Everything heavy is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcsim.cli.options import QuietOption, ResultsOption, ScenarioArgument, SeedOption, SetOption
+from gcsim.cli.outcome import INTERRUPTED, reported, say, users_code
+
+
+@reported
+def train(
+    scenario: ScenarioArgument,
+    *,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: ResultsOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train the model with every method: how long until the target, on every cluster.
+
+    What was trained is kept: another cluster costs seconds, and the same command goes on after a
+    stop.
+    """
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.trained.study import train as train_all
+
+    with users_code():
+        loaded = load_scenario(scenario, sets or (), seed)
+    folder = output or Path("runs") / f"{loaded.name}_train"
+    check_writable(folder)
+    try:
+        with watching(quiet) as progress:
+            result = train_all(loaded, jobs=jobs, progress=progress)
+    except KeyboardInterrupt:
+        say("interrupted; what was trained is kept: give the same command again to go on")
+        raise typer.Exit(INTERRUPTED) from None
+    from gcsim.analysis.trained.table import parts
+    from gcsim.analysis.trained.write import draw_training, write_training
+
+    paths = write_training(result, folder)
+    if as_json:
+        emit_exactly(result.to_json())
+    else:
+        emit(*parts(result, width()))
+    sys.stdout.flush()
+    paths += draw_training(result, folder)
+    if not quiet:
+        note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")

@@ -1,0 +1,1 @@
+"""How long until the model is trained? Trajectories, laid on the clock of a scenario's clusters."""

@@ -1,0 +1,108 @@
+"""What does training under every method come to? Plain values, as they stand in `results.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gcsim.scenarios.result import frame
+
+SCHEMA = "gcsim training 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRow:
+    """One method on one cluster. What is of several seeds is by seed, in their order."""
+
+    compressor: str
+    label: str
+    nodes: int
+    workers: int
+    learning_rate: float
+    iteration_s: float | None
+    """Mean over all steps that were trained; None where none was trained whole."""
+    speedup_per_iteration: float | None
+    """Against dense float32."""
+    wire_bytes_per_worker: float
+    """Handed to collectives in a step: mean over all steps."""
+    steps_to_target: tuple[int | None, ...]
+    """None: not reached."""
+    seconds_to_target: tuple[float | None, ...]
+    steps_against_dense: float | None
+    """Median over seeds of steps to target, over dense's; None where half of the seeds or more
+    do not reach it."""
+    speedup_to_target: float | None
+    """Dense's seconds over the method's: median over seeds; None as above."""
+    speedup_to_target_low: float | None
+    """10th percentile over seeds and drawn worlds; 0 where the target is not reached."""
+    speedup_to_target_high: float | None
+    speedup_to_target_vs_half: float | None
+    """As `speedup_to_target`, against half precision; None where that is not trained."""
+    final_accuracy: tuple[float, ...]
+    """On the samples that are held out."""
+    final_loss: tuple[float, ...]
+    ended: tuple[str, ...]
+    """finished, diverged or hopeless."""
+    why: tuple[str, ...]
+    """Of an early end."""
+
+    @property
+    def reached(self) -> int:
+        """Seeds with which the target is reached."""
+        return sum(steps is not None for steps in self.steps_to_target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One trajectory, judged at some steps."""
+
+    label: str
+    seed: int
+    learning_rate: float
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    """At the largest size."""
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
+    wire_bytes_per_worker: tuple[float, ...]
+    """By window between two evaluations: in a step."""
+    nmse: tuple[float | None, ...]
+    """By window; None where an update is not to be the mean gradient of its step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingResult:
+    """Rows in the scenario's order of methods, sizes ascending within each."""
+
+    scenario: dict[str, Any]
+    target: str
+    """For people: "accuracy 0.95"."""
+    trained_workers: int
+    """Of the trajectories; other sizes have their steps."""
+    data: str
+    """What was learned, for people."""
+    rows: tuple[TrainedRow, ...]
+    curves: tuple[Curve, ...]
+    wall: dict[str, float]
+    """Seconds that the stages took; the only part that differs between runs."""
+
+    def document(self) -> dict[str, Any]:
+        """What stands in `training.json`."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    def to_json(self) -> str:
+        """`training.json`: the same bytes for the same scenario and seed, apart from `wall`."""
+        return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        records = [asdict(row) for row in self.rows]
+        return frame(records, list(records[0]))
+
+    def __repr__(self) -> str:
+        labels = dict.fromkeys(row.label for row in self.rows)
+        return (
+            f"<gcsim.TrainingResult {self.scenario.get('name', 'scenario')}: "
+            f"methods {len(labels)}, target {self.target}>"
+        )

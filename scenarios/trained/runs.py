@@ -1,0 +1,140 @@
+"""Which trajectories does a scenario ask for, and which of them are there?
+
+One for each method, learning rate and seed, in a file under a hash of all that it depends on; the
+cluster is no part of that. It is trained on one thread, so that its bits do not depend on how many
+others are trained beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.errors import InputError, Problem
+from gcsim.files import cache_folder
+from gcsim.scenarios.progress import Progress
+from gcsim.scenarios.running.keys import user_code
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.sweeps.tasks import Failure, failure
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import trained_on
+from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.training.plan import Plan
+from gcsim.traces.training.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One trajectory to be trained: in another process, perhaps."""
+
+    scenario: Scenario
+    choice: CompressorChoice
+    rate: float
+    seed: int
+    until: int
+    """Steps to be trained by now; it may go on later."""
+
+    @property
+    def plan(self) -> Plan:
+        """How it is trained. Raises `InputError` where the scenario does not say."""
+        return plan_of(self.scenario)
+
+    @property
+    def path(self) -> Path:
+        """Of its files, without their suffixes."""
+        return cache_folder() / "trajectories" / self._key()
+
+    def _key(self) -> str:
+        plan, scenario = self.plan, self.scenario
+        facts = {
+            "compressor": self.choice.kind,
+            "parameters": self.choice.parameters,
+            "model": asdict(learner(scenario)),
+            "batch_size": scenario.batch_size,
+            "buckets": asdict(scenario.buckets),
+            "plan": asdict(
+                replace(
+                    plan,
+                    learning_rate=type(plan.learning_rate)(values=(self.rate,)),
+                    seeds=1,
+                    patience=1,
+                )
+            ),
+            "seed": self.seed,
+            "machine": {**machine.facts(), "threads": 1},
+        }
+        code = user_code(scenario, self.choice)
+        return cache.key(facts, code, compressor=REGISTRY.get(self.choice.kind))
+
+    def perform(self, progress: Progress) -> Trajectory | Failure:
+        """Train it; whatever goes wrong comes back as a `Failure`."""
+        try:
+            return self._trained(progress)
+        except Exception as error:
+            return failure(error)
+
+    def _trained(self, progress: Progress) -> Trajectory:
+        import torch
+
+        from gcsim.traces.tasks.registry import make_split
+        from gcsim.traces.training.loop import Rules, advance
+        from gcsim.traces.training.team import Method, Team
+
+        torch.set_num_threads(1)
+        plan, scenario, entry = self.plan, self.scenario, learner(self.scenario)
+        parameters = check_parameters(self.choice.kind, self.choice.parameters)
+        split = make_split(entry, self.seed)
+        team = Team(
+            entry,
+            split,
+            Method(
+                kind=self.choice.kind,
+                compressor=compressor_class(self.choice.kind),
+                parameters=parameters,
+            ),
+            workers=plan.workers,
+            batch=scenario.batch_size,
+            optimizer=plan.optimizer,
+            limits=(scenario.buckets.first, scenario.buckets.cap),
+            seed=self.seed,
+            dirichlet=None if plan.partition is None else plan.partition.dirichlet,
+        )
+        fresh = Trajectory(
+            compressor=self.choice.kind,
+            parameters=parameters.model_dump(mode="json"),
+            seed=self.seed,
+            learning_rate=self.rate,
+            workers=plan.workers,
+            steps=plan.steps,
+            data=split.source,
+            model=team.facts,
+            buckets=team.layouts,
+        )
+        rules = Rules(
+            evaluate_every=plan.evaluate_every,
+            schedule=plan.schedule,
+            target=plan.target,
+            stop=plan.stop,
+        )
+        with progress.task(self.choice.label, self.until) as stage:
+            return advance(team, fresh, rules, self.path, until=self.until, told=stage.advance)
+
+
+def plan_of(scenario: Scenario) -> Plan:
+    """How the scenario's model is trained. Raises `InputError` where it does not say."""
+    if scenario.train is None:
+        raise InputError(
+            Problem(
+                place=scenario.name,
+                message="key 'train' is missing: it says how the model is trained",
+                hint="write train: {steps: 1000, target: {accuracy: 0.95}}, or give "
+                "--set train.steps=1000; docs/training.md has all keys",
+            )
+        )
+    return scenario.train
+
+
+def learner(scenario: Scenario) -> ModelEntry:
+    """The model with the task that it learns."""
+    return trained_on(scenario.model, scenario.train_task or None)

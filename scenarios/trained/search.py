@@ -1,0 +1,148 @@
+"""Which learning rate suits a method, and how does training with it end? All trajectories of all.
+
+The rates are tried for each method alike, with the first seed, by successive halving (K. Jamieson,
+A. Talwalkar, AISTATS 2016, arXiv:1502.07943): all of them for a quarter of the steps, the better
+half for a half, and so on; the best has the least loss on the samples that are held out. It goes
+on to the end, and is trained with the other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gcsim.errors import InputError, InternalError
+from gcsim.scenarios.progress import Progress
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.sweeps.processes import LocalWorkers, Work, default_jobs, drive
+from gcsim.scenarios.sweeps.tasks import Failure
+from gcsim.scenarios.trained.runs import Run, plan_of
+from gcsim.traces.training.loop import load
+from gcsim.traces.training.trajectory import Trajectory
+
+
+@dataclass(slots=True)
+class Tried:
+    """What was trained with one method."""
+
+    choice: CompressorChoice
+    rate: float = math.nan
+    """The best."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    """With the best rate, by seed."""
+    rates: dict[float, Trajectory] = field(default_factory=dict)
+    """With the first seed, by rate, as far as it was trained."""
+
+
+def train_all(
+    scenario: Scenario, *, jobs: int | None = None, progress: Progress
+) -> tuple[Tried, ...]:
+    """By method, in the scenario's order. What is there already is not trained again.
+
+    Raises `InputError` with what is wrong with a method, the model or the data.
+    """
+    workers = LocalWorkers(jobs or default_jobs(), side_by_side=True)
+    try:
+        return _Search(scenario).run(workers, progress)
+    finally:
+        workers.close()
+
+
+class _Search:
+    """The trajectories of all methods, of which each result asks for the next."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario, self._plan = scenario, plan_of(scenario)
+        self.tried = [Tried(choice=choice) for choice in scenario.compressors]
+        self._asked: list[tuple[int, Run]] = []
+        """By number of the task: the method's number."""
+        self._rung: dict[int, list[float]] = {}
+        """By method: the rates that are compared now."""
+        self._waiting: deque[tuple[int, Work]] = deque()
+        self._found = 0
+        """Trajectories that were there, and are not told of yet."""
+
+    def run(self, workers: LocalWorkers, progress: Progress) -> tuple[Tried, ...]:
+        for number in range(len(self.tried)):
+            self._compare(number, list(dict.fromkeys(self._plan.learning_rate.values)))
+        with progress.task("trajectories", self._expected()) as stage:
+
+            def done(number: int, outcome: Trajectory | Failure) -> None:
+                if isinstance(outcome, Failure):
+                    raise _raised(outcome)
+                method, run = self._asked[number]
+                self._found += 1
+                self._note(method, run, outcome)
+                told(f"{run.choice.label}, rate {run.rate:g}")
+
+            def told(note: str = "") -> None:
+                stage.advance(self._found, note=note)
+                self._found = 0
+
+            told()
+            drive(workers, self._waiting, done, lambda text: stage.advance(0, note=text))
+        for one in self.tried:
+            one.trajectories.sort(key=lambda trajectory: trajectory.seed)
+        return tuple(self.tried)
+
+    def _expected(self) -> int:
+        rates, runs = len(self._plan.learning_rate.values), self._plan.seeds
+        while rates > 1:
+            runs += rates
+            rates = -(-rates // 2)
+        return runs * len(self.tried)
+
+    def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
+        choice = self.tried[method].choice
+        run = Run(scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until)
+        known = load(run.path)
+        if known is not None and (known.ended or len(known.losses) >= until):
+            self._found += 1
+            self._note(method, run, known)
+            return
+        self._waiting.append((len(self._asked), run))
+        self._asked.append((method, run))
+
+    def _compare(self, method: int, rates: Sequence[float]) -> None:
+        """Train the rates further, or the one that is left to its end."""
+        first = self._scenario.seed
+        if len(rates) == 1:
+            self.tried[method].rate = rates[0]
+            for seed in range(first, first + self._plan.seeds):
+                self._ask(method, rates[0], seed, self._plan.steps)
+            return
+        all_rates = len(set(self._plan.learning_rate.values))
+        every, steps = self._plan.evaluate_every, self._plan.steps
+        share = len(rates) / all_rates * 4  # a quarter of the steps, then a half, then all
+        until = min(steps, -(-round(steps / share) // every) * every)  # whole windows
+        self._rung[method] = list(rates)
+        for rate in rates:
+            self._ask(method, rate, first, until)
+
+    def _note(self, method: int, run: Run, found: Trajectory) -> None:
+        tried = self.tried[method]
+        if run.rate == tried.rate:
+            tried.trajectories.append(found)
+            if run.seed == self._scenario.seed:
+                tried.rates[run.rate] = found
+            return
+        tried.rates[run.rate] = found
+        rung = self._rung[method]
+        reached = [tried.rates[rate] for rate in rung if rate in tried.rates]
+        if sum(bool(one.ended) or len(one.losses) >= run.until for one in reached) < len(rung):
+            return
+        best = sorted(rung, key=lambda rate: _held_out_loss(tried.rates[rate]))
+        self._compare(method, best[: -(-len(rung) // 2)] if len(rung) > 2 else best[:1])
+
+
+def _held_out_loss(one: Trajectory) -> float:
+    """What rates are compared by; training that diverged is worse than any that did not."""
+    return math.inf if one.ended == "diverged" else one.evaluations[-1].loss
+
+
+def _raised(failed: Failure) -> Exception:
+    if failed.is_bug:
+        return InternalError(failed.traceback)
+    return InputError(failed.problems)

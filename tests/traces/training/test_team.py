@@ -1,0 +1,130 @@
+"""Training in lockstep is data-parallel training: against plain torch, and against real DDP."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gcsim.compressors.registry import REGISTRY
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.losses import sample_losses
+from gcsim.traces.tasks.registry import make_split
+from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.shares import Shares
+from tests.traces.training.world import BATCH, entry, method, small, team, weights
+
+WORKERS, STEPS, RATE = 4, 20, 0.1
+
+
+def plain_training(optimizer: Optimizer, *, whole_batch: bool) -> torch.Tensor:
+    """One process with `WORKERS` times the batch: torch's own optimiser, gradients of the
+    workers' batches accumulated or taken in one pass; the weights in the model's order."""
+    made = entry()
+    data = make_split(made, 0).train
+    shares = Shares(data, workers=WORKERS, batch=BATCH, seed=0, dirichlet=None)
+    model = build_model(made, seed=0)
+    parameters = [parameter for _, parameter in trainable(model)]
+    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kept = (
+        {"momentum": optimizer.momentum}
+        if optimizer.name == "sgd"
+        else {"betas": (optimizer.momentum, optimizer.beta2)}
+    )
+    chosen = make[optimizer.name](
+        parameters, lr=RATE, weight_decay=optimizer.weight_decay, foreach=False, **kept
+    )
+    for step in range(STEPS):
+        batches = [data.taken(shares.indices(worker, step)) for worker in range(WORKERS)]
+        chosen.zero_grad()
+        if whole_batch:
+            inputs, labels = (torch.cat(part) for part in zip(*batches, strict=True))
+            sample_losses(made, model(inputs), labels).mean().backward()  # type: ignore[no-untyped-call]  # torch's own
+        else:
+            for inputs, labels in batches:  # the loss's sum over N B samples, over N B
+                losses = sample_losses(made, model(inputs), labels) / BATCH
+                (losses.sum() / WORKERS).backward()  # type: ignore[no-untyped-call]
+        chosen.step()
+    return torch.cat([parameter.detach().flatten() for parameter in parameters])
+
+
+def lockstep_training(kind: str, optimizer: Optimizer) -> torch.Tensor:
+    of = team(method(kind), workers=WORKERS, optimizer=optimizer)
+    for number in range(STEPS):
+        of.step(number, RATE)
+    views = of._cut(weights(of)[0])  # in the model's order
+    return torch.cat([view.flatten() for view in views])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_dense_training_is_one_process_with_all_batches(name: str) -> None:
+    """Bit for bit where that process accumulates batch after batch (four workers: a division by
+    a power of two rounds nothing); to float32 rounding where it takes them in one pass."""
+    optimizer = Optimizer(name=name, weight_decay=0.01)  # type: ignore[arg-type]
+    found = lockstep_training("none", optimizer)
+    assert torch.equal(found, plain_training(optimizer, whole_batch=False))
+    if name == "sgd":
+        at_once = plain_training(optimizer, whole_batch=True)
+        torch.testing.assert_close(found, at_once, rtol=1e-3, atol=1e-5)
+
+
+def test_workers_that_differ_have_weights_of_their_own_until_they_meet() -> None:
+    chosen = method("torch_post_local_sgd", start=0, interval=4)
+    of = team(chosen, workers=3)
+    for number in range(9):
+        of.step(number, 0.05)
+        spread = float((weights(of) - weights(of)[0]).abs().max())
+        if number % 4 == 0:  # an averaging: up to the rounding of its mean
+            assert spread < 1e-6
+        else:
+            assert spread > 1e-4
+
+
+def test_running_statistics_are_those_of_worker_0() -> None:
+    """As with DDP's broadcast_buffers: worker 0's batches alone move them."""
+    of = team(method("none"), workers=3, model="normalised", limits=(1 << 20, 1 << 20))
+    reference = team(method("none"), workers=3, model="normalised", limits=(1 << 20, 1 << 20))
+    mean = None
+    for number in range(3):
+        inputs, _ = reference._taken(0, number)
+        layers = copy.deepcopy(list(of._model.children()))
+        hidden = layers[0](inputs)
+        before = torch.zeros(16) if mean is None else mean
+        mean = (0.9 * before + 0.1 * hidden.mean(0)).detach()
+        of.step(number, 0.05)
+        torch.testing.assert_close(of.state()["buffers"][0], mean)
+
+
+def test_what_is_judged_is_the_mean_of_the_replicas() -> None:
+    of = team(method("cser_pl", interval=50), workers=2)
+    for number in range(5):
+        of.step(number, 0.05)
+    both = weights(of)
+    loss, accuracy = of.evaluate()
+    model = small()
+    views = of._cut(both.mean(0))
+    with torch.no_grad():
+        for parameter, view in zip(model.parameters(), views, strict=True):
+            parameter.copy_(view)
+        test = make_split(entry(), 0).test
+        inputs, labels = test.taken(np.arange(len(test)))
+        logits = model(inputs)
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+    assert accuracy == pytest.approx(float((logits.argmax(1) == labels).float().mean()), abs=1e-6)
+    assert torch.equal(weights(of), both)
+
+
+@pytest.mark.parametrize("kind", REGISTRY)
+def test_metering_a_step_changes_nothing(kind: str) -> None:
+    """Collectives and weights are the same whether kernels are counted or not."""
+    plain, metered = team(method(kind)), team(method(kind))
+    for number in range(2):
+        one = plain.step(number, 0.05)
+        other = metered.step(number, 0.05, metered=True)
+        assert one.collectives == other.collectives
+        assert len(other.exchanges) == len(plain.layouts)
+        assert not one.exchanges
+    assert torch.equal(weights(plain), weights(metered))

@@ -1,0 +1,76 @@
+"""A small model, its data, and teams that train it: what tests of training share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gcsim.compressors.reductions import Reduction, in_rank_order
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import own_model, trained_on
+from gcsim.traces.tasks.registry import make_split
+from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.team import Method, Team
+from gcsim.traces.training.trajectory import Trajectory
+
+BATCH = 8
+
+
+def small() -> nn.Module:
+    """1,210 parameters in two matrices and two biases."""
+    return nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+
+
+def entry(build: str = "small") -> ModelEntry:
+    return trained_on(own_model(f"{__name__}:{build}", (64,), 10), "digits")
+
+
+def method(kind: str, **parameters: Any) -> Method:
+    checked = check_parameters(kind, parameters)
+    return Method(kind=kind, compressor=compressor_class(kind), parameters=checked)
+
+
+def team(
+    chosen: Method,
+    *,
+    workers: int = 2,
+    seed: int = 0,
+    limits: tuple[int, int] = (4096, 4096),
+    optimizer: Optimizer = Optimizer(),  # noqa: B008 (frozen)
+    reduction: Reduction = in_rank_order,
+    model: str = "small",
+) -> Team:
+    """In two buckets."""
+    made = entry(model)
+    return Team(
+        made, make_split(made, seed), chosen, workers=workers, batch=BATCH, optimizer=optimizer,
+        limits=limits, seed=seed, reduction=reduction,
+    )  # fmt: skip
+
+
+def fresh(
+    chosen: Method, of: Team, steps: int, *, rate: float = 0.05, workers: int = 2
+) -> Trajectory:
+    return Trajectory(
+        compressor=chosen.kind,
+        parameters=chosen.parameters.model_dump(mode="json"),
+        seed=0,
+        learning_rate=rate,
+        workers=workers,
+        steps=steps,
+        data="digits",
+        model=of.facts,
+        buckets=of.layouts,
+    )
+
+
+def weights(of: Team) -> torch.Tensor:
+    """Of each worker that has its own: `[replicas, n]`."""
+    return torch.stack(of.state()["replicas"]).clone()

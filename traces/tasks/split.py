@@ -1,0 +1,81 @@
+"""Which samples does training see, and which are held out to judge it by?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+
+Indices = NDArray[np.int64]
+
+
+class Samples(Protocol):
+    """A finite number of samples, read many at a time."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def labels(self) -> Indices | None:
+        """Each sample's class, `[n]`; None where a sample has many labels, or none is told."""
+
+    def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of some samples, in that order, as `Task.batch` gives them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Split:
+    """What is learned, and what is held out."""
+
+    train: Samples
+    test: Samples
+    source: str
+    """What the data are, for people."""
+
+
+class TensorSamples:
+    """Samples that lie in memory: inputs `[n, ...]`, labels int64 `[n]`."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        self._inputs, self._labels = inputs, labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    @property
+    def labels(self) -> Indices | None:
+        """Each sample's class."""
+        found: Indices = self._labels.numpy()
+        return found
+
+    def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """See `Samples.taken`."""
+        chosen = torch.from_numpy(indices)
+        return self._inputs[chosen], self._labels[chosen]
+
+
+class DatasetSamples:
+    """A map-style `torch.utils.data.Dataset` of pairs (input, label)."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    @property
+    def labels(self) -> Indices | None:
+        """By `dataset.targets`, as torchvision's have them; None where there is no such list."""
+        targets = getattr(self._dataset, "targets", None)
+        return None if targets is None else np.asarray(targets, dtype=np.int64)
+
+    def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """See `Samples.taken`."""
+        pairs: Sequence[Any] = [self._dataset[int(index)] for index in indices]
+        inputs = torch.stack([torch.as_tensor(given) for given, _ in pairs])
+        labels = torch.stack([torch.as_tensor(label) for _, label in pairs])
+        return inputs, labels.long()

@@ -1,0 +1,265 @@
+"""How is a trajectory trained? Step by step, judged now and then, kept on disk as it goes.
+
+A trajectory goes on where the last process left it: after each evaluation its state can be written
+down (`checkpoint.py`), and what is trained after that is a function of the state. One that has
+ended is a JSON file, without the state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError
+from gcsim.files import sealed, unsealed, write_text
+from gcsim.traces.profile import Exchange, Phase, Quality, Step
+from gcsim.traces.training import checkpoint
+from gcsim.traces.training.plan import Schedule, Stop, Target
+from gcsim.traces.training.team import Done, Team
+from gcsim.traces.training.trajectory import Evaluation, Trajectory, Window, holds
+
+KEEP_EVERY = 10.0
+"""Seconds of training, about, that a kill can lose."""
+_TRAJECTORY = TypeAdapter(Trajectory)
+_SMOOTHED = 20
+"""Steps whose mean loss is compared with that of untrained weights."""
+
+Records = Sequence[Sequence[CollectiveRecord]]
+"""A step's collectives, by bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """When is the model judged, and when does training end before its last step?"""
+
+    evaluate_every: int
+    schedule: Schedule
+    target: Target
+    stop: Stop
+
+
+def advance(
+    team: Team,
+    fresh: Trajectory,
+    rules: Rules,
+    path: Path,
+    *,
+    until: int | None = None,
+    told: Callable[[int], None] = lambda steps: None,
+) -> Trajectory:
+    """Train up to a step (`until`; None: to the end) and return what is known then.
+
+    `fresh` is the trajectory before its first step, `path` names what is kept: `.json` of one that
+    has ended, `.state` of one that can go on. `told` hears of steps that are done. Raises
+    `InputError` as `Team.step` does.
+    """
+    known = load(path)
+    if known is not None and (known.ended or len(known.losses) >= (until or known.steps)):
+        told(len(known.losses))
+        return known
+    now = fresh
+    found = checkpoint.read(path.with_suffix(".state"))
+    if found is not None:
+        about, state = found
+        now = _TRAJECTORY.validate_python(about, strict=False)
+        checkpoint.restore(team.state(), state)
+        told(len(now.losses))
+    kept = time.monotonic()
+    last = min(until or now.steps, now.steps)
+    if not now.evaluations:
+        now = _judged(now, team)
+    while len(now.losses) < last and not now.ended:
+        now = _window(team, now, rules, last, told)
+        whole = len(now.losses) == last or now.ended
+        if not now.ended and (whole or time.monotonic() - kept > KEEP_EVERY):
+            _keep(path, now, team)
+            kept = time.monotonic()
+    if len(now.losses) == now.steps and not now.ended:
+        now = replace(now, ended="finished")
+    if now.ended:
+        body = sealed(_TRAJECTORY.dump_json(now))
+        with suppress(InputError):  # a full disk: it is trained again
+            write_text(path.with_suffix(".json"), body.decode())
+            path.with_suffix(".state").unlink(missing_ok=True)
+    return now
+
+
+def load(path: Path) -> Trajectory | None:
+    """What is kept of a trajectory, ended or not; None where nothing whole is."""
+    try:
+        body = unsealed(path.with_suffix(".json").read_bytes())
+        return None if body is None else _TRAJECTORY.validate_json(body)
+    except (OSError, ValidationError):
+        found = checkpoint.read(path.with_suffix(".state"))
+        return None if found is None else _TRAJECTORY.validate_python(found[0], strict=False)
+
+
+def _keep(path: Path, now: Trajectory, team: Team) -> None:
+    about: Any = _TRAJECTORY.dump_python(now, mode="json")
+    with suppress(InputError, checkpoint.CannotBeKeptError):  # then it begins again
+        checkpoint.write(path.with_suffix(".state"), about, team.state())
+
+
+def _judged(now: Trajectory, team: Team) -> Trajectory:
+    loss, accuracy = team.evaluate()
+    one = Evaluation(step=len(now.losses), loss=loss, accuracy=accuracy)
+    return replace(now, evaluations=(*now.evaluations, one))
+
+
+# --- one window ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The steps of one kind in a window."""
+
+    name: str
+    number: int
+    """Of the first."""
+    records: list[Records] = field(default_factory=list)
+    """By step."""
+    exchanges: tuple[Exchange, ...] = ()
+    """Of a step that was metered."""
+
+
+def _window(
+    team: Team, now: Trajectory, rules: Rules, last: int, told: Callable[[int], None]
+) -> Trajectory:
+    """Train up to the next evaluation, and judge."""
+    first = len(now.losses)
+    end = min(last, first + rules.evaluate_every - first % rules.evaluate_every)
+    kinds: dict[object, _Kind] = {}
+    order: list[object] = []
+    losses = list(now.losses)
+    errors = []
+    for number in range(first, end):
+        phase = team.phase(number)
+        unknown = not any(kind.name == phase and kind.exchanges for kind in kinds.values())
+        rate = now.learning_rate * rules.schedule.factor(number, now.steps)
+        done = team.step(number, rate, metered=unknown)
+        losses.append(done.loss)
+        now = replace(now, losses=tuple(losses)) if number + 1 == end else now
+        told(1)
+        if not done.finite:
+            return _ended(now, losses, "diverged", f"step {number}: the loss is no number")
+        _note(kinds, order, phase, number, done)
+        if done.error is not None:
+            errors.append(done.error)
+    if rules.stop.diverged and (why := _diverging(losses, now)):
+        return _ended(now, losses, "diverged", why)
+    quality = None
+    if errors and team.comparable:
+        quality = Quality(
+            nmse=sum(error.nmse for error in errors) / len(errors),
+            cosine_similarity=sum(error.cosine for error in errors) / len(errors),
+        )
+    now = replace(now, windows=(*now.windows, _closed(kinds, order, first, quality)))
+    now = _judged(now, team)
+    if rules.stop.hopeless and (why := _hopeless(now, rules.target)):
+        return _ended(now, losses, "hopeless", why)
+    return now
+
+
+def _note(
+    kinds: dict[object, _Kind], order: list[object], phase: str, number: int, done: Done
+) -> None:
+    shape = tuple(tuple((r.kind, r.dtype) for r in bucket) for bucket in done.collectives)
+    key = (phase, shape)
+    kind = kinds.setdefault(key, _Kind(name=phase, number=number))
+    kind.records.append(done.collectives)
+    kind.exchanges = kind.exchanges or done.exchanges
+    order.append(key)
+
+
+def _closed(
+    kinds: dict[object, _Kind], order: Sequence[object], first: int, quality: Quality | None
+) -> Window:
+    """The window; a kind of step that was never metered has the kernels of another."""
+    metered = next(kind.exchanges for kind in kinds.values() if kind.exchanges)
+    numbers = {key: number for number, key in enumerate(kinds)}
+    sent = 0.0
+    phases = []
+    for kind in kinds.values():
+        exchanges = []
+        for bucket, exchange in enumerate(kind.exchanges or metered):
+            steps = [records[bucket] for records in kind.records]
+            means = tuple(map(_mean, zip(*steps, strict=True)))
+            fitting = len(exchange.collectives) == len(means)
+            computes = exchange.computes if fitting else exchange.computes[:1] * (len(means) + 1)
+            servers = exchange.servers if fitting else ()
+            exchanges.append(
+                replace(exchange, computes=computes, collectives=means, servers=servers)
+            )
+            sent += sum(sum(r.sent) / len(r.sent) for records in steps for r in records)
+        step = Step(number=kind.number, exchanges=tuple(exchanges))
+        phases.append(Phase(name=kind.name, count=len(kind.records), steps=(step,)))
+    return Window(
+        first=first,
+        steps=len(order),
+        phases=tuple(phases),
+        order=tuple(numbers[key] for key in order),
+        wire_bytes_per_worker=sent / len(order),
+        quality=quality,
+    )
+
+
+def _mean(records: Sequence[CollectiveRecord]) -> CollectiveRecord:
+    """One collective of several steps of a kind, with the mean bytes of each worker."""
+    first = records[0]
+    sent = [
+        round(sum(of_rank) / len(records))
+        for of_rank in zip(*(r.sent for r in records), strict=True)
+    ]
+    if first.kind == "all_reduce":  # whole elements
+        sent = [nbytes - nbytes % first.element for nbytes in sent]
+    pulled = round(sum(record.pulled for record in records) / len(records))
+    return replace(first, sent=tuple(sent), pulled=pulled)
+
+
+# --- early ends ----------------------------------------------------------------------------------
+
+
+def _ended(now: Trajectory, losses: Sequence[float], how: Any, why: str) -> Trajectory:
+    finite = tuple(loss for loss in losses if loss - loss == 0)  # JSON has no NaN
+    return replace(now, losses=finite, ended=how, why=why)
+
+
+def _diverging(losses: Sequence[float], now: Trajectory) -> str:
+    """Why training is no training any more; "" where it is."""
+    recent = losses[-_SMOOTHED:]
+    mean = sum(recent) / len(recent)
+    untrained = now.evaluations[0].loss
+    if len(losses) >= _SMOOTHED and mean > 1.5 * untrained:
+        return (
+            f"step {len(losses)}: the loss is {mean:.3g}, that of untrained weights {untrained:.3g}"
+        )
+    return ""
+
+
+def _hopeless(now: Trajectory, target: Target) -> str:
+    """Why the target will not be reached; "" while it may."""
+    trained = len(now.losses)
+    if trained < now.steps / 2 or target.of_dense is not None or holds(target, now.evaluations[-1]):
+        return ""
+    start = now.evaluations[0]
+    recent = [one for one in now.evaluations if one.step > trained - now.steps / 4]
+    before = [one for one in now.evaluations if one not in recent]
+    if target.loss is not None:
+        left, way = min(e.loss for e in recent) - target.loss, start.loss - target.loss
+        improved = min(e.loss for e in recent) < min(e.loss for e in before)
+    else:
+        assert target.accuracy is not None
+        left = target.accuracy - max(e.accuracy for e in recent)
+        way = target.accuracy - start.accuracy
+        improved = max(e.accuracy for e in recent) > max(e.accuracy for e in before)
+    if improved or left < way / 2:
+        return ""
+    best = max(one.accuracy for one in now.evaluations)
+    return f"step {trained}: accuracy {best:.1%} at best, no better for {len(recent)} evaluations"

@@ -1,0 +1,109 @@
+"""How is the model trained? What a scenario says under `train`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from gcsim.errors import InputError
+from gcsim.fields import POSITIVE, Count, Limits
+
+Fraction01 = Annotated[float, Limits(above=0, most=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """torch.optim's SGD, Adam or AdamW; a method with a momentum of its own takes plain steps."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Annotated[float, Limits(least=0, below=1)] = 0.9
+    """SGD's; Adam's beta1."""
+    weight_decay: Annotated[float, Limits(least=0)] = 0.0
+    beta2: Annotated[float, Limits(least=0, below=1)] = 0.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The learning rate over the steps, as a share of the highest."""
+
+    shape: Literal["constant", "step", "cosine"] = "constant"
+    """step: a tenth from half of the steps on, a hundredth from three quarters on; cosine: down to
+    zero (I. Loshchilov, F. Hutter, arXiv:1608.03983, without restarts)."""
+    warmup: Annotated[int, Limits(least=0)] = 0
+    """Steps in which it rises linearly from zero."""
+
+    def factor(self, step: int, steps: int) -> float:
+        """At a step, from 0, of so many."""
+        rise = min(1.0, (step + 1) / (self.warmup + 1))
+        if self.shape == "step":
+            return (
+                rise * (0.1 if step >= steps / 2 else 1.0) * (0.1 if step >= steps * 3 / 4 else 1)
+            )
+        if self.shape == "cosine":
+            return rise * 0.5 * (1 + math.cos(math.pi * step / steps))
+        return rise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is to be reached on the samples that are held out: one of the three."""
+
+    accuracy: Fraction01 | None = None
+    """Share of the labels that are told right."""
+    loss: Annotated[float, POSITIVE] | None = None
+    """At most this cross-entropy, in nats."""
+    of_dense: Fraction01 | None = None
+    """Of dense training's last accuracy, median over seeds."""
+
+    def __post_init__(self) -> None:
+        stated = [v for v in (self.accuracy, self.loss, self.of_dense) if v is not None]
+        if len(stated) != 1:
+            raise InputError(
+                f"states {len(stated)} targets", hint="write one: accuracy, loss or of_dense"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRates:
+    """Tried for each method alike; the best is trained to the end."""
+
+    values: Annotated[tuple[Annotated[float, POSITIVE], ...], Limits(least=1, most=64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Which trajectories end early; their rows say why."""
+
+    diverged: bool = True
+    """The loss is no number, or stays above one and a half times that of untrained weights."""
+    hopeless: bool = True
+    """More than half of the way to the target is left after half of the steps, and nothing has
+    improved for a quarter of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """How the data are dealt out to the workers."""
+
+    dirichlet: Annotated[float, POSITIVE]
+    """The smaller, the more workers' classes differ; see `shares.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Data-parallel training, the same for all methods but for the learning rate."""
+
+    workers: Count = 8
+    steps: Count = 1000
+    evaluate_every: Count = 50
+    target: Target = Target(of_dense=0.995)
+    patience: Count = 2
+    """Evaluations in a row that must hold the target for it to be reached."""
+    optimizer: Optimizer = Optimizer()
+    learning_rate: LearningRates = LearningRates(values=(0.05,))
+    schedule: Schedule = Schedule()
+    seeds: Annotated[int, Limits(least=1, most=64)] = 3
+    stop: Stop = Stop()
+    partition: Partition | None = None
+    """None: iid."""

@@ -1,0 +1,356 @@
+"""What is one step of data-parallel training? N workers, one process, a compressor between them.
+
+    batch of worker w ─► loss ─► gradient of w ─┐
+    batch of worker v ─► loss ─► gradient of v ─┼─ lockstep, bucket by bucket ─► update ─► optimiser
+
+The update takes the place of the mean gradient. Gradients lie in one flat vector a worker, in the
+order of DDP's buckets, so a bucket is a slice of it; weights in one flat vector, of which the
+model's parameters are views. Where a method's workers differ between synchronisations, each has
+weights and an optimiser of its own; the model that is judged is then their mean.
+
+Batch normalisation: each worker's statistics normalise its own batch, and the running ones are
+worker 0's, as with DDP's `broadcast_buffers`.
+
+Assumes float32 on a CPU, and one accumulation. A step is a function of (seed, step), weights and
+state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gcsim.compressors import meter
+from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.kernels import total
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
+from gcsim.compressors.meter import Meter
+from gcsim.compressors.mistakes import new_member
+from gcsim.compressors.participation import participate
+from gcsim.compressors.reductions import Reduction, in_rank_order
+from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.models.building import build_model, trainable, unmoved_buffers
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.facts import model_facts
+from gcsim.traces.models.losses import heads, sample_losses
+from gcsim.traces.models.own_code import own_mistakes
+from gcsim.traces.models.ready_order import noted_order, whole_order
+from gcsim.traces.models.torch_generator import keyed_generator
+from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.profile import Compute, Costs, Exchange
+from gcsim.traces.stage1.metered import metered_exchange
+from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
+from gcsim.traces.tasks.split import Indices, Samples, Split
+from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.shares import Shares
+
+_EVALUATED = 256
+"""Samples of a forward pass that judges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A compressor that is trained with."""
+
+    kind: str
+    compressor: type[Compressor]
+    parameters: CompressorParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a step did."""
+
+    loss: float
+    """Mean over workers, at the weights before the step."""
+    finite: bool
+    """Whether all gradients were numbers; else nothing was exchanged."""
+    collectives: tuple[tuple[CollectiveRecord, ...], ...] = ()
+    """By bucket."""
+    exchanges: tuple[Exchange, ...] = ()
+    """By bucket, with its kernels: of a step that was metered."""
+    error: ErrorMetrics | None = None
+    """Of a metered step's update, against the mean gradient."""
+
+
+class Team:
+    """N workers and the model that they train."""
+
+    def __init__(
+        self,
+        entry: ModelEntry,
+        split: Split,
+        method: Method,
+        *,
+        workers: int,
+        batch: int,
+        optimizer: Optimizer,
+        limits: tuple[int, int],
+        seed: int,
+        dirichlet: float | None = None,
+        reduction: Reduction = in_rank_order,
+    ) -> None:
+        """`limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
+        `Shares`. Raises `InputError` for a model or data that cannot be trained on."""
+        self._entry, self._split, self._method, self._seed = entry, split, method, seed
+        self._reduction = reduction
+        self._batch = batch
+        self._shares = Shares(
+            split.train, workers=workers, batch=batch, seed=seed, dirichlet=dirichlet
+        )
+        self._model = build_model(entry, seed=seed)
+        self.facts = model_facts(entry, self._model, batch)
+        self._parameters = [parameter for _, parameter in trainable(self._model)]
+        order = self._ready_order()
+        named = [(name, tuple(p.shape)) for name, p in trainable(self._model)]
+        self.layouts = bucket_layouts(named, order, first=limits[0], cap=limits[1])
+        self._pieces = [piece for layout in self.layouts for piece in layout.slices]
+        self._gradients = torch.zeros(workers, sum(layout.numel for layout in self.layouts))
+        self._views = [self._cut(flat) for flat in self._gradients]
+        self._needs_moments = "second_moments" in method.compressor.requires
+        self._moment_costs: Costs | None = None
+        self._members = [
+            [
+                new_member(
+                    method.compressor,
+                    Worker(rank=rank, count=workers, seed=seed),
+                    method.parameters,
+                )
+                for rank in range(workers)
+            ]
+            for _ in self.layouts
+        ]
+        alike = method.compressor.properties(method.parameters).replicas == "identical"
+        live = torch.empty(self._gradients.shape[1])
+        for view, parameter in zip(self._cut(live), self._parameters, strict=True):
+            view.copy_(parameter.detach())
+            parameter.data = view
+        self._live = live
+        self._replicas = [live] if alike else [live.clone() for _ in range(workers)]
+        own = method.compressor.momentum(method.parameters)[0] > 0
+        self._optimizers = [_made(optimizer, replica, own) for replica in self._replicas]
+
+    # --- the layout of flat vectors ---------------------------------------------------------------
+
+    def _ready_order(self) -> tuple[int, ...]:
+        """Of the first batch, whose pass is run once more when it is trained on."""
+        inputs, labels = self._taken(0, 0)
+        noted, unmoved = noted_order(self._parameters), unmoved_buffers(self._model)
+        with noted as arrived, unmoved, torch.enable_grad():
+            losses = self._loss(inputs, labels, rank=0, step=0)
+            losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
+        for parameter in self._parameters:
+            parameter.grad = None
+        return whole_order(arrived, len(self._parameters))
+
+    def _cut(self, flat: Tensor) -> list[Tensor]:
+        """By parameter: its part of a flat vector, in its shape, sharing its memory."""
+        views: dict[int, Tensor] = {}
+        start = 0
+        for piece in self._pieces:
+            views[piece.index] = flat[start : start + piece.numel].view(piece.shape)
+            start += piece.numel
+        return [views[index] for index in range(len(views))]
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def step(self, number: int, rate: float, *, metered: bool = False) -> Done:
+        """Train one step at a learning rate; `metered` counts its kernels and judges its update.
+
+        Raises `InputError` for what is wrong with a user's compressor or model.
+        """
+        losses, moments = [], []
+        for rank in range(len(self._gradients)):
+            loss, moment = self._pass(rank, number)
+            losses.append(loss)
+            moments.append(moment)
+        loss = sum(losses) / len(losses)
+        if not (math.isfinite(loss) and _finite(self._gradients)):
+            return Done(loss=loss, finite=False)
+        with torch.no_grad():
+            updates, done = self._exchange(number, losses, moments, metered)
+            self._apply(updates, rate)
+        return done
+
+    def _pass(self, rank: int, step: int) -> tuple[float, Tensor | None]:
+        """Forward and backward of a worker's batch into its row of gradients."""
+        if len(self._replicas) > 1:
+            self._live.copy_(self._replicas[rank])
+        statistics = [(b, b.clone()) for b in self._model.buffers()] if rank else []
+        inputs, labels = self._taken(rank, step)
+        views = self._views[rank]
+        self._gradients[rank].zero_()
+        watching: AbstractContextManager[Any] = (
+            second_moments(self._model) if self._needs_moments else nullcontext()
+        )
+        for parameter, view in zip(self._parameters, views, strict=True):
+            parameter.grad = view
+        with watching as watched:
+            losses = self._loss(inputs, labels, rank=rank, step=step)
+            if watched is None:
+                losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
+                found = None
+            else:
+                watched.backward(losses)  # gives the parameters gradients of their own
+                found = watched.accumulate(meter.segment if self._moment_costs is None else None)
+                for parameter, view in zip(self._parameters, views, strict=True):
+                    assert parameter.grad is not None
+                    view.copy_(parameter.grad)
+        for buffer, saved in statistics:
+            buffer.copy_(saved)
+        return float(losses.detach().sum()), self._flat(found)
+
+    def _flat(self, moments: Moments | None) -> Tensor | None:
+        if moments is None:
+            return None
+        if self._moment_costs is None:
+            self._moment_costs = total(c for costs in moments.costs.values() for c in costs)
+        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces])
+
+    def _taken(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
+        return self._split.train.taken(self._shares.indices(rank, step))
+
+    def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int, step: int) -> Tensor:
+        """Each sample's loss over the number of samples, `[batch]`."""
+        with (
+            keyed_generator(self._seed, "dropout", step=step, rank=rank),
+            own_mistakes(self._entry, self._model, "training"),
+        ):
+            return sample_losses(self._entry, self._model(inputs), labels) / self._batch
+
+    def _exchange(
+        self, number: int, losses: Sequence[float], moments: Sequence[Tensor | None], metered: bool
+    ) -> tuple[list[Tensor], Done]:
+        """The update of each replica, float32 `[n]`."""
+        records, exchanges, error = [], [], ErrorMetrics()
+        updates = [torch.empty_like(self._live) for _ in self._replicas]
+        start = 0
+        for layout, members in zip(self.layouts, self._members, strict=True):
+            part = slice(start, start + layout.numel)
+            start += layout.numel
+            buckets = [
+                Bucket(
+                    layout=layout,
+                    gradient=gradient[part],
+                    second_moment=None if moment is None else moment[part],
+                    loss=loss,
+                )
+                for gradient, moment, loss in zip(self._gradients, moments, losses, strict=True)
+            ]
+            seen = Meter(len(members)) if metered else _Records()
+            found = lockstep(
+                [
+                    participate(member, bucket, number, finite=False, unmodified=False)
+                    for member, bucket in zip(members, buckets, strict=True)
+                ],
+                seen,
+                reduction=self._reduction,
+            )
+            records.append(tuple(seen.collectives))
+            if isinstance(seen, Meter):
+                exchanges.append(metered_exchange(seen, self._moments_of(layout)))
+                judge = ErrorMeter(layout.numel, (0.0, False))
+                judge.add(buckets, found)
+                judge.settle(error)
+            for update, own_update in zip(updates, found, strict=False):  # one replica: the first
+                update[part] = own_update
+        return updates, Done(
+            loss=sum(losses) / len(losses),
+            finite=True,
+            collectives=tuple(records),
+            exchanges=tuple(exchanges),
+            error=error if metered else None,
+        )
+
+    def _apply(self, updates: Sequence[Tensor], rate: float) -> None:
+        for optimizer, update in zip(self._optimizers, updates, strict=True):
+            group = optimizer.param_groups[0]
+            group["lr"] = rate
+            group["params"][0].grad = update
+            optimizer.step()
+
+    def _moments_of(self, layout: BucketLayout) -> Compute | None:
+        """What the second moments of a bucket cost: its share of all."""
+        if not self._needs_moments or self._moment_costs is None:
+            return None
+        return Compute(stage="moments", fixed=self._moment_costs if layout.index == 0 else ())
+
+    def phase(self, number: int) -> str:
+        """The kind of step that a step is, by the method."""
+        return self._method.compressor.phase(self._method.parameters, number)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether an update is to be what the mean gradient of its step is."""
+        own = self._method.compressor.momentum(self._method.parameters)[0] > 0
+        return len(self._replicas) == 1 and not own
+
+    # --- judging ----------------------------------------------------------------------------------
+
+    def evaluate(self) -> tuple[float, float]:
+        """Cross-entropy and accuracy on the samples that are held out."""
+        if len(self._replicas) > 1:
+            self._live.copy_(torch.stack(self._replicas).mean(0))
+        test: Samples = self._split.test
+        self._model.eval()
+        lost, right, labels_seen = 0.0, 0, 0
+        with torch.no_grad(), own_mistakes(self._entry, self._model, "evaluation"):
+            for start in range(0, len(test), _EVALUATED):
+                numbers: Indices = np.arange(start, min(start + _EVALUATED, len(test)))
+                inputs, labels = test.taken(numbers)
+                logits = heads(self._model(inputs))[0]
+                lost += float(sample_losses(self._entry, logits, labels).double().sum())
+                if logits.dim() == 2 and labels.dim() == 2:
+                    labels = labels[:, -1]
+                right += int((logits.argmax(-1) == labels).sum())
+                labels_seen += labels.numel()
+        self._model.train()
+        return lost / len(test), right / labels_seen
+
+    # --- what a checkpoint holds ------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that the next steps depend on, beside what the team was made of."""
+        return {
+            "replicas": self._replicas,
+            "buffers": list(self._model.buffers()),
+            "optimizers": [
+                optimizer.state[replica]
+                for optimizer, replica in zip(self._optimizers, self._replicas, strict=True)
+            ],
+            "members": self._members,
+        }
+
+
+class _Records(Blind):
+    """Notes the collectives of an exchange."""
+
+    def __init__(self) -> None:
+        self.collectives: list[CollectiveRecord] = []
+
+    def collective(self, record: CollectiveRecord) -> None:
+        self.collectives.append(record)
+
+
+def _finite(tensor: Tensor) -> bool:
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+_Make = Callable[..., "torch.optim.Optimizer"]
+
+
+def _made(chosen: Optimizer, weights: Tensor, own_momentum: bool) -> torch.optim.Optimizer:
+    """Of one flat vector of weights; a method that has a momentum takes plain steps."""
+    kept: dict[str, Any] = {"lr": 0.0, "weight_decay": chosen.weight_decay, "foreach": False}
+    if chosen.name == "sgd" or own_momentum:
+        return torch.optim.SGD([weights], momentum=0 if own_momentum else chosen.momentum, **kept)
+    make: _Make = torch.optim.Adam if chosen.name == "adam" else torch.optim.AdamW
+    return make([weights], betas=(chosen.momentum, chosen.beta2), **kept)

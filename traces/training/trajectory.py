@@ -1,0 +1,126 @@
+"""What came of training with a method? Plain data, without torch, which knows no cluster.
+
+Trajectory
+  losses       : by step, on the batches that were learned
+  evaluations  : now and then, on the samples that are held out
+  windows      : what was sent meanwhile, from one evaluation to the next
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.fields import Count, Limits, Whole
+from gcsim.traces.profile import AS_WRITTEN, ModelFacts, Phase, Quality, TrafficProfile
+from gcsim.traces.training.plan import Target
+
+Ended = Literal["", "finished", "diverged", "hopeless"]
+"""How training ended; "" where it can go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The model on the samples that are held out."""
+
+    step: Whole
+    """Steps trained before."""
+    loss: float
+    """Cross-entropy, nats."""
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Consecutive steps, and what they sent."""
+
+    first: Whole
+    steps: Count
+    phases: Annotated[tuple[Phase, ...], Limits(least=1)]
+    """The kinds of step, each with one example: its kernels are those of the first of the kind,
+    its collectives have the mean bytes of all."""
+    order: tuple[Whole, ...]
+    """By step: the number of its phase."""
+    wire_bytes_per_worker: Annotated[float, Limits(least=0)]
+    """Handed to collectives in a step: mean over all steps and workers."""
+    quality: Quality | None
+    """Of the steps that were metered; None where the method has a momentum of its own, or its
+    replicas differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One training run."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
+
+    compressor: str
+    parameters: dict[str, object]
+    """The compressor's, defaults filled in."""
+    seed: Whole
+    learning_rate: float
+    workers: Count
+    steps: Count
+    """As planned."""
+    data: str
+    """What was learned, for people."""
+    model: ModelFacts
+    buckets: tuple[BucketLayout, ...]
+    losses: tuple[float, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    windows: tuple[Window, ...] = ()
+    ended: Ended = ""
+    why: str = ""
+    """Of an early end, for people."""
+
+    def profile(self, window: Window) -> TrafficProfile:
+        """What a cluster is simulated with: the window as a period that repeats."""
+        counts = Counter(window.order)
+        alone = len(window.phases) == 1
+        return TrafficProfile(
+            compressor=self.compressor,
+            parameters=self.parameters,
+            model=self.model,
+            buckets=self.buckets,
+            workers=self.workers,
+            period=1 if alone else len(window.order),
+            phases=tuple(
+                Phase(name=phase.name, count=1 if alone else counts[number], steps=phase.steps)
+                for number, phase in enumerate(window.phases)
+            ),
+            quality=window.quality or Quality(nmse=0.0, cosine_similarity=1.0),
+            order=() if alone else window.order,
+        )
+
+
+def holds(target: Target, one: Evaluation, dense_accuracy: float | None = None) -> bool:
+    """Whether an evaluation is at the target; `dense_accuracy` is what `of_dense` is of."""
+    if target.loss is not None:
+        return one.loss <= target.loss
+    wanted = target.accuracy
+    if target.of_dense is not None:
+        if dense_accuracy is None:
+            return False
+        wanted = target.of_dense * dense_accuracy
+    assert wanted is not None
+    return one.accuracy >= wanted
+
+
+def steps_to(
+    target: Target,
+    evaluations: tuple[Evaluation, ...],
+    patience: int,
+    dense_accuracy: float | None = None,
+) -> int | None:
+    """Steps until the first of `patience` evaluations in a row that hold the target (fewer where
+    training ends with them); None where it is not reached."""
+    run: list[Evaluation] = []
+    for one in evaluations:
+        run = [*run, one] if holds(target, one, dense_accuracy) else []
+        if len(run) >= patience:
+            return run[0].step
+    return run[0].step if run else None
