@@ -54,13 +54,13 @@ _SHIPPED = (
     ),
     TaskEntry(
         name="characters",
-        title="next character of the Python standard library's source text (97 characters)",
+        title="next character of gcsim's own sources, as they once were (97 characters)",
         input="tokens",
         make="gcsim.traces.tasks.characters:characters",
     ),
     TaskEntry(
         name="words",
-        title="next word of the Python standard library's source text, hashed below classes",
+        title="next word of gcsim's own sources, as they once were, hashed below classes",
         input="tokens",
         make="gcsim.traces.tasks.words:words",
     ),
