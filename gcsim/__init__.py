@@ -24,7 +24,7 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir
     __path__.insert(0, str(_checkout))
 
 if TYPE_CHECKING:
-    from gcsim.api import Result, SweepResult, run, sweep
+    from gcsim.api import Result, SweepResult, TrainingResult, run, sweep, train
     from gcsim.compressors.base import Compressor
     from gcsim.compressors.ddp.hook import ddp_hook
     from gcsim.errors import GcsimError, InputError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gcsim.traces.recording.recording import record
 
 _MODULES = {
-    "gcsim.api": "Result SweepResult run sweep",
+    "gcsim.api": "Result SweepResult TrainingResult run sweep train",
     "gcsim.compressors.base": "Compressor",
     "gcsim.compressors.ddp.hook": "ddp_hook",
     "gcsim.errors": "GcsimError InputError",

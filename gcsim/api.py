@@ -1,4 +1,4 @@
-"""What do `gcsim.run` and `gcsim.sweep` give to a person? Results that show themselves.
+"""What do `run`, `train` and `sweep` of `gcsim` give to a person? Results that show themselves.
 
 The values are those of `gcsim.scenarios`, which knows of no report; the methods here show them.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.scenarios import result as of_run
 from gcsim.scenarios.sweeps import result as of_sweep
+from gcsim.scenarios.trained import result as of_training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +62,36 @@ class SweepResult(of_sweep.SweepResult):
         return html(self)
 
 
+class TrainingResult(of_training.TrainingResult):
+    """What training comes to, and what shows it: `rows`, `curves`, `summary()`, ..."""
+
+    __slots__ = ()
+
+    def summary(self, width: int = 120) -> str:
+        """What `gcsim train` prints on a terminal of `width` cells: the table, then the answer."""
+        from gcsim.analysis.report.summary import plain
+        from gcsim.analysis.trained.table import parts
+
+        return plain(parts(self, width), width)
+
+    def plot_accuracy(self) -> Figure:
+        """Accuracy over steps and over simulated seconds (`accuracy.png`)."""
+        from gcsim.analysis.trained.curves import curves_figure
+
+        return curves_figure(self)
+
+    def plot_speedup(self) -> Figure:
+        """Speedup to the target against the number of workers (`speedup_to_target.png`)."""
+        from gcsim.analysis.trained.curves import gains_figure
+
+        return gains_figure(self)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.trained.table import html
+
+        return html(self)
+
+
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
     """Run the compressors where needed, simulate every size, and put the rows together.
 
@@ -70,6 +101,21 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     from gcsim.scenarios.run import run as simulate
 
     return _shown(simulate(scenario, cache=cache, progress=progress))
+
+
+def train(
+    scenario: Scenario, *, jobs: int | None = None, progress: Progress | None = None
+) -> TrainingResult:
+    """Train with every method as the scenario's `train` says, and lay that on its clusters' clocks.
+
+    `jobs` processes train side by side; as many as cores, or as have room in memory, when None.
+    What was trained is kept: another cluster trains nothing again, and the same call goes on after
+    an interrupt. Raises `InputError` for a scenario that cannot be trained, or a target that dense
+    training does not reach.
+    """
+    from gcsim.scenarios.trained.study import train as train_all
+
+    return TrainingResult(**_values(train_all(scenario, jobs=jobs, progress=progress)))
 
 
 def sweep(

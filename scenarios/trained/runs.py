@@ -7,6 +7,8 @@ others are trained beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -84,7 +86,8 @@ class Run:
         torch.set_num_threads(1)
         plan, scenario, entry = self.plan, self.scenario, learner(self.scenario)
         parameters = check_parameters(self.choice.kind, self.choice.parameters)
-        split = make_split(entry, self.seed)
+        with _named("train.task"):
+            split = make_split(entry, self.seed)
         team = Team(
             entry,
             split,
@@ -119,6 +122,18 @@ class Run:
         )
         with progress.task(self.choice.label, self.until) as stage:
             return advance(team, fresh, rules, self.path, until=self.until, told=stage.advance)
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """A task is a key of the gradients elsewhere."""
+    try:
+        yield
+    except InputError as error:
+        task = "gradients.task"
+        raise InputError(
+            replace(p, place=key if p.place == task else p.place) for p in error.problems
+        ) from error
 
 
 def plan_of(scenario: Scenario) -> Plan:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError
+from gcsim.traces.tasks.split import Indices, Split
 
 FILE = Path(__file__).with_name("text.xz")
 _SHA256 = "d208b34444814cbb12682203406535e80065cbeb8560183b56afbd4fd4f28991"
@@ -52,6 +53,10 @@ def _unreadable(why: str) -> InputError:
     )
 
 
+_JUDGED = 512
+"""Samples that are held out."""
+
+
 class TokenSequences:
     """Stretches of a text as tokens, and for each token the one that follows it."""
 
@@ -80,6 +85,48 @@ class TokenSequences:
             stream(self._seed, step, position, "text samples", worker).integers(places)
             for position in range(size)
         ]
-        rows = [self._tokens[start : start + self._length + 1] for start in starts]
-        taken = torch.from_numpy(np.stack(rows).astype(np.int64))  # [size, length + 1]
-        return taken[:, :-1].contiguous(), taken[:, 1:].contiguous()
+        return _sequences(self._tokens, np.array(starts), self._length)
+
+    def split(self) -> Split:
+        """The last tenth of the text is held out: `_JUDGED` places of it, evenly spaced. Samples
+        to learn begin at every place of the rest."""
+        border = len(self._tokens) * 9 // 10
+        learned = len(self._tokens[:border]) - self._length
+        held_out = len(self._tokens) - border - self._length
+        if min(learned, held_out) < 1:
+            raise InputError(
+                f"the text has {len(self._tokens):,} tokens: a tenth of them, which is held out, "
+                f"is shorter than a sample of {self._length:,}",
+                place="input_shape",
+                hint="choose a shorter length",
+            )
+        places = np.linspace(border, border + held_out - 1, min(held_out, _JUDGED)).astype(np.int64)
+        return Split(
+            train=_Places(self._tokens, np.arange(learned), self._length),
+            test=_Places(self._tokens, places, self._length),
+            source=self.source,
+        )
+
+
+class _Places:
+    """Samples that begin at some places of a text."""
+
+    labels = None
+    """A sample has a label for each token."""
+
+    def __init__(self, tokens: NDArray[np.int32], places: Indices, length: int) -> None:
+        self._tokens, self._places, self._length = tokens, places, length
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """See `Samples.taken`."""
+        return _sequences(self._tokens, self._places[indices], self._length)
+
+
+def _sequences(tokens: NDArray[np.int32], starts: Indices, length: int) -> tuple[Tensor, Tensor]:
+    """From some places on: tokens and those that follow them, int64 `[n, length]` each."""
+    rows = np.stack([tokens[start : start + length + 1] for start in starts])
+    taken = torch.from_numpy(rows.astype(np.int64))  # [n, length + 1]
+    return taken[:, :-1].contiguous(), taken[:, 1:].contiguous()

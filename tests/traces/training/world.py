@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from gcsim.compressors.base import About, Compressor
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import own_model, trained_on
 from gcsim.traces.tasks.registry import make_split
@@ -22,6 +25,18 @@ BATCH = 8
 def small() -> nn.Module:
     """1,210 parameters in two matrices and two biases."""
     return nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+
+
+class Wild(Compressor):
+    """Dense, and ten thousand times too much."""
+
+    about = About(
+        title="Wild", family="dense", collective="all-reduce", bits="32", paper="none: a test"
+    )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        total: torch.Tensor = yield AllReduce(tensor=bucket.gradient.clone())
+        return total.mul_(1e4)
 
 
 def normalised() -> nn.Module:

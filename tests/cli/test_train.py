@@ -1,0 +1,173 @@
+"""`gcsim train` as people use it: the screen, the files, kills, Ctrl-C, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command import Finished
+from tests.command import gcsim as in_this_process
+
+SCENARIO = """\
+name: small
+model: lenet
+batch_size: 8
+cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 1gbe}
+compressors: [none, fp16, {kind: topk, ratio: 0.1, label: Top-k 10 %}]
+uncertainty: {draws: 8}
+train: {task: digits, workers: 2, steps: 60, evaluate_every: 10, target: {accuracy: 0.6}, seeds: 2}
+"""
+FILES = {
+    "training.json", "training.csv", "scenario.yaml", "accuracy.png", "speedup_to_target.png",
+    "accuracy_and_compression.png",
+}  # fmt: skip
+
+
+def process(folder: Path, cache: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gcsim", "train", "small.yaml", *options],
+        cwd=folder, env={**os.environ, "GCSIM_CACHE_DIR": str(cache)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, str, str]:
+    """A folder with a training, and what was said."""
+    folder = tmp_path_factory.mktemp("done")
+    (folder / "small.yaml").write_text(SCENARIO)
+    trained = process(folder, cache)
+    out, err = trained.communicate(timeout=900)
+    assert trained.returncode == 0, err
+    return folder, out, err
+
+
+def test_the_answer_stands_on_stdout_and_files_in_the_folder(done: tuple[Path, str, str]) -> None:
+    folder, out, err = done
+    assert out.startswith("small: time to accuracy 0.6, 4 nodes, 4 workers, fastest first\n")
+    assert "Top-k 10 %" in out
+    assert "Trained with 2 workers" in out
+    assert "trajectories: 6 of 6" in err
+    assert {path.name for path in (folder / "runs/small_train").iterdir()} == FILES
+
+
+def test_once_more_nothing_is_trained_and_results_are_the_same(
+    done: tuple[Path, str, str], cache: Path
+) -> None:
+    folder, out, _ = done
+    again = in_this_process(
+        "train", "small.yaml", "-o", "again", "-q", folder=folder, GCSIM_CACHE_DIR=str(cache)
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == out
+    first, second = (
+        json.loads((folder / name / "training.json").read_text())
+        for name in ("runs/small_train", "again")
+    )
+    assert second["wall"]["training_s"] < 1
+    del first["wall"], second["wall"]
+    assert first == second
+
+
+def test_json_is_the_file(done: tuple[Path, str, str], cache: Path) -> None:
+    shown = in_this_process(
+        "train", "small.yaml", "-o", "json", "--json", "-q", folder=done[0],
+        GCSIM_CACHE_DIR=str(cache),
+    )  # fmt: skip
+    assert shown.stdout == (done[0] / "json/training.json").read_text()
+
+
+def killed(folder: Path, cache: Path, number: signal.Signals, after: float) -> int:
+    """The exit code of a training that gets a signal some seconds after its first checkpoint, or
+    after its end."""
+    running = process(folder, cache, "--jobs", "1", "-q")
+    try:
+        deadline = time.monotonic() + 600
+        while running.poll() is None and time.monotonic() < deadline:
+            if list(cache.glob("trajectories/*")):
+                time.sleep(after)
+                break
+            time.sleep(0.02)
+        running.send_signal(number)
+        running.communicate(timeout=600)
+    finally:
+        running.kill()
+        running.communicate()
+    return running.returncode
+
+
+@pytest.mark.long
+def test_killed_at_any_moment_it_ends_with_the_same_results(
+    done: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    """SIGKILL of the command: its workers leave too, and what they trained is kept."""
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    empty = tmp_path / "cache"
+    drawn = random.Random(0)
+    for _ in range(20):
+        killed(tmp_path, empty, signal.SIGKILL, drawn.uniform(0, 1))
+    last = process(tmp_path, empty)
+    _, err = last.communicate(timeout=900)
+    assert last.returncode == 0, err
+    first, second = (
+        json.loads((folder / "runs/small_train/training.json").read_text())
+        for folder in (done[0], tmp_path)
+    )
+    del first["wall"], second["wall"]
+    assert first == second
+
+
+def test_an_interrupt_is_one_line_and_exit_130(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SCENARIO.replace("steps: 60", "steps: 100000"))
+    running = process(tmp_path, tmp_path / "cache", "--jobs", "1", "-q")
+    time.sleep(6)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=600)
+    assert running.returncode == 130
+    assert out == ""
+    assert err == ("interrupted; what was trained is kept: give the same command again to go on\n")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("train.steps=ten", "error: train.steps = 'ten': must be a whole number"),
+        ("train.task=digitz", "did you mean 'digits'?"),
+        ("train.target={accuracy: 0.9999}", "lower the target, or raise train.steps"),
+        ("train.target={accurcy: 0.9}", "error: unknown key 'accurcy' in train.target"),
+        ("train.workers=500", "lower train.workers or batch_size"),
+    ],
+)
+def test_mistakes_are_exit_2_and_nothing_is_written(
+    change: str, said: str, tmp_path: Path, cache: Path
+) -> None:
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    found: Finished = in_this_process(
+        "train", "small.yaml", "-q", "--set", change, "--set", "train.seeds=1",
+        folder=tmp_path, GCSIM_CACHE_DIR=str(cache),
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert said in found.stderr
+    assert found.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_train_section_it_says_what_to_write(tmp_path: Path) -> None:
+    found = in_this_process("train", "lenet_2node", "-q", folder=tmp_path)
+    assert found.returncode == 2
+    assert "key 'train' is missing" in found.stderr
+    assert "write train: {steps" in found.stderr

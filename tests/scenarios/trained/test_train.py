@@ -1,0 +1,290 @@
+"""Time to a target: steps from real training, seconds from the simulated cluster."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from gcsim.analysis.report.summary import plain
+from gcsim.analysis.trained.table import parts
+from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
+from gcsim.errors import InputError
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.run import run
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained import search as searching
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+from gcsim.scenarios.trained.search import train_all
+from gcsim.scenarios.trained.study import train
+from gcsim.traces.training.trajectory import steps_to
+
+TEXT = """
+model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
+batch_size: 8
+cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 1gbe}
+compressors:
+  - none
+  - fp16
+  - {kind: qsgd, label: eight bits, steps: 127}
+  - {kind: randomk, label: nothing, ratio: 0.001, error_feedback: false}
+uncertainty: {draws: 8}
+train:
+  task: digits
+  workers: 4
+  steps: 120
+  evaluate_every: 10
+  target: {accuracy: 0.85}
+  learning_rate: 0.05
+  seeds: 2
+"""
+
+
+def here(work: list[Any]) -> Any:
+    """Workers of this process."""
+
+    class Here:
+        capacity = 1
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self._done: list[Any] = []
+
+        def start(self, number: int, task: Any) -> None:
+            work.append(task)
+            self._done.append((number, task.perform(SilentProgress())))
+
+        def finished(self, note: Any) -> list[Any]:
+            done, self._done = self._done, []
+            return done
+
+        def close(self) -> None: ...
+
+    return Here
+
+
+@pytest.fixture(autouse=True)
+def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The trajectories that were trained, in their order."""
+    found: list[Any] = []
+    monkeypatch.setattr(searching, "LocalWorkers", here(found))
+    return found
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(autouse=True)
+def _kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(cache))
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Scenario:
+    return loaded(tmp_path)
+
+
+def loaded(folder: Path, *changes: str) -> Scenario:
+    (folder / "small.yaml").write_text(TEXT)
+    return load_scenario(folder / "small.yaml", changes)
+
+
+def row(result: TrainingResult, label: str, nodes: int = 4) -> TrainedRow:
+    return next(r for r in result.rows if (r.label, r.nodes) == (label, nodes))
+
+
+def test_steps_are_those_of_the_trajectories_and_seconds_those_of_a_run(scenario: Scenario) -> None:
+    """Half precision always sends the same: seconds to the target are steps times the seconds an
+    iteration of `gcsim run`, whose gradients are others but whose bytes are these."""
+    result = train(scenario)
+    predicted = run(replace(scenario, train=None), cache=False)
+    tried = train_all(scenario, progress=SilentProgress())
+    for label in ("none", "fp16"):
+        one = next(t for t in tried if t.choice.label == label)
+        wanted = [
+            steps_to(scenario.train.target, found.evaluations, 2)  # type: ignore[union-attr]
+            for found in one.trajectories
+        ]
+        for nodes in (2, 4):
+            found = row(result, label, nodes)
+            each = next(
+                r.iteration_s for r in predicted.rows if (r.label, r.nodes) == (label, nodes)
+            )
+            assert found.steps_to_target == tuple(wanted)
+            assert found.iteration_s == pytest.approx(each, rel=1e-9)
+            seconds = [steps * each for steps in wanted if steps is not None]
+            assert found.seconds_to_target == pytest.approx(seconds, rel=1e-9)
+
+
+def test_speedups_compare_seed_with_seed(scenario: Scenario) -> None:
+    result = train(scenario)
+    dense, half = row(result, "none"), row(result, "fp16")
+    gains = [
+        before / after
+        for before, after in zip(dense.seconds_to_target, half.seconds_to_target, strict=True)
+        if before is not None and after is not None
+    ]
+    assert half.speedup_to_target == pytest.approx(median(gains))
+    assert half.speedup_to_target_vs_half == 1
+    assert dense.speedup_to_target == dense.speedup_to_target_low == 1
+    ends = half.speedup_to_target_low, half.speedup_to_target, half.speedup_to_target_high
+    assert list(ends) == sorted(end or 0.0 for end in ends)
+
+
+def test_nearly_exact_methods_need_the_steps_of_dense_and_one_without_memory_gets_nowhere(
+    scenario: Scenario,
+) -> None:
+    """As the literature has it: half precision and eight bits cost no steps (within an evaluation
+    of dense), a thousandth of the elements at random and the rest lost do not train."""
+    result = train(scenario)
+    for label in ("fp16", "eight bits"):
+        found, dense = row(result, label), row(result, "none")
+        assert found.reached == 2
+        for own, other in zip(found.steps_to_target, dense.steps_to_target, strict=True):
+            assert own is not None
+            assert other is not None
+            assert abs(own - other) <= 10
+    nothing = row(result, "nothing")
+    assert nothing.reached == 0
+    assert nothing.speedup_to_target is None
+    assert nothing.speedup_to_target_low == 0
+    assert set(nothing.ended) <= {"hopeless", "finished"}
+
+
+def test_another_cluster_trains_nothing_again(
+    scenario: Scenario, tmp_path: Path, work: list[Any]
+) -> None:
+    first = train(scenario)
+    del work[:]
+    slow = "cluster.network={bandwidth: 100 Mbit/s, latency: 1 ms}"
+    other = train(loaded(tmp_path, slow, "cluster.nodes=[2, 9]"))
+    assert not work
+    assert [r.steps_to_target for r in other.rows][::2] == [r.steps_to_target for r in first.rows][
+        ::2
+    ]
+    seconds = [row(result, "none", 2).iteration_s or 0.0 for result in (other, first)]
+    assert seconds[0] > seconds[1]
+
+
+def test_what_changes_the_mathematics_is_trained_again(tmp_path: Path, work: list[Any]) -> None:
+    scenario = loaded(tmp_path)
+    train(scenario)
+    for change in ("train.workers=2", "batch_size=4", "train.optimizer.momentum=0", "seed=7"):
+        del work[:]
+        train_all(loaded(tmp_path, change, "compressors=[none]"), progress=SilentProgress())
+        assert len(work) == 2, change
+
+
+def test_a_result_is_the_same_bytes_again(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = replace(train(scenario), wall={})
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "empty"))
+    again = replace(train(scenario), wall={})
+    assert first.to_json() == again.to_json()
+    json.loads(first.to_json(), parse_constant=pytest.fail)  # neither NaN nor infinity
+
+
+def test_the_best_rate_is_found_by_halving(tmp_path: Path, work: list[Any]) -> None:
+    """Of four rates all are trained for a quarter of the steps, two for a half, one to its end;
+    it is the one that is best when all are trained to the end."""
+    rates = (1e-5, 0.002, 0.1, 30.0)
+    scenario = loaded(tmp_path, f"train.learning_rate={{values: {list(rates)}}}",
+                      "compressors=[none]", "train.stop.hopeless=false")  # fmt: skip
+    (found,) = train_all(scenario, progress=SilentProgress())
+    asked = [(task.rate, task.until) for task in work if task.seed == 0]
+    assert sorted(asked[:4]) == [(rate, 30) for rate in rates]
+    assert [until for _, until in asked[4:]] == [60, 60, 120]
+    losses = {}
+    for rate in rates:
+        (alone,) = train_all(
+            loaded(tmp_path, f"train.learning_rate={rate}", "compressors=[none]", "train.seeds=1",
+                   "train.stop.hopeless=false"),
+            progress=SilentProgress(),
+        )  # fmt: skip
+        last = alone.trajectories[0]
+        losses[rate] = float("inf") if last.ended == "diverged" else last.evaluations[-1].loss
+    assert found.rate == min(losses, key=losses.__getitem__)
+    assert len(found.trajectories) == 2
+    alone_losses = [t.evaluations[-1].loss for t in found.trajectories if t.seed == 0]
+    assert alone_losses == [losses[found.rate]]  # pausing changes no bit
+
+
+def test_a_method_that_diverges_ends_early_and_its_row_says_why(tmp_path: Path) -> None:
+    """Before 15 % of its steps; the others are trained, and no number of the result is none."""
+    wild = "compressors=[none, {kind: 'tests.traces.training.world:Wild', label: wild}]"
+    result = train(loaded(tmp_path, wild, "train.steps=200"))
+    found = row(result, "wild")
+    assert found.ended == ("diverged", "diverged")
+    assert all("the loss is" in why for why in found.why)
+    assert found.speedup_to_target is None
+    curves = [curve for curve in result.curves if curve.label == "wild"]
+    assert all(curve.steps[-1] <= 30 for curve in curves)
+    assert row(result, "none").reached == 2
+    json.loads(result.to_json(), parse_constant=pytest.fail)
+    shown = plain(parts(result, 80), 80)
+    assert "wild: 2 of 2 runs stopped early, diverged: step" in shown.replace("\n", " ")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_the_terminal(scenario: Scenario, width: int) -> None:
+    shown = plain(parts(train(scenario), width), width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "time to accuracy 0.85, 4 nodes, 4 workers" in shown
+    assert "nothing" in shown
+
+
+def test_figures_are_drawn_and_equal_bytes_again(scenario: Scenario, tmp_path: Path) -> None:
+    result = train(scenario)
+    for folder in ("one", "other"):
+        assert {path.name for path in write_training(result, tmp_path / folder)} == set(RESULTS)
+        assert {path.name for path in draw_training(result, tmp_path / folder)} == set(FIGURES)
+    for name in (*RESULTS, *FIGURES):
+        one, other = ((tmp_path / folder / name).read_bytes() for folder in ("one", "other"))
+        assert one == other
+    again = load_scenario(tmp_path / "one/scenario.yaml")
+    assert again.train == scenario.train
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["compressors=[fp16]"], "nothing to compare with.*add - none"),
+        (
+            ["train.target={accuracy: 0.999}", "train.steps=20"],
+            r"dense training reached 0\.\d+ in 20 steps, not an accuracy of 0.999; "
+            "lower the target, or raise train.steps",
+        ),
+        (["train.learning_rate=500"], "dense training diverged at a learning rate of 500"),
+        (["train.workers=1000"], "fewer than the 8 of a batch"),
+        (["train.task=characters"], "takes samples, the task 'characters' has tokens"),
+        (["train.partition={dirichlet: 1}", "train.workers=500"], "fewer than the 8 of a batch"),
+    ],
+)
+def test_mistakes_say_what_to_write(tmp_path: Path, changes: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        train(loaded(tmp_path, *changes))
+
+
+def test_a_scenario_that_does_not_say_how_to_train_says_what_to_write() -> None:
+    with pytest.raises(InputError, match=r"key 'train' is missing.*write train: \{steps"):
+        train(load_scenario("lenet_2node"))
+
+
+def test_train_makes_no_difference_to_a_run(
+    scenario: Scenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        with_it = run(scenario, cache=False)
+        without = run(replace(scenario, train=None), cache=False)
+    assert with_it.rows == without.rows
