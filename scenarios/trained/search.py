@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress
@@ -19,7 +19,7 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Work, default_jobs, drive
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.scenarios.trained.runs import Run, plan_of
-from gcsim.traces.training.loop import load
+from gcsim.traces.training.loop import load, put_away
 from gcsim.traces.training.trajectory import Trajectory
 
 
@@ -133,8 +133,11 @@ class _Search:
         reached = [tried.rates[rate] for rate in rung if rate in tried.rates]
         if sum(bool(one.ended) or len(one.losses) >= run.until for one in reached) < len(rung):
             return
-        best = sorted(rung, key=lambda rate: _held_out_loss(tried.rates[rate]))
-        self._compare(method, best[: -(-len(rung) // 2)] if len(rung) > 2 else best[:1])
+        ranked = sorted(rung, key=lambda rate: _held_out_loss(tried.rates[rate]))
+        left = -(-len(rung) // 2) if len(rung) > 2 else 1
+        for rate in ranked[left:]:
+            put_away(replace(run, rate=rate).path)
+        self._compare(method, ranked[:left])
 
 
 def _held_out_loss(one: Trajectory) -> float:

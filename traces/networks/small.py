@@ -92,6 +92,25 @@ class LeNet5(nn.Module):
         return logits
 
 
+def cnn_digits() -> nn.Module:
+    """38,282 parameters in 8 tensors; input `[batch, 1, 8, 8]`, output `[batch, 10]`."""
+    model = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(1, 16, kernel_size=3, padding=1),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(16, 32, kernel_size=3, padding=1),
+            relu2=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(32 * 4 * 4, 64),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(64, 10),
+        )
+    )
+    draw_fan_in(model, [model.fc2], variance=1.5)
+    return model
+
+
 def alexnet() -> nn.Module:
     """AlexNet with He's initial weights."""
     model = AlexNet()

@@ -84,10 +84,7 @@ def advance(
     if len(now.losses) == now.steps and not now.ended:
         now = replace(now, ended="finished")
     if now.ended:
-        body = sealed(_TRAJECTORY.dump_json(now))
-        with suppress(InputError):  # a full disk: it is trained again
-            write_text(path.with_suffix(".json"), body.decode())
-            path.with_suffix(".state").unlink(missing_ok=True)
+        _write(path, now)
     return now
 
 
@@ -99,6 +96,20 @@ def load(path: Path) -> Trajectory | None:
     except (OSError, ValidationError):
         found = checkpoint.read(path.with_suffix(".state"))
         return None if found is None else _TRAJECTORY.validate_python(found[0], strict=False)
+
+
+def put_away(path: Path) -> None:
+    """Keep what a trajectory says, and give up that it can go on: its state takes the room of
+    several models."""
+    known = load(path)
+    if known is not None and path.with_suffix(".state").exists():
+        _write(path, known)
+
+
+def _write(path: Path, now: Trajectory) -> None:
+    with suppress(InputError):  # a full disk: it is trained again
+        write_text(path.with_suffix(".json"), sealed(_TRAJECTORY.dump_json(now)).decode())
+        path.with_suffix(".state").unlink(missing_ok=True)
 
 
 def _keep(path: Path, now: Trajectory, team: Team) -> None:
