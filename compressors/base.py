@@ -31,7 +31,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, WithoutServer
-from gcsim.compressors.sharing import once
+from gcsim.compressors.sharing import fill_once
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
 """A fraction of the elements, in (0, 1]."""
@@ -141,10 +141,10 @@ class Compressor(ABC, Generic[P]):
         """The mean over workers of their decoded payloads, a reply as it came: float32 `[n]`.
 
         `add(payload, layout, out, weight, **known)` decodes one: out += weight * what it says. It
-        is a function of its arguments: workers of one process share what it gives (`once`).
+        is a function of its arguments: workers of one process share what it gives (`sharing.py`).
         """
         update, weight = torch.zeros_like(bucket.gradient), 1.0 / self.worker.count
-        return once(add_all, payloads, update, add, bucket.layout, weight, known)
+        return fill_once(add_all, payloads, update, add, bucket.layout, weight, known)
 
     # --- what the method promises: `gcsim.compressors.check` holds it to its word ---------------
 
@@ -204,13 +204,13 @@ class Compressor(ABC, Generic[P]):
 
 
 def add_all(
-    payloads: Iterable[Tensor],
+    received: Iterable[Tensor],
     out: Tensor,
     add: Callable[..., None],
     layout: BucketLayout,
     weight: float,
     known: dict[str, Any],
 ) -> None:
-    """Each payload by `add`; see `Compressor.mean_of`."""
-    for payload in payloads:
+    """All payloads of a reply, or the one that it is, by `add`; see `Compressor.mean_of`."""
+    for payload in [received] if isinstance(received, torch.Tensor) else received:
         add(payload, layout, out, weight, **known)

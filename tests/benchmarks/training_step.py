@@ -14,14 +14,14 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-import resource
+import time
 from collections import Counter, defaultdict
 
 import torch
 
+from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.conformance.subject import layout_of
-from gcsim.compressors.base import Worker
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
@@ -37,11 +37,6 @@ MOST_STEPS = 102
 """Longer periods are not timed whole."""
 SETS = 4
 """Different gradients of a worker."""
-
-
-def user_seconds() -> float:
-    """User CPU time of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 class Training:
@@ -65,7 +60,7 @@ class Training:
         self.steps = max(STEPS, min(self.cls.period(self.parameters) + 2, MOST_STEPS))
 
     def run(self) -> dict[str, list[float]]:
-        """User seconds of each step, by kind, from empty memories."""
+        """CPU seconds of each step, by kind, from empty memories."""
         team = [
             self.cls(Worker(rank=rank, count=self.workers, seed=0), self.parameters)
             for rank in range(self.workers)
@@ -73,10 +68,10 @@ class Training:
         found: dict[str, list[float]] = defaultdict(list)
         for number in range(self.steps):
             step, row = self.first + number, self.buckets[number % SETS]
-            started = user_seconds()
+            started = time.process_time()
             with torch.no_grad():
                 lockstep([participate(w, b, step) for w, b in zip(team, row, strict=True)])
-            found[self.cls.phase(self.parameters, step)].append(user_seconds() - started)
+            found[self.cls.phase(self.parameters, step)].append(time.process_time() - started)
         return found
 
     def milliseconds(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
@@ -38,6 +38,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 
@@ -77,7 +78,7 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         message = torch.cat(frames)
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
         update = torch.zeros_like(bucket.gradient)
-        add_message(result, layout, update, 1.0 / self.worker.count)
+        fill_once(add_all, result, update, add_message, layout, 1.0 / self.worker.count, {})
         for (piece, frame), mine in zip(frames_of(result, layout, Codec.SPARSE), sent, strict=True):
             kept = unpack_sparse(frame)[0]
             piece.of(residual)[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
