@@ -52,6 +52,8 @@ def yardstick() -> float:
 class Training:
     """Workers of one method with their gradients."""
 
+    timed = True
+
     def __init__(self, name: str, workers: int) -> None:
         self.cls, self.parameters = compressor_class(name), check_parameters(name, {})
         self.workers = workers
@@ -83,7 +85,8 @@ class Training:
             with torch.no_grad():
                 lockstep([participate(w, b, step) for w, b in zip(team, row, strict=True)])
             found[self.cls.phase(self.parameters, step)].append(time.process_time() - started)
-            self.yardsticks.append(yardstick())
+            if self.timed:
+                self.yardsticks.append(yardstick())
         return found
 
     def milliseconds(self) -> dict[str, float]:
@@ -103,6 +106,7 @@ def main() -> None:
     options.add_argument("--workers", default="8,64")
     options.add_argument("--only", default=",".join(REGISTRY))
     options.add_argument("--profile", action="store_true")
+    options.add_argument("--sort", default="tottime")
     given = options.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -111,9 +115,10 @@ def main() -> None:
         Training(name, 2).run()  # compiles the loops
         if given.profile:
             training = Training(name, counts[0])
+            training.timed = False
             profile = cProfile.Profile()
             profile.runcall(training.run)
-            pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+            pstats.Stats(profile).sort_stats(given.sort).print_stats(45)
             continue
         cells = []
         for count in counts:

@@ -153,8 +153,8 @@ class Thc(ErrorFeedback[ThcParameters]):
 
             own = self._message(codes, layout)
             answer = yield PushPull(payload=own, server=serve, without_server="alltoall_allgather")
-        signs = [self._signs(step, piece.index) for piece in layout.slices]
-        given = layout, self.parameters, self.worker.count, ranges, signs
+        place = self.worker.seed, step
+        given = layout, self.parameters, self.worker.count, ranges, place
         return fill_once(_write_update, answer, torch.empty_like(bucket.gradient), *given)
 
     def _codes(
@@ -165,7 +165,7 @@ class Thc(ErrorFeedback[ThcParameters]):
         for (piece, part), most in zip(layout.views(held), ranges, strict=True):
             yield round_rotated(
                 part, most=most, table=self.table, grid=grid, stages=stages,
-                signs=self._signs(step, piece.index),
+                signs=_signs(me.seed, step, piece.index),
                 rounding=random_key(me.seed, step, piece.index, "thc rounding", me.rank),
             )  # fmt: skip
 
@@ -199,13 +199,10 @@ class Thc(ErrorFeedback[ThcParameters]):
             answers.append(pack_frame(Codec.THC, body, numel=n, flags=flags, params=chosen.grid))
         return torch.cat(answers)
 
-    def _signs(self, step: int, index: int) -> np.uint64:
-        return random_key(self.worker.seed, step, index, "thc signs")
-
 
 def _write_update(
     answer: Tensor, out: Tensor, layout: BucketLayout, chosen: ThcParameters, count: int,
-    ranges: list[float], signs: list[np.uint64],
+    ranges: list[float], place: tuple[int, int],
 ) -> None:  # fmt: skip
     """The vectors whose integers were summed, by the all-reduce or by the server."""
     if chosen.aggregation == "all_reduce":
@@ -213,8 +210,9 @@ def _write_update(
     else:
         sums = _read_answer(answer, layout, chosen.grid, count)
     levels = chosen.grid * count
-    for (_, part), own, most, key in zip(layout.views(out), sums, ranges, signs, strict=True):
-        rotate_back(part, own, step=2 * most / levels, most=most, stages=chosen.stages, signs=key)
+    for (piece, part), own, most in zip(layout.views(out), sums, ranges, strict=True):
+        signs = _signs(*place, piece.index)
+        rotate_back(part, own, step=2 * most / levels, most=most, stages=chosen.stages, signs=signs)
 
 
 def _read_answer(answer: Tensor, layout: BucketLayout, grid: int, count: int) -> list[Tensor]:
@@ -228,6 +226,10 @@ def _read_answer(answer: Tensor, layout: BucketLayout, grid: int, count: int) ->
             raise InputError(f"damaged payload: a sum outside 0 … {grid * count}")
         sums.append(total)
     return sums
+
+
+def _signs(seed: int, step: int, index: int) -> np.uint64:
+    return random_key(seed, step, index, "thc signs")
 
 
 def sum_dtype(grid: int, count: int) -> torch.dtype:

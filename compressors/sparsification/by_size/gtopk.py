@@ -38,7 +38,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
-from gcsim.compressors.sharing import fill_once
+from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InputError
 
 
@@ -79,8 +79,8 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
         update = torch.zeros_like(bucket.gradient)
         fill_once(add_all, result, update, add_message, layout, 1.0 / self.worker.count, {})
-        for (piece, frame), mine in zip(frames_of(result, layout, Codec.SPARSE), sent, strict=True):
-            kept = unpack_sparse(frame)[0]
+        everywhere = zip(layout.slices, once(_indices, result, layout), sent, strict=True)
+        for piece, kept, mine in batched(everywhere):
             piece.of(residual)[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
         return update
 
@@ -102,3 +102,8 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         if frame.nonzero != k:
             raise InputError(f"damaged payload: {frame.nonzero} elements, not {k}")
         return unpack_sparse(frame)
+
+
+def _indices(message: Tensor, layout: BucketLayout) -> list[Tensor]:
+    """Of each tensor's elements: int64 `[k]`."""
+    return [unpack_sparse(frame)[0] for _, frame in frames_of(message, layout, Codec.SPARSE)]
