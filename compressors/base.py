@@ -27,10 +27,11 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_ori
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypeVar
 
-from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, WithoutServer
+from gcsim.compressors.sharing import fill_once
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
 """A fraction of the elements, in (0, 1]."""
@@ -137,14 +138,13 @@ class Compressor(ABC, Generic[P]):
     def mean_of(
         self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., None], **known: Any
     ) -> Tensor:
-        """The mean over workers of their decoded payloads: float32 `[n]`.
+        """The mean over workers of their decoded payloads, a reply as it came: float32 `[n]`.
 
-        `add(payload, layout, out, weight, **known)` decodes one: out += weight * what it says.
+        `add(payload, layout, out, weight, **known)` decodes one: out += weight * what it says. It
+        is a function of its arguments: workers of one process share what it gives (`sharing.py`).
         """
-        update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            add(payload, bucket.layout, update, 1.0 / self.worker.count, **known)
-        return update
+        update, weight = torch.zeros_like(bucket.gradient), 1.0 / self.worker.count
+        return fill_once(add_all, payloads, update, add, bucket.layout, weight, known)
 
     # --- what the method promises: `gcsim.compressors.check` holds it to its word ---------------
 
@@ -201,3 +201,16 @@ class Compressor(ABC, Generic[P]):
         """Steps whose updates are judged together: the synchronisation interval of methods
         whose replicas differ in between, else 1."""
         return 1
+
+
+def add_all(
+    received: Iterable[Tensor],
+    out: Tensor,
+    add: Callable[..., None],
+    layout: BucketLayout,
+    weight: float,
+    known: dict[str, Any],
+) -> None:
+    """All payloads of a reply, or the one that it is, by `add`; see `Compressor.mean_of`."""
+    for payload in [received] if isinstance(received, torch.Tensor) else received:
+        add(payload, layout, out, weight, **known)

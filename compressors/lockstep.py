@@ -2,7 +2,8 @@
 
 Each worker's generator is advanced to its next request; the requests are carried out exactly,
 in rank order; the replies are sent back. An observer sees every stretch of computation between
-two requests, and every collective: the meter is one.
+two requests, and every collective: the meter is one. Where nobody observes, what all workers make
+of one reply is computed once (`sharing.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gcsim.compressors.requests import (
     TreeMerge,
     WithoutServer,
 )
+from gcsim.compressors.sharing import Payloads, shared
 from gcsim.fields import Count, Whole
 
 
@@ -94,15 +96,19 @@ def lockstep(
     observer: Observer | None = None,
     *,
     reduction: Reduction = in_rank_order,
+    share: bool | Literal["checked"] | None = None,
 ) -> list[Tensor]:
     """Run one exchange of all workers to its end; the updates in rank order.
 
-    `reduction` carries out all-reduces; rounding depends on its order.
+    `reduction` carries out all-reduces; rounding depends on its order. `share`: what all workers
+    make of one reply is computed once, to the same bits; "checked" computes it again and compares.
+    An observer that asks what each worker computes needs it off; None: on where nobody observes.
     Raises `RefusedRequestError` when workers ask for different collectives at the same point,
     which on a real cluster would be a deadlock, or for what no collective can do; of exchanges that
     `participate` guards and whose code is a user's, an `InputError` with file and line.
     """
     seen = observer or Blind()
+    sharing = observer is None if share is None else share
     replies: list[Any] = [None] * len(exchanges)
     while True:
         requests: list[Request] = []
@@ -119,6 +125,8 @@ def lockstep(
             if updates or len({type(request) for request in requests}) != 1:
                 raise _disagreement(requests, len(updates))
             replies = _run_request(requests, seen, reduction)
+            if sharing and not isinstance(requests[0], AllToAll):  # of that each has its own
+                shared(replies, checked=sharing == "checked")
         except RefusedRequestError as error:
             blame(exchanges, error)
 
@@ -165,7 +173,9 @@ def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reducti
     if isinstance(first, AllToAll):
         return list(_all_to_all([r for r in requests if isinstance(r, AllToAll)], seen))
 
-    payloads = [r.payload for r in requests if isinstance(r, AllGather | PushPull | TreeMerge)]
+    payloads = Payloads(
+        r.payload for r in requests if isinstance(r, AllGather | PushPull | TreeMerge)
+    )
     sent = tuple(p.nbytes for p in payloads)
     if isinstance(first, AllGather):
         if not first.variable and len(set(sent)) != 1:

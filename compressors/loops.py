@@ -26,9 +26,9 @@ Results must not depend on the number of threads. So `in_parallel` cuts a range 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -98,8 +98,8 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
     As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
     dropped; an exception in any of the parts is raised.
     """
-    threads = min(torch.get_num_threads(), max(1, n // max(grain, _WORTH_A_THREAD)))
-    if threads == 1:
+    parts = n // max(grain, _WORTH_A_THREAD)
+    if parts < 2 or (threads := min(torch.get_num_threads(), parts)) == 1:
         kernel(0, n, *arguments)
         return
     grains = -(-n // grain)
@@ -115,22 +115,30 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
 
 def array(tensor: Tensor) -> NDArray[Any]:
     """The tensor as numpy array: its own memory when that is the host's, else a copy."""
-    found: NDArray[Any] = tensor.detach().cpu().numpy()
+    found: NDArray[Any] = tensor.numpy(force=True)
     return found
 
 
 def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
     """The array as tensor on the device of `like`; shares its memory on the host."""
-    return torch.from_numpy(values).to(like.device)
+    made = torch.from_numpy(values)
+    return made if like.is_cpu else made.to(like.device)
 
 
-@contextmanager
-def written_back(target: Tensor) -> Iterator[NDArray[Any]]:
+class written_back:  # noqa: N801 - used as a function; a generator would take longer than a loop
     """`array(target)` to be written to; on another device the tensor is then updated."""
-    values = array(target)
-    yield values
-    if target.device.type != "cpu":
-        target.copy_(torch.from_numpy(values))
+
+    __slots__ = ("_target", "_values")
+
+    def __init__(self, target: Tensor) -> None:
+        self._target, self._values = target, array(target)
+
+    def __enter__(self) -> NDArray[Any]:
+        return self._values
+
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        if kind is None and not self._target.is_cpu:
+            self._target.copy_(torch.from_numpy(self._values))
 
 
 def partial_sums(n: int) -> NDArray[np.float64]:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 
 from gcsim.compressors.loops import inlined
 
@@ -32,14 +34,25 @@ def stream(
     stream. `rank=None` is the stream that all workers share.
     """
     key = _digest(16, _words(seed, step, tensor, purpose, rank))
-    return np.random.Generator(np.random.Philox(key=key))
+    return np.random.Generator(np.random.Philox(_Key(np.frombuffer(key, dtype="<u8"))))
+
+
+class _Key(ISeedSequence):
+    """A key as a seed: with `Philox(key=...)` the system is first asked for a seed nobody needs."""
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: object = np.uint32) -> NDArray[np.uint64]:
+        return self._words
 
 
 def random_key(
     seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
 ) -> np.uint64:
     """What `bits64` needs to give the numbers of one purpose, step and tensor; see `stream`."""
-    return np.uint64(_digest(8, _words(seed, step, tensor, purpose, rank)))
+    key = _digest(8, _words(seed, step, tensor, purpose, rank))
+    return np.uint64(int.from_bytes(key, "little"))
 
 
 @inlined
@@ -61,5 +74,5 @@ def _words(seed: int, step: int, tensor: int, purpose: str, rank: int | None) ->
     return f"{seed}/{step}/{tensor}/{'shared' if rank is None else rank}/{purpose}"
 
 
-def _digest(size: int, words: str) -> int:
-    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=size).digest(), "little")
+def _digest(size: int, words: str) -> bytes:
+    return hashlib.blake2b(words.encode(), digest_size=size).digest()

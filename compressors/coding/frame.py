@@ -20,6 +20,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
@@ -28,7 +29,6 @@ from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
 _FIELDS = struct.Struct("<BBHIII")
-_CHECKSUM = struct.Struct("<I")
 _BLOCK = 1 << 14
 """Words of 8 bytes that the checksum adds up in one go."""
 
@@ -64,7 +64,7 @@ class Codec(IntEnum):
     QSGD_ELIAS_SPARSE = 26
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen, which takes longer than a short loop
 class Frame:
     """One tensor's part of a message."""
 
@@ -100,7 +100,7 @@ def pack_frame(
         fields = _FIELDS.pack(codec, flags, params, numel, travelling, body.numel())
     except struct.error as error:
         raise InternalError(f"frame header of codec {codec}: {error}") from error
-    header = fields + _CHECKSUM.pack(_checksum(fields, body))
+    header = fields + _checksum(fields, array(body))
     head = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(body.device)
     return torch.cat((head, body))
 
@@ -116,7 +116,8 @@ def read_frames(
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
     allowed = (expected,) if isinstance(expected, int) else expected
-    total = message.numel()
+    data = array(message)
+    total = data.size
     at = 0
     number = 0
     while at < total:
@@ -124,7 +125,7 @@ def read_frames(
             raise InputError(
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
-        header = bytes(message[at : at + HEADER_BYTES].tolist())
+        header = data[at : at + HEADER_BYTES].tobytes()
         fields = header[: _FIELDS.size]
         codec, flags, params, numel, nonzero, length = _FIELDS.unpack(fields)
         place = f"frame {number} at byte {at}"
@@ -138,9 +139,9 @@ def read_frames(
             raise InputError(f"{place}: {nonzero} of {numel} elements are said to travel")
         if length > total - at:
             raise InputError(f"{place}: body of {length} bytes, but {total - at} are left")
-        body = message[at : at + length]
-        if _checksum(fields, body) != _CHECKSUM.unpack(header[_FIELDS.size :])[0]:
+        if _checksum(fields, data[at : at + length]) != header[_FIELDS.size :]:
             raise InputError(f"{place}: the checksum does not match: bytes were changed")
+        body = message[at : at + length]
         yield Frame(
             codec=codec, flags=flags, params=params, numel=numel, nonzero=nonzero, body=body
         )
@@ -149,30 +150,38 @@ def read_frames(
 
 
 @unpriced
-def _checksum(fields: bytes, body: Tensor) -> int:
-    """32 bits that change when any byte does (but for one case in 2^32)."""
-    data = array(body)
+def _checksum(fields: bytes, data: NDArray[np.uint8]) -> bytes:
+    """32 bits, little endian, that change when any byte does (but for one case in 2^32)."""
     whole = data.size // 8 * 8
-    words = data[:whole]
-    if words.ctypes.data % 8:
+    words = data[:whole].view(np.uint64)
+    if not words.flags.aligned:
         words = words.copy()
-    sums = np.zeros(-(-whole // (8 * _BLOCK)) or 1, dtype=np.uint64)
-    in_parallel(_add_words, whole // 8, words.view(np.uint64), sums, grain=_BLOCK)
+    total = 0
+    if whole <= 8 * _BLOCK:
+        total = _sum_of_words(words, 0)
+    else:
+        sums = np.zeros(-(-whole // (8 * _BLOCK)), dtype=np.uint64)
+        in_parallel(_add_words, words.size, words, sums, grain=_BLOCK)
+        total = int(sums.sum(dtype=np.uint64))
     rest = fields + data[whole:].tobytes().ljust(8, b"\0")
-    digest = hashlib.blake2b(rest + sums.sum(dtype=np.uint64).tobytes(), digest_size=4).digest()
-    return int(_CHECKSUM.unpack(digest)[0])
+    return hashlib.blake2b(rest + total.to_bytes(8, "little"), digest_size=4).digest()
+
+
+@loop
+def _sum_of_words(words: Any, first: int) -> Any:
+    """The sum of words times odd numbers that differ, modulo 2^64; `first` is the first's place."""
+    total = np.uint64(0)
+    factor = np.uint64(2) * np.uint64(first) + np.uint64(1)
+    for i in range(words.size):
+        total += words[i] * (factor + np.uint64(2) * np.uint64(i))
+    return total
 
 
 @loop
 def _add_words(start: int, stop: int, words: Any, sums: Any) -> None:
-    """Sums of words times odd numbers that differ, modulo 2^64: one a block."""
+    """`_sum_of_words` of each block."""
     for first in range(start, stop, _BLOCK):
-        block = words[first : min(first + _BLOCK, stop)]
-        total = np.uint64(0)
-        factor = np.uint64(2) * np.uint64(first) + np.uint64(1)
-        for i in range(block.size):
-            total += block[i] * (factor + np.uint64(2) * np.uint64(i))
-        sums[first // _BLOCK] = total
+        sums[first // _BLOCK] = _sum_of_words(words[first : min(first + _BLOCK, stop)], first)
 
 
 def as_bytes(values: Tensor) -> Tensor:

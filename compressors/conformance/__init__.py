@@ -47,6 +47,7 @@ _COMPARES_RUNS = (
     "steps_stand_alone_without_memory",
     "only_what_travelled_is_used",
     "metering_changes_nothing",
+    "sharing_changes_nothing",
     "damaged_payloads_are_refused",
     "payloads_of_another_tensor_are_refused",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gcsim.compressors.base import About
 from gcsim.compressors.conformance.subject import (
     SHAPES,
@@ -9,11 +11,15 @@ from gcsim.compressors.conformance.subject import (
     gradients,
     normal,
     numel,
+    tensors_sent,
     unchanged_global_generators,
 )
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter, segment
+from gcsim.compressors.mistakes import RefusedRequestError
+from gcsim.compressors.requests import Exchange
+from gcsim.compressors.sharing import same
 from gcsim.errors import InputError
 
 N = numel(SHAPES)
@@ -169,6 +175,39 @@ def metering_changes_nothing(subject: Subject) -> None:
         assert sum(cost.nbytes for cost in recorder.costs()) > 0, "the meter saw nothing"
 
 
+def sharing_changes_nothing(subject: Subject) -> None:
+    """Four workers that share what they make of replies, and four that do not, send and apply the
+    same; and whatever was shared would have been the same on each worker."""
+    apart, together = subject.crew(workers=4), subject.crew(workers=4)
+    for t in range(subject.first, subject.first + subject.windows(STEPS)):
+        given = gradients(N, 4, t)
+        sent: list[list[torch.Tensor]] = [[], []]
+        with torch.no_grad():
+            expected = lockstep(_heard(apart.exchanges(given, t), sent[0]), share=False)
+            updates = lockstep(_heard(together.exchanges(given, t), sent[1]), share="checked")
+        for what, (one, other) in {"sent": sent, "update": (expected, updates)}.items():
+            assert same(one, other), f"another {what} at step {t} where workers share their work"
+
+
+def _heard(exchanges: Sequence[Exchange], sent: list[torch.Tensor]) -> list[Exchange]:
+    """The exchanges as they are; what they send is noted."""
+
+    def heard(exchange: Exchange) -> Exchange:
+        reply = None
+        while True:
+            try:
+                request = exchange.send(reply)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+            sent.extend(tensor.clone() for tensor in tensors_sent(request))
+            try:
+                reply = yield request
+            except RefusedRequestError as error:
+                exchange.throw(error)
+
+    return [heard(exchange) for exchange in exchanges]
+
+
 def a_gradient_that_is_not_finite_is_refused(subject: Subject) -> None:
     """NaN and infinity: one error that names the compressor and the parameter."""
     for bad in (float("nan"), float("inf")):
@@ -202,5 +241,6 @@ CHECKS = (
     gradients_are_left_alone,
     schedules_repeat,
     metering_changes_nothing,
+    sharing_changes_nothing,
     a_gradient_that_is_not_finite_is_refused,
 )

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from gcsim.compressors.base import Compressor, CompressorParameters, P, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.controllers.fusing import fused
@@ -25,6 +23,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.compressors.requests import Exchange
+from gcsim.compressors.sharing import same
 from gcsim.errors import InputError, Problem
 
 _FACTORS = ("_query", "_left")
@@ -132,7 +131,7 @@ class PerTensor(Compressor[P]):
         before = self._class(self.worker, member.parameters)
         after = self._class(self.worker, parameters)
         for key, value in vars(after).items():
-            if not _same(getattr(before, key), value):
+            if not same(getattr(before, key), value):
                 setattr(member, key, value)
         for key in _FACTORS:
             getattr(member, key, {}).clear()
@@ -143,22 +142,3 @@ def alone(bucket: Bucket, piece: TensorSlice) -> Bucket:
     layout = BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
     gradient = bucket.gradient[piece.offset : piece.offset + piece.numel]
     return Bucket(layout=layout, gradient=gradient, loss=bucket.loss)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two fresh objects' attributes are equal, arrays and nested objects included."""
-    if type(a) is not type(b):
-        same = False
-    elif isinstance(a, torch.Tensor):
-        same = a.shape == b.shape and torch.equal(a, b)
-    elif isinstance(a, np.ndarray):
-        same = np.array_equal(a, b)
-    elif isinstance(a, dict):
-        same = a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    elif isinstance(a, list | tuple):
-        same = len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    elif hasattr(a, "__dict__") and not isinstance(a, CompressorParameters | type):
-        same = _same(vars(a), vars(b))
-    else:
-        same = a == b
-    return bool(same)

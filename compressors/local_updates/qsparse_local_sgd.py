@@ -42,7 +42,7 @@ from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
 from gcsim.compressors.coding.rounding.levels import Norm
-from gcsim.compressors.coding.selecting.selection import count_kept, take_largest
+from gcsim.compressors.coding.selecting.selection import count_kept, scatter_add, take_largest
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.local_updates.qsparse_messages import (
@@ -50,6 +50,7 @@ from gcsim.compressors.local_updates.qsparse_messages import (
     Rounding,
     add_decoded,
     beta,
+    decoded,
     pack_levels_kept,
     pack_signed_kept,
 )
@@ -58,6 +59,7 @@ from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.sharing import is_shared, once
 
 _LARGE = 1 << 26
 """Elements of the network for which presets of the interval are made (AlexNet: 61 M)."""
@@ -137,8 +139,13 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         message = self.encode(error, bucket.layout, step)
         add_decoded(message, bucket.layout, error, -1.0)
         payloads = yield from gather_variable(message)
+        weight = 1.0 / self.worker.count
+        if is_shared(payloads):  # each worker adds, to another vector, what was decoded once
+            for indices, values in once(decoded, payloads, bucket.layout, weight):
+                scatter_add(update, indices, values)
+            return update
         for payload in payloads:  # -applied + the mean of all messages
-            add_decoded(payload, bucket.layout, update, 1.0 / self.worker.count)
+            add_decoded(payload, bucket.layout, update, weight)
         return update
 
     def encode(self, vector: Tensor, layout: BucketLayout, step: int) -> Tensor:

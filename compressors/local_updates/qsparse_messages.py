@@ -10,10 +10,12 @@ See `qsparse_local_sgd.py` for the method and its source.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
 from gcsim.compressors.coding.integers.packing import (
@@ -22,7 +24,7 @@ from gcsim.compressors.coding.integers.packing import (
     packed_bytes,
     unpack_signs,
 )
-from gcsim.compressors.coding.messages import decoder
+from gcsim.compressors.coding.messages import decoder, frames_of
 from gcsim.compressors.coding.rounding.levels import (
     Norm,
     add_levels,
@@ -110,6 +112,22 @@ def from_sign_magnitude(stored: Tensor) -> Tensor:
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the kept values of a frame."""
     scatter_add(part, *_read(frame, weight))
+
+
+def decoded(
+    payloads: Iterable[Tensor], layout: BucketLayout, weight: float
+) -> list[tuple[Tensor, Tensor]]:
+    """(positions in the bucket, int64, weight * values, float32) of each message."""
+    found = []
+    for payload in payloads:
+        parts = [
+            (piece.offset + indices, values)
+            for piece, frame in frames_of(payload, layout, Codec.QSPARSE)
+            for indices, values in [_read(frame, weight)]
+        ]
+        places, numbers = zip(*parts, strict=True)
+        found.append((torch.cat(places), torch.cat(numbers)))
+    return found
 
 
 def _read(frame: Frame, weight: float) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,8 @@ torch.ao.quantization.observer (MinMaxObserver, PerChannelMinMaxObserver), PyTor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
@@ -32,6 +34,7 @@ from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InputError
 
 LEVELS = 255
@@ -73,15 +76,12 @@ class TorchQuantizationPerTensor(Compressor):
         scale, zero = ranges(rows)
         own = as_bytes(torch.cat((scale, zero)))
         known = yield AllGather(payload=pack_frame(Codec.AFFINE, own, numel=n, flags=_RANGES))
-        known = [read_ranges(message, n, rows.shape[0]) for message in known]
+        known = once(_all_ranges, known, n, rows.shape[0])
         codes = rows.div(scale[:, None]).round_().add_(zero[:, None]).clamp_(0, LEVELS)
         body = codes.to(torch.uint8).view(-1)
         payload = pack_frame(Codec.AFFINE, body, numel=rows.numel())
         payloads = yield AllGather(payload=payload)
-        total = torch.zeros_like(rows)
-        for number, message in enumerate(payloads):
-            scale, zero = known[number]
-            total += read_codes(message, rows.shape).sub_(zero[:, None]).mul_(scale[:, None])
+        total = fill_once(_add_codes, payloads, torch.zeros_like(rows), known)
         return total.view(-1)[:n] / count
 
 
@@ -133,6 +133,18 @@ def read_ranges(message: Tensor, n: int, rows: int) -> tuple[Tensor, Tensor]:
     if rows and (not bool((scale >= LEAST_SCALE).all()) or not bool((zero <= LEVELS).all())):
         raise InputError("damaged payload: a scale or zero point that no range has")
     return scale, zero
+
+
+def _all_ranges(messages: Iterable[Tensor], n: int, rows: int) -> list[tuple[Tensor, Tensor]]:
+    return [read_ranges(message, n, rows) for message in messages]
+
+
+def _add_codes(
+    payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor, Tensor]]
+) -> None:
+    for number, message in enumerate(payloads):
+        scale, zero = known[number]
+        out += read_codes(message, out.shape).sub_(zero[:, None]).mul_(scale[:, None])
 
 
 def read_codes(message: Tensor, shape: torch.Size) -> Tensor:

@@ -138,7 +138,9 @@ def _lines(
     """((columns, first, width), values of each column): of several rows in one when that fits."""
     first, width = stripe
     times = _widening(columns) if stripe == (0, columns) else 1
-    lines = [np.tile(array(line), times) for line in of_columns]
+    lines = [array(line) for line in of_columns]
+    if times > 1:
+        lines = [np.tile(line, times) for line in lines]
     return (columns * times, first, width * times), lines
 
 

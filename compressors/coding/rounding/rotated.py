@@ -14,6 +14,7 @@ LANES 2^stages elements, which stay in the processor's cache (128 KB at ten stag
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,7 @@ def round_rotated(
     count_random(n, 16)
     count_random(n, 1)
     codes = np.empty(n, dtype=np.uint8)
-    # between two integers of the table, the code is a linear function of t
-    index = np.searchsorted(table, np.arange(grid + 1), side="right") - 1
-    index = np.minimum(index, len(table) - 2)
-    slopes = 1 / (table[index + 1].astype(np.float64) - table[index])
-    lines = np.stack((slopes, index - slopes * table[index])).astype(np.float32)
+    lines = _lines(table.tobytes(), grid)
     scale = min(grid / (2 * most), LARGEST) if most > 0 else 0.0
     numbers = np.array([scale, grid / 2, grid, len(table) - 1], dtype=np.float32)
     values = ((2 * most / grid) * table - most).astype(np.float32)
@@ -69,6 +66,16 @@ def round_rotated(
                 numbers, signs, rounding, grain=size,
             )  # fmt: skip
     return tensor(codes, held)
+
+
+@cache
+def _lines(integers: bytes, grid: int) -> NDArray[np.float32]:
+    """Between two integers of a table the code is a linear function of t: slopes and offsets."""
+    table = np.frombuffer(integers, dtype=np.uint8)
+    index = np.searchsorted(table, np.arange(grid + 1), side="right") - 1
+    index = np.minimum(index, len(table) - 2)
+    slopes = 1 / (table[index + 1].astype(np.float64) - table[index])
+    return np.stack((slopes, index - slopes * table[index])).astype(np.float32)
 
 
 @kernel("streaming", updates=("out",))

@@ -34,6 +34,7 @@ SAMPLE_STRIDE = 255
 WORTH_A_SAMPLE = 1 << 15
 """Fewer elements are not worth a sample."""
 _MAGNITUDE = 0x7FFFFFFF
+_NO_NUMBER = "cannot select the largest magnitudes: a value is not a number"
 
 
 def count_kept(numel: int, ratio: float) -> int:
@@ -168,8 +169,13 @@ def _chosen(
 
 def _exactly(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Indices of the k largest magnitudes, 1 <= k <= n, by passes over all of them."""
+    if values.size < WORTH_A_SAMPLE:
+        places = np.empty(k, dtype=np.int64)
+        if not _take_few(values.view(np.uint32), k, places):
+            raise InputError(_NO_NUMBER)
+        return places
     if _any_nan(values):
-        raise InputError("cannot select the largest magnitudes: a value is not a number")
+        raise InputError(_NO_NUMBER)
     if k == values.size:
         return np.arange(k)
     bits = values.view(np.int32)
@@ -198,6 +204,8 @@ def _any_nan(values: NDArray[np.float32]) -> bool:
 def _kth(values: NDArray[np.float32], k: int) -> np.float32:
     """The k-th largest magnitude: eleven, ten and ten bits of it, one pass each."""
     bits = values.view(np.uint32)
+    if values.size < WORTH_A_SAMPLE:
+        return np.uint32(_kth_of_few(bits, k)[0]).view(np.float32)
     chunk = max(1 << 16, -(-values.size // 64))
     prefix, rank = 0, k
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
@@ -222,7 +230,7 @@ def _largest_on_device(values: Tensor, k: int) -> Tensor:
     found = (magnitudes >= kth).nonzero().view(-1)
     surplus = found.numel() - k
     if surplus < 0:
-        raise InputError("cannot select the largest magnitudes: a value is not a number")
+        raise InputError(_NO_NUMBER)
     if surplus:
         ties = (magnitudes[found] == kth).nonzero().view(-1)
         kept = torch.ones_like(found, dtype=torch.bool)
@@ -249,6 +257,44 @@ def _find_nan(start: int, stop: int, values: Any, flag: Any) -> None:
         count |= np.int32(np.isnan(part[i]))
     if count:
         flag[0] = 1
+
+
+@loop
+def _kth_of_few(bits: Any, k: int) -> tuple[int, int]:
+    """The bits of the k-th largest magnitude of float32 as uint32, as `_kth` finds them.
+
+    And how many elements that are equal to it are among the k largest.
+    """
+    counts = np.empty(2048, dtype=np.int32)
+    prefix, rank = np.int64(0), np.int64(k)
+    for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
+        counts[:bins] = 0
+        for i in range(bits.size):
+            x = np.int64(bits[i] & np.uint32(_MAGNITUDE))
+            if x >> above == prefix:
+                counts[(x >> shift) & (bins - 1)] += 1
+        place = bins - 1
+        while counts[place] < rank:
+            rank -= counts[place]
+            place -= 1
+        prefix = prefix * bins + place
+    return prefix, rank
+
+
+@loop
+def _take_few(bits: Any, k: int, places: Any) -> bool:
+    """The places of the k largest magnitudes, the first of equals; False for not-a-number."""
+    limit, ties = _kth_of_few(bits, k)
+    at = 0
+    numbers = True
+    for i in range(bits.size):
+        x = np.int64(bits[i] & np.uint32(_MAGNITUDE))
+        numbers &= x <= 0x7F800000
+        if x > limit or (x == limit and ties > 0):
+            ties -= x == limit
+            places[at] = i
+            at += 1
+    return numbers
 
 
 @loop

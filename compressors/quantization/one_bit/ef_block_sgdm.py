@@ -86,7 +86,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
             return self._serve(bucket, payloads)
 
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
-        return mean_of([answer], bucket, 1)
+        return mean_of(answer, bucket, 1)
 
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         """The server's step: the mean plus the server's error, coded; keeps what was lost."""

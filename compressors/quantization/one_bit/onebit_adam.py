@@ -60,6 +60,7 @@ from gcsim.compressors.coding.one_bit.signs import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 
@@ -134,9 +135,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         received = yield AllToAll(payloads=self._chunks(bucket))
         parts = yield AllGather(payload=self._answer(bucket, received), part=True)
         m, chunk = bucket_state(self._momentum, bucket), self._chunk(bucket)
-        for rank, part in enumerate(parts):
-            own = m[rank * chunk : (rank + 1) * chunk]
-            put_chunk(part, own, chunk, 1.0, overwrite=True)
+        fill_once(_put_chunks, parts, m, chunk)
         return self._compressed(bucket, m)
 
     # --- Adam ------------------------------------------------------------------------------
@@ -207,6 +206,12 @@ def chunk_frame(bits: Tensor, scale: Tensor, chunk: int) -> Tensor:
     body[: scale.nbytes] = as_bytes(scale)
     body[4 : 4 + bits.numel()] = bits
     return pack_frame(Codec.SIGN_BLOCK, body, numel=chunk)
+
+
+def _put_chunks(parts: Iterable[Tensor], out: Tensor, chunk: int) -> None:
+    """Overwrite the whole vector, float32 `[n]`, by its chunks."""
+    for rank, part in enumerate(parts):
+        put_chunk(part, out[rank * chunk : (rank + 1) * chunk], chunk, 1.0, overwrite=True)
 
 
 def put_chunk(

@@ -29,6 +29,7 @@ at the mean as in Microsoft CNTK's ColumnQuantizer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -52,6 +53,7 @@ from gcsim.compressors.loops import array
 from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 Threshold = Literal["zero", "mean"]
@@ -131,9 +133,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         (message,) = self._encode(total, own, 1)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
-        for owner, answer in enumerate(answers):
-            add_stripe(answer, layout, update, 1.0, matrices=matrices, stripe=(owner, count))
-        return update
+        return fill_once(_add_stripes, answers, update, layout, matrices, count)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
@@ -284,3 +284,11 @@ def add_stripe(
             low, high = from_bytes(head, torch.float32, 2 * width).view(2, width)
             part, at = matrix.part(out).view(-1), (number * width, width)
             add_columns(part, matrix.columns, at, bits, (low, high), weight=weight)
+
+
+def _add_stripes(
+    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: list[Matrix], count: int
+) -> None:
+    """Those of all owners, in order."""
+    for owner, answer in enumerate(answers):
+        add_stripe(answer, layout, out, 1.0, matrices=matrices, stripe=(owner, count))

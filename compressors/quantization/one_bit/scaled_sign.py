@@ -46,6 +46,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 
@@ -83,7 +84,7 @@ class ScaledSign(Compressor[ScaledSignParameters]):
             answer = yield PushPull(
                 payload=message, server=serve, without_server="alltoall_allgather"
             )
-            return mean_of([answer], bucket, 1)
+            return mean_of(answer, bucket, 1)
         payloads = yield AllGather(payload=message)
         return mean_of(payloads, bucket, self.worker.count)
 
@@ -209,12 +210,17 @@ def sign_frame(bits: Tensor, scales: Tensor, n: int) -> Tensor:
     return pack_frame(Codec.SIGN_BLOCK, torch.cat((as_bytes(scales), bits)), numel=n)
 
 
-def mean_of(payloads: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
-    """Mean of `count` messages: float32 `[n]`. Each is decoded when it is iterated over."""
-    mean = torch.empty_like(bucket.gradient)
+def mean_of(received: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
+    """Mean of `count` messages, or of the one: float32 `[n]`; decoded when iterated over."""
+    return fill_once(_write_mean, received, torch.empty_like(bucket.gradient), bucket.layout, count)
+
+
+def _write_mean(
+    received: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int
+) -> None:
+    payloads = [received] if isinstance(received, torch.Tensor) else received
     for number, payload in enumerate(payloads):
-        add_decoded(payload, bucket.layout, mean, 1.0 / count, overwrite=number == 0)
-    return mean
+        add_decoded(payload, layout, out, 1.0 / count, overwrite=number == 0)
 
 
 def add_decoded(

@@ -46,6 +46,7 @@ from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
+from gcsim.compressors.sharing import fill_once
 
 
 class SignSgdParameters(CompressorParameters):
@@ -99,11 +100,7 @@ class SignSgd(Compressor[P]):
             return from_counters(counts, self.worker.count, ties)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=encode(voted, layout))
-            votes = Votes(layout, self.worker.count, voted)
-            for payload in payloads:
-                votes.add(payload)
-            votes.write(update, ties)
-            return update
+            return fill_once(_write_majority, payloads, update, layout, self.worker.count, ties)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             votes = Votes(layout, self.worker.count, voted)
@@ -114,8 +111,7 @@ class SignSgd(Compressor[P]):
         answer = yield PushPull(
             payload=encode(voted, layout), server=serve, without_server="alltoall_allgather"
         )
-        write_decoded(answer, layout, update)
-        return update
+        return fill_once(write_decoded, answer, update, layout)
 
     def _voted(self, bucket: Bucket) -> Tensor:
         """The vector whose signs travel: float32 `[n]`; only read."""
@@ -201,6 +197,15 @@ def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: A
         update[i] = np.float32(-1) if counts[i] > half else other
 
 
+def _write_majority(
+    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int, ties: bool
+) -> None:
+    votes = Votes(layout, count, out)
+    for payload in payloads:
+        votes.add(payload)
+    votes.write(out, ties)
+
+
 # --- messages: one frame of bits a tensor ----------------------------------------------------
 
 
@@ -210,7 +215,7 @@ def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     return torch.cat([_frame(pack_signs(values), piece.numel) for piece, values in views])
 
 
-def write_decoded(message: Tensor, layout: BucketLayout, out: Tensor) -> None:
+def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
     """The signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`.
 
     Raises `InputError` when the message is damaged or of another layout.

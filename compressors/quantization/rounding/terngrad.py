@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
@@ -42,6 +42,7 @@ from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 Scalar = Literal["largest", "clip"]
@@ -129,9 +130,7 @@ class TernGrad(Compressor[TernGradParameters]):
                 torch.mul(piece.of(sums), scalar * weight, out=part)
             return update
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
-        for payload in payloads:
-            add_decoded(payload, bucket.layout, update, weight)
-        return update
+        return fill_once(add_all, payloads, update, add_decoded, bucket.layout, weight, {})
 
     def encode(self, bucket: Bucket, step: int, bounds: list[float], scalars: Tensor) -> Tensor:
         """The message: uint8, one frame a tensor.

@@ -59,6 +59,7 @@ from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 _ANSWER = 128  # added to the flags of what the server returns
@@ -144,8 +145,7 @@ class Thc(ErrorFeedback[ThcParameters]):
             integers = torch.zeros_like(held, dtype=self.sum_dtype)
             for (_, part), own in zip(layout.views(integers), codes, strict=True):
                 add_integers(part, own, self.table)
-            total = yield AllReduce(tensor=integers)
-            sums = [part for _, part in batched(layout.views(total))]
+            answer = yield AllReduce(tensor=integers)
         else:
 
             def serve(payloads: Iterable[Tensor]) -> Tensor:
@@ -153,13 +153,9 @@ class Thc(ErrorFeedback[ThcParameters]):
 
             own = self._message(codes, layout)
             answer = yield PushPull(payload=own, server=serve, without_server="alltoall_allgather")
-            sums = self._read_answer(answer, layout)
-        update = torch.empty_like(bucket.gradient)
-        stages, levels = self.parameters.stages, self.parameters.grid * self.worker.count
-        for (piece, part), own, most in zip(layout.views(update), sums, ranges, strict=True):
-            signs = self._signs(step, piece.index)
-            rotate_back(part, own, step=2 * most / levels, most=most, stages=stages, signs=signs)
-        return update
+        place = self.worker.seed, step
+        given = layout, self.parameters, self.worker.count, ranges, place
+        return fill_once(_write_update, answer, torch.empty_like(bucket.gradient), *given)
 
     def _codes(
         self, held: Tensor, layout: BucketLayout, ranges: list[float], step: int
@@ -169,7 +165,7 @@ class Thc(ErrorFeedback[ThcParameters]):
         for (piece, part), most in zip(layout.views(held), ranges, strict=True):
             yield round_rotated(
                 part, most=most, table=self.table, grid=grid, stages=stages,
-                signs=self._signs(step, piece.index),
+                signs=_signs(me.seed, step, piece.index),
                 rounding=random_key(me.seed, step, piece.index, "thc rounding", me.rank),
             )  # fmt: skip
 
@@ -203,21 +199,37 @@ class Thc(ErrorFeedback[ThcParameters]):
             answers.append(pack_frame(Codec.THC, body, numel=n, flags=flags, params=chosen.grid))
         return torch.cat(answers)
 
-    def _read_answer(self, answer: Tensor, layout: BucketLayout) -> list[Tensor]:
-        """The sums of each tensor's integers; raises `InputError` when they cannot be such."""
-        grid, dtype, sums = self.parameters.grid, self.sum_dtype, []
-        for piece, frame in frames_of(answer, layout, Codec.THC):
-            if (frame.flags, frame.params) != (_ANSWER + dtype.itemsize, grid):
-                raise InputError(f"damaged payload: flags {frame.flags}, grid {frame.params}")
-            total = from_bytes(frame.body, dtype, piece.numel)
-            most = grid * self.worker.count
-            if piece.numel and not 0 <= int(total.min()) <= int(total.max()) <= most:
-                raise InputError(f"damaged payload: a sum outside 0 … {most}")
-            sums.append(total)
-        return sums
 
-    def _signs(self, step: int, index: int) -> np.uint64:
-        return random_key(self.worker.seed, step, index, "thc signs")
+def _write_update(
+    answer: Tensor, out: Tensor, layout: BucketLayout, chosen: ThcParameters, count: int,
+    ranges: list[float], place: tuple[int, int],
+) -> None:  # fmt: skip
+    """The vectors whose integers were summed, by the all-reduce or by the server."""
+    if chosen.aggregation == "all_reduce":
+        sums = [part for _, part in batched(layout.views(answer))]
+    else:
+        sums = _read_answer(answer, layout, chosen.grid, count)
+    levels = chosen.grid * count
+    for (piece, part), own, most in zip(layout.views(out), sums, ranges, strict=True):
+        signs = _signs(*place, piece.index)
+        rotate_back(part, own, step=2 * most / levels, most=most, stages=chosen.stages, signs=signs)
+
+
+def _read_answer(answer: Tensor, layout: BucketLayout, grid: int, count: int) -> list[Tensor]:
+    """The sums of each tensor's integers; raises `InputError` when they cannot be such."""
+    dtype, sums = sum_dtype(grid, count), []
+    for piece, frame in frames_of(answer, layout, Codec.THC):
+        if (frame.flags, frame.params) != (_ANSWER + dtype.itemsize, grid):
+            raise InputError(f"damaged payload: flags {frame.flags}, grid {frame.params}")
+        total = from_bytes(frame.body, dtype, piece.numel)
+        if piece.numel and not 0 <= int(total.min()) <= int(total.max()) <= grid * count:
+            raise InputError(f"damaged payload: a sum outside 0 … {grid * count}")
+        sums.append(total)
+    return sums
+
+
+def _signs(seed: int, step: int, index: int) -> np.uint64:
+    return random_key(seed, step, index, "thc signs")
 
 
 def sum_dtype(grid: int, count: int) -> torch.dtype:

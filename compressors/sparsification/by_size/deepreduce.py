@@ -34,13 +34,15 @@ arXiv:2102.03112; rates, skipped tensors and fractions as in the authors' code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
+from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.bloom import bloom_filter, bloom_positives, bloom_size
 from gcsim.compressors.coding.indices.curve import fit_curve, read_curve
@@ -69,6 +71,7 @@ from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
+from gcsim.compressors.sharing import fill_once
 
 _BLOOM = 15
 """In the frame's flags, in the place of an index coder."""
@@ -106,6 +109,10 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         paper="Kostopoulou et al., NeurIPS 2021, arXiv:2102.03112",
     )
 
+    def __init__(self, worker: Worker, parameters: DeepReduceParameters) -> None:
+        super().__init__(worker, parameters)
+        self.coding = _Coding(parameters, worker.seed)
+
     @classmethod
     def properties(cls, parameters: DeepReduceParameters) -> Properties:
         def bound(v: Tensor) -> float:
@@ -124,11 +131,8 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         else:
             payloads = yield from gather_variable(message)
         update = torch.zeros_like(bucket.gradient)
-        for payload in payloads:
-            for piece, frame in frames_of(payload, bucket.layout, Codec.BLOOM):
-                indices, values = self._decode(piece, frame, step)
-                scatter_add(piece.of(update), indices, values / self.worker.count)
-        return update
+        given = self.coding, bucket.layout, step, self.worker.count
+        return fill_once(_add_all, payloads, update, *given)
 
     def encode(self, bucket: Bucket, step: int) -> tuple[Tensor, bool]:
         """(message, whether all workers' messages are as long); the residual is brought on."""
@@ -143,9 +147,9 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
                 part[indices] = values  # others may be sent in their place
             else:
                 indices, values = take_largest(part, k, clear=False)
-            way = self._way(piece)
-            coded = self._encode_indices(piece, way, indices, step)
-            chosen = self._chosen(piece, way, coded, k, step) if way.bloom else indices
+            way = self.coding.way(piece)
+            coded = self.coding.encode_indices(piece, way, indices, step)
+            chosen = self.coding.chosen(piece, way, coded, k, step) if way.bloom else indices
             values = part[chosen]
             if way.curve:
                 coded_values, decoded = fit_curve(values, self.parameters.degree)
@@ -161,7 +165,15 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
             fixed_length = fixed_length and way.fixed_length
         return torch.cat(frames), fixed_length
 
-    def _way(self, piece: TensorSlice) -> _Way:
+
+@dataclass(frozen=True, slots=True)
+class _Coding:
+    """How indices and values travel, for senders and receivers alike."""
+
+    parameters: DeepReduceParameters
+    seed: int
+
+    def way(self, piece: TensorSlice) -> _Way:
         """How this tensor travels: the same on all workers."""
         given = self.parameters
         k = count_kept(piece.numel, given.ratio)
@@ -175,13 +187,13 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         fixed = coder.fixed_length and not curve
         return _Way(bloom=False, coder=coder, curve=curve, fixed_length=fixed)
 
-    def _encode_indices(self, piece: TensorSlice, way: _Way, indices: Tensor, step: int) -> Tensor:
+    def encode_indices(self, piece: TensorSlice, way: _Way, indices: Tensor, step: int) -> Tensor:
         if not way.bloom:
             return encode_indices(indices, piece.numel, way.coder)
         size = bloom_size(indices.numel(), _rate(self.parameters, piece.numel, indices.numel()))
         return bloom_filter(indices, size, self._key(piece, step))
 
-    def _chosen(
+    def chosen(
         self, piece: TensorSlice, way: _Way, coded: Tensor, count: int, step: int
     ) -> Tensor:
         """The `count` positions that a receiver makes of the coded indices (p0: or more)."""
@@ -196,13 +208,13 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
             return positives
         if self.parameters.policy == "leftmost":
             return positives[:k]
-        generator = stream(self.worker.seed, step, piece.index, "policy")
+        generator = stream(self.seed, step, piece.index, "policy")
         dropped = distinct_positions(generator, positives.numel(), positives.numel() - k)
         return tensor(np.delete(array(positives), array(dropped)), positives)
 
-    def _decode(self, piece: TensorSlice, frame: Frame, step: int) -> tuple[Tensor, Tensor]:
+    def decode(self, piece: TensorSlice, frame: Frame, step: int) -> tuple[Tensor, Tensor]:
         """(indices int64 `[k]`, values float32 `[k]`) of one frame; `InputError` when damaged."""
-        way, count = self._way(piece), frame.nonzero
+        way, count = self.way(piece), frame.nonzero
         if frame.flags != way.flags:
             raise damaged(f"coded by way {frame.flags}, expected {way.flags}")
         if way.curve:
@@ -210,13 +222,23 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         else:
             used = 4 * count
             values = from_bytes(frame.body[:used], torch.float32, count)
-        indices = self._chosen(piece, way, frame.body[used:], count, step)
+        indices = self.chosen(piece, way, frame.body[used:], count, step)
         if indices.numel() != count:
             raise damaged(f"{indices.numel()} positions for {count} values")
         return indices, values
 
     def _key(self, piece: TensorSlice, step: int) -> np.uint64:
-        return random_key(self.worker.seed, step, piece.index, "Bloom filter")
+        return random_key(self.seed, step, piece.index, "Bloom filter")
+
+
+def _add_all(
+    payloads: Iterable[Tensor], out: Tensor, coding: _Coding, layout: BucketLayout, step: int,
+    count: int,
+) -> None:  # fmt: skip
+    for payload in payloads:
+        for piece, frame in frames_of(payload, layout, Codec.BLOOM):
+            indices, values = coding.decode(piece, frame, step)
+            scatter_add(piece.of(out), indices, values / count)
 
 
 def _rate(parameters: DeepReduceParameters, n: int, k: int) -> float:

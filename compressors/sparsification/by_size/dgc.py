@@ -40,7 +40,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import (
+    About,
+    Compressor,
+    CompressorParameters,
+    Ratio,
+    Worker,
+    add_all,
+)
 from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import (
@@ -65,6 +72,7 @@ from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
+from gcsim.compressors.sharing import fill_once
 
 UPPER, LOWER = 1.3, 0.8
 """Counts beyond these multiples of k are corrected."""
@@ -153,8 +161,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             frames = [self._encode(p, part, step) for p, part in batched(sparse, "selection")]
             payloads = yield from gather_variable(torch.cat(frames))
             layout = replace(bucket.layout, slices=tuple(piece for piece, _ in sparse))
-            for payload in payloads:
-                add_message(payload, layout, update, scale)
+            fill_once(add_all, payloads, update, add_message, layout, scale, {})
         return update
 
     def _momentum(self, piece: TensorSlice, gradient: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
@@ -38,6 +38,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
+from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InputError
 
 
@@ -77,9 +78,9 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         message = torch.cat(frames)
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
         update = torch.zeros_like(bucket.gradient)
-        add_message(result, layout, update, 1.0 / self.worker.count)
-        for (piece, frame), mine in zip(frames_of(result, layout, Codec.SPARSE), sent, strict=True):
-            kept = unpack_sparse(frame)[0]
+        fill_once(add_all, result, update, add_message, layout, 1.0 / self.worker.count, {})
+        everywhere = zip(layout.slices, once(_indices, result, layout), sent, strict=True)
+        for piece, kept, mine in batched(everywhere):
             piece.of(residual)[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
         return update
 
@@ -101,3 +102,8 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         if frame.nonzero != k:
             raise InputError(f"damaged payload: {frame.nonzero} elements, not {k}")
         return unpack_sparse(frame)
+
+
+def _indices(message: Tensor, layout: BucketLayout) -> list[Tensor]:
+    """Of each tensor's elements: int64 `[k]`."""
+    return [unpack_sparse(frame)[0] for _, frame in frames_of(message, layout, Codec.SPARSE)]

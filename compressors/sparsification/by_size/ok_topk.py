@@ -29,7 +29,7 @@ authors' code (github.com/Shigangli/Ok-Topk).
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -54,6 +54,7 @@ from gcsim.compressors.requests import (
     Request,
     gather_variable,
 )
+from gcsim.compressors.sharing import is_shared, once
 from gcsim.errors import InputError
 
 _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
@@ -211,23 +212,39 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             own = as_bytes(sums)
             message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=sums.numel())
             gathered = yield from gather_variable(message, part=True)
-            frames = [frame for g in gathered for _, frame in frames_of(g, layout, Codec.PAIRS)]
-            everything = torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
+            everything = once(_all_sums, gathered, layout)
             top = largest(everything, min(k, everything.numel()))
             schedule.total = float(everything[top].abs().min()) if top.numel() else 0.0
         passed = at_least(sums, max(schedule.total, _ANYTHING))
         survivors = pack_sparse(sums[passed], indices[passed], layout.numel, Coder.RAW)
         payloads = yield from gather_variable(survivors, part=True)
-        kept = []
-        for payload in payloads:
-            (_, frame), *_ = frames_of(payload, layout, Codec.SPARSE)
-            kept.append(unpack_sparse(frame))
+        kept = once(_regions, payloads, layout, is_shared(payloads))
         count = sum(region.numel() for region, _ in kept)
         if count > _GLOBAL_MOST * k:
             schedule.total *= _GLOBAL_FACTOR
         elif count < _LEAST * k:
             schedule.total /= _GLOBAL_FACTOR
         return kept
+
+
+def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
+    """The sums of all regions: float32, one behind the other."""
+    frames = [frame for p in payloads for _, frame in frames_of(p, layout, Codec.PAIRS)]
+    return torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
+
+
+def _regions(
+    payloads: Iterable[Tensor], layout: BucketLayout, joined: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """(indices, sums) of each region; `joined`: of all of them, as if they were one."""
+    kept = []
+    for payload in payloads:
+        (_, frame), *_ = frames_of(payload, layout, Codec.SPARSE)
+        kept.append(unpack_sparse(frame))
+    if not joined:
+        return kept
+    indices, sums = zip(*kept, strict=True)
+    return [(torch.cat(indices), torch.cat(sums))]
 
 
 def _as_one(layout: BucketLayout) -> BucketLayout:

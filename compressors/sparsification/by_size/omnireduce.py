@@ -47,6 +47,7 @@ from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tens
 from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 
@@ -109,8 +110,7 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
             payload=own, server=serve, without_server="alltoall_allgather", variable=True
         )
         update = torch.zeros_like(bucket.gradient)
-        for part, blocks, values in self._decode(answer, layout, update):
-            add_blocks(part, blocks, values, self.parameters.block)
+        fill_once(_add_answer, answer, update, layout, self.parameters.block)
         return update.div_(self.worker.count)
 
     def encode(self, bucket: Bucket) -> Tensor:
@@ -130,7 +130,7 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
             for p in batched(layout.slices)
         ]
         for payload in payloads:
-            pieces = zip(sent, self._decode(payload, layout, sums), strict=True)
+            pieces = zip(sent, _decode(payload, layout, sums, size), strict=True)
             for seen, (part, blocks, values) in pieces:
                 add_blocks(part, blocks, values, size)
                 seen[blocks] = True
@@ -151,12 +151,18 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
             return blocks[norms[blocks] > 0]
         return ((norms >= given.threshold) & (norms > 0)).nonzero().view(-1)
 
-    def _decode(
-        self, payload: Tensor, layout: BucketLayout, out: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """For each tensor: its part of `out`, numbers int64 `[b]` and values of the blocks."""
-        for piece, frame in frames_of(payload, layout, Codec.BLOCKS):
-            yield piece.of(out), *_read(frame, self.parameters.block)
+
+def _add_answer(answer: Tensor, out: Tensor, layout: BucketLayout, size: int) -> None:
+    for part, blocks, values in _decode(answer, layout, out, size):
+        add_blocks(part, blocks, values, size)
+
+
+def _decode(
+    payload: Tensor, layout: BucketLayout, out: Tensor, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For each tensor: its part of `out`, numbers int64 `[b]` and values of the blocks."""
+    for piece, frame in frames_of(payload, layout, Codec.BLOCKS):
+        yield piece.of(out), *_read(frame, size)
 
 
 def block_count(n: int, size: int) -> int:

@@ -67,7 +67,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, read_frames
 from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, unite
@@ -81,6 +81,7 @@ from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import Exchange, PushPull
+from gcsim.compressors.sharing import fill_once
 from gcsim.compressors.sparsification.ce_sgd.messages import (
     Parts,
     add_answer,
@@ -165,7 +166,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
             payload=message, server=serve, without_server="alltoall_allgather", variable=True
         )
         update = torch.zeros_like(bucket.gradient)
-        add_answer(answer, bucket.layout, update, 1.0)
+        fill_once(add_all, answer, update, add_answer, bucket.layout, 1.0, {})
         self._remember(bucket, update)
         if self.parameters.mask_received:
             for piece, part in batched(bucket.layout.views(update)):

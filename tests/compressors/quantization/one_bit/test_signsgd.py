@@ -150,7 +150,7 @@ def test_counters_are_the_smallest_integers_that_hold_all_votes(
 
 def test_payloads_decode_to_signs(normal: Draw, layout_of: LayoutOf) -> None:
     values, out = normal(N), torch.full((N,), torch.nan)
-    write_decoded(encode(values, layout_of(*SIZES)), layout_of(*SIZES), out)
+    write_decoded(encode(values, layout_of(*SIZES)), out, layout_of(*SIZES))
     assert torch.equal(out, torch.where(values < 0, -1.0, 1.0))
 
 
@@ -168,7 +168,7 @@ def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
         pack_frame(Codec.SIGN_BLOCK, bits & 15, numel=20, nonzero=20),
     ):
         with pytest.raises(InputError):
-            write_decoded(damaged, layout, out)
+            write_decoded(damaged, out, layout)
 
 
 def test_an_all_zero_gradient_moves_every_element(layout_of: LayoutOf, step_of: Exchange) -> None:

@@ -1,0 +1,128 @@
+"""What need workers in one process not each compute? What all of them make of one reply.
+
+    fill_once(add_all, payloads, update, layout, weight)
+
+Each of N workers decodes the same N payloads. On a cluster they do so side by side; in lockstep
+that is N^2 decodings one after the other, of which N are enough. So a method says what it makes of
+a reply as a function of the reply and of other arguments, which is called for the first worker
+only. Another worker has what came out when it asks for the same function of the same reply and its
+arguments are equal, value by value; else it computes for itself. Nothing is assumed of replicas.
+
+Only a driver that runs all workers in turn lets them share (`shared`); elsewhere it is a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InternalError
+
+R = TypeVar("R", bound=Iterable[Tensor])
+V = TypeVar("V")
+
+_MADE = "gcsim_made"
+
+
+@dataclass(slots=True)
+class _Made:
+    """What workers have made of a reply."""
+
+    checked: bool
+    values: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    """Function, arguments, value."""
+
+
+class Payloads(list[Tensor]):
+    """A list that can be `shared`."""
+
+
+def shared(replies: list[R], *, checked: bool) -> list[R]:
+    """The replies of one collective, tensors or `Payloads` that are equal, as shared by workers.
+
+    `checked`: whatever need not be computed is computed all the same, and compared.
+    """
+    made = _Made(checked)
+    for reply in replies:
+        vars(reply)[_MADE] = made
+    return replies
+
+
+def is_shared(received: Iterable[Tensor]) -> bool:
+    """Whether other workers may make the same of this reply."""
+    return hasattr(received, _MADE)
+
+
+def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
+    """`make(received, *given)`, a function of its arguments, whose value nobody changes.
+
+    `received` is a reply as it came. Raises `InternalError` where sharing is checked and the value
+    would have been another one.
+    """
+    made: _Made | None = getattr(received, _MADE, None)
+    if made is None:
+        return make(received, *given)
+    arguments = received, given
+    for function, before, value in made.values:
+        if function == make and same(before, arguments):
+            if made.checked and not same(make(received, *given), value):
+                raise InternalError(f"{make.__qualname__}({given}): equal arguments, other values")
+            return value  # type: ignore[no-any-return]  # of the same function
+    value = make(received, *given)
+    made.values.append((make, arguments, value))
+    return value
+
+
+def fill_once(
+    fill: Callable[..., None], received: Iterable[Tensor], out: Tensor, *given: Any
+) -> Tensor:
+    """`fill(received, out, *given)`, `once`; returns `out`, which all workers begin alike."""
+    if not is_shared(received):
+        fill(received, out, *given)
+        return out
+    return out.copy_(once(_filled, received, fill, _Begun(out), *given))
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Equal on all workers when it is asked for; each changes its own."""
+
+    out: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Begun)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _filled(
+    received: Iterable[Tensor], fill: Callable[..., None], begun: _Begun, *given: Any
+) -> Tensor:
+    out = begun.out.clone()
+    fill(received, out, *given)
+    return out
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal, with the tensors, arrays and objects that they hold."""
+    if a is b:
+        found = True
+    elif type(a) is not type(b):
+        found = False
+    elif isinstance(a, torch.Tensor):
+        found = a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    elif isinstance(a, np.ndarray):
+        found = np.array_equal(a, b)
+    elif isinstance(a, dict):
+        found = a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    elif isinstance(a, list | tuple):
+        found = len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__ and not callable(a):
+        found = same(vars(a), vars(b))
+    else:
+        found = bool(a == b)
+    return found
