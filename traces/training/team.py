@@ -252,6 +252,7 @@ class Team:
                 ],
                 seen,
                 reduction=self._reduction,
+                share=not metered,
             )
             records.append(tuple(seen.collectives))
             if isinstance(seen, Meter):
