@@ -13,9 +13,11 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.cluster import COLLECTIVES, ClusterSection
 from gcsim.scenarios.sections.file import ScenarioFile
+from gcsim.scenarios.sections.train import TRAIN
 from gcsim.scenarios.sections.training import TRAINING
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
+TRAINING_PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
 WHOLE, _, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -62,4 +64,16 @@ def test_every_key_of_a_link_is_on_the_page() -> None:
     from gcsim.scenarios.sections.link import LinkSection
 
     missing = [key for key in LinkSection.model_fields if not re.search(rf"\b{key}\b", PAGE)]
+    assert missing == []
+
+
+def test_the_page_about_training_loads_and_has_every_key(tmp_path: Path) -> None:
+    (section,) = re.findall(r"```yaml\n(.*?)```", TRAINING_PAGE, re.DOTALL)
+    path = tmp_path / "trained.yaml"
+    rest = "model: cnn_digits\nbatch_size: 16\ncompressors: [none]\n"
+    path.write_text(f"{section}{rest}cluster: {{nodes: 2, device: v100, network: 10gbe}}\n")
+    plan = load_scenario(path).train
+    assert plan is not None
+    assert plan.learning_rate.values == (0.01, 0.05, 0.2)
+    missing = [key for key in TRAIN.section.model_fields if key not in TRAINING_PAGE]
     assert missing == []

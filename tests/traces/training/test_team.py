@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from gcsim.compressors.registry import REGISTRY
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.tasks.registry import make_split
@@ -115,16 +114,3 @@ def test_what_is_judged_is_the_mean_of_the_replicas() -> None:
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), rel=1e-5)
     assert accuracy == pytest.approx(float((logits.argmax(1) == labels).float().mean()), abs=1e-6)
     assert torch.equal(weights(of), both)
-
-
-@pytest.mark.parametrize("kind", REGISTRY)
-def test_metering_a_step_changes_nothing(kind: str) -> None:
-    """Collectives and weights are the same whether kernels are counted or not."""
-    plain, metered = team(method(kind)), team(method(kind))
-    for number in range(2):
-        one = plain.step(number, 0.05)
-        other = metered.step(number, 0.05, metered=True)
-        assert one.collectives == other.collectives
-        assert len(other.exchanges) == len(plain.layouts)
-        assert not one.exchanges
-    assert torch.equal(weights(plain), weights(metered))
