@@ -24,25 +24,18 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
-from gcsim.scenarios.sections.train import TRAIN, TaskName
+from gcsim.scenarios.sections.train import TRAIN, TaskName, builder
 from gcsim.scenarios.sections.training import TRAINING
 from gcsim.traces.models.entry import TableLayer
 from gcsim.traces.models.registry import MODELS
 
 _DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")
-_BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 RECORDED = "recorded"
 """As a model's name: the one of the trace that is replayed."""
 _Path = Annotated[str, Field(min_length=1)]
-
-
-def _builder(name: str) -> str:
-    if not _BUILDER.fullmatch(name):
-        raise invalid(f"{name!r} does not name a function", "write package.module:build")
-    return name
 
 
 def _file_name(name: str) -> str:
@@ -58,7 +51,7 @@ def _model_name(name: str) -> str:
     if name == RECORDED:
         return name
     if ":" in name:
-        return _builder(name)
+        return builder(name)
     if name not in MODELS:
         hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
         raise invalid(f"unknown model {name!r}", hint)
@@ -68,7 +61,7 @@ def _model_name(name: str) -> str:
 class OwnModel(Section):
     """A model that the user's code builds."""
 
-    build: Annotated[str, AfterValidator(_builder)]
+    build: Annotated[str, AfterValidator(builder)]
     input_shape: Annotated[list[Count], Field(min_length=1)] = [3, 224, 224]  # noqa: RUF012
     classes: Annotated[int, Field(ge=2)] = 1000
     input: Literal["samples", "tokens"] = "samples"

@@ -6,6 +6,7 @@ data that are alike on all workers are called iid.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -28,11 +29,22 @@ def task_name(name: str) -> str:
 
 
 TaskName = Annotated[str, AfterValidator(task_name)]
+_BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+
+
+def builder(name: str) -> str:
+    """`package.module:function`; raises pydantic's error for what is none."""
+    if not _BUILDER.fullmatch(name):
+        raise invalid(f"{name!r} does not name a function", "write package.module:build")
+    return name
+
+
+_LearnedTask = Annotated[str, AfterValidator(lambda n: builder(n) if ":" in n else task_name(n))]
 _OneRate = Annotated[float, Field(gt=0)]
 TRAIN = As(
     Plan,
     title="Train",
-    task=(TaskName | None, None),
+    task=(_LearnedTask | None, None),
     learning_rate=(
         Annotated[
             Annotated[_OneRate, Tag(NAMED)]

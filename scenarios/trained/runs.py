@@ -66,7 +66,9 @@ class Run:
             "seed": self.seed,
             "machine": {**machine.facts(), "threads": 1},
         }
-        code = user_code(scenario, self.choice)
+        task = learner(scenario).task
+        own = [task.partition(":")[0]] if ":" in task else []
+        code = [*user_code(scenario, self.choice), *own]
         return cache.key(facts, code, compressor=REGISTRY.get(self.choice.kind))
 
     def perform(self, progress: Progress) -> Trajectory | Failure:

@@ -9,6 +9,7 @@ from typing import Protocol
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, did_you_mean
 from gcsim.traces.models.entry import InputKind, ModelEntry
+from gcsim.traces.tasks.own import own_split
 from gcsim.traces.tasks.split import Split
 
 
@@ -93,8 +94,11 @@ def make_task(entry: ModelEntry, seed: int) -> Task:
 
 
 def make_split(entry: ModelEntry, seed: int) -> Split:
-    """The data of the task that `entry` names, in two parts; raises as `make_task` does."""
-    return make_task(entry, seed).split()
+    """The data of the task that `entry` names, or that a user's function makes, in two parts.
+
+    Raises as `make_task` and `own_split` do.
+    """
+    return own_split(entry) if ":" in entry.task else make_task(entry, seed).split()
 
 
 def described(entry: ModelEntry, task: Task) -> str:

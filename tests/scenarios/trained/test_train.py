@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -251,6 +253,58 @@ def test_figures_are_drawn_and_equal_bytes_again(scenario: Scenario, tmp_path: P
         assert one == other
     again = load_scenario(tmp_path / "one/scenario.yaml")
     assert again.train == scenario.train
+
+
+def own_data(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    (folder / "my_data.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "my_data", raising=False)
+    changes = ("train.task=my_data:splits", "compressors=[none]", "train.seeds=1")
+    return loaded(folder, *changes)
+
+
+def test_ones_own_data_are_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: list[Any]
+) -> None:
+    page = Path(__file__).parents[3] / "docs/training.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    result = train(own_data(tmp_path, code, monkeypatch))
+    assert result.data == "my_data:splits (800 samples)"
+    assert row(result, "none").final_accuracy[0] > 0.95
+    del work[:]
+    train(own_data(tmp_path, code, monkeypatch))
+    assert not work
+    train(own_data(tmp_path, code.replace("manual_seed(0)", "manual_seed(1)"), monkeypatch))
+    assert len(work) == 1  # other data are another trajectory
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def other(): ...", "AttributeError: module 'my_data' has no attribute 'splits'"),
+        ("def splits():\n    raise OSError('no disk')", r"my_data.py:2: .*OSError: no disk"),
+        ("def splits(): return 3", r"my_data.py:1: .*it returned int, not two datasets"),
+        ("def splits(): return [], []", "learned: it has no samples"),
+        ("def splits(): return [1], [2]", "learned: TypeError"),
+        (
+            "import torch\nrow = (torch.zeros(3), 1)\ndef splits(): return [row], [row]",
+            r"a sample is \[3\], the model takes \[64\]",
+        ),
+        (
+            "import torch\nrow = (torch.zeros(64).long(), 1)\ndef splits(): return [row], [row]",
+            "a sample is int64, the model takes float32",
+        ),
+        (
+            "import torch\nrow = (torch.zeros(64), 10)\ndef splits(): return [row], [row]",
+            "labels are 10 and 10, the model has 10 classes",
+        ),
+    ],
+)
+def test_data_that_do_not_fit_say_why(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=said):
+        train(own_data(tmp_path, code, monkeypatch))
 
 
 # --- mistakes ------------------------------------------------------------------------------------
