@@ -22,8 +22,12 @@ from gcsim.scenarios.sweeps.tasks import Failure, failure
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import trained_on
 from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.training.loop import Rules, advance, load
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
+
+_OTHERWISE = ("learning_rate", "seeds", "target", "patience", "stop")
+"""Of a plan: what is known of a trajectory otherwise, or decides on nothing that is trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +59,9 @@ class Run:
             "model": asdict(learner(scenario)),
             "batch_size": scenario.batch_size,
             "buckets": asdict(scenario.buckets),
-            "plan": asdict(
-                replace(
-                    plan,
-                    learning_rate=type(plan.learning_rate)(values=(self.rate,)),
-                    seeds=1,
-                    patience=1,
-                )
-            ),
+            "plan": {k: v for k, v in asdict(plan).items() if k not in _OTHERWISE},
+            "stop": plan.stop.diverged,
+            "rate": self.rate,
             "seed": self.seed,
             "machine": {**machine.facts(), "threads": 1},
         }
@@ -70,6 +69,23 @@ class Run:
         own = [task.partition(":")[0]] if ":" in task else []
         code = [*user_code(scenario, self.choice), *own]
         return cache.key(facts, code, compressor=REGISTRY.get(self.choice.kind))
+
+    @property
+    def known(self) -> Trajectory | None:
+        """What is kept of it, where that goes as far as is asked for."""
+        found = load(self.path, self._rules)
+        far = found is not None and (found.ended or len(found.losses) >= self.until)
+        return found if far else None
+
+    @property
+    def _rules(self) -> Rules:
+        plan = self.plan
+        return Rules(
+            evaluate_every=plan.evaluate_every,
+            schedule=plan.schedule,
+            target=plan.target,
+            stop=plan.stop,
+        )
 
     def perform(self, progress: Progress) -> Trajectory | Failure:
         """Train it; whatever goes wrong comes back as a `Failure`."""
@@ -82,7 +98,6 @@ class Run:
         import torch
 
         from gcsim.traces.tasks.registry import make_split
-        from gcsim.traces.training.loop import Rules, advance
         from gcsim.traces.training.team import Method, Team
 
         torch.set_num_threads(1)
@@ -116,14 +131,10 @@ class Run:
             model=team.facts,
             buckets=team.layouts,
         )
-        rules = Rules(
-            evaluate_every=plan.evaluate_every,
-            schedule=plan.schedule,
-            target=plan.target,
-            stop=plan.stop,
-        )
         with progress.task(self.choice.label, self.until) as stage:
-            return advance(team, fresh, rules, self.path, until=self.until, told=stage.advance)
+            return advance(
+                team, fresh, self._rules, self.path, until=self.until, told=stage.advance
+            )
 
 
 @contextmanager

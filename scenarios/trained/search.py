@@ -19,7 +19,7 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Work, default_jobs, drive
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.scenarios.trained.runs import Run, plan_of
-from gcsim.traces.training.loop import load, put_away
+from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
 
 
@@ -97,8 +97,8 @@ class _Search:
     def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
         choice = self.tried[method].choice
         run = Run(scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until)
-        known = load(run.path)
-        if known is not None and (known.ended or len(known.losses) >= until):
+        known = run.known
+        if known is not None:
             self._found += 1
             self._note(method, run, known)
             return

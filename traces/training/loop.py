@@ -60,7 +60,7 @@ def advance(
     has ended, `.state` of one that can go on. `told` hears of steps that are done. Raises
     `InputError` as `Team.step` does.
     """
-    known = load(path)
+    known = load(path, rules)
     if known is not None and (known.ended or len(known.losses) >= (until or known.steps)):
         told(len(known.losses))
         return known
@@ -88,8 +88,15 @@ def advance(
     return now
 
 
-def load(path: Path) -> Trajectory | None:
-    """What is kept of a trajectory, ended or not; None where nothing whole is."""
+def load(path: Path, rules: Rules) -> Trajectory | None:
+    """What is kept of a trajectory, ended or not, as far as it goes under these rules: it may have
+    been trained for another target. None where nothing whole is, or where it was given up for a
+    target that these rules do not have."""
+    known = _kept(path)
+    return None if known is None else _given_up(known, rules)
+
+
+def _kept(path: Path) -> Trajectory | None:
     try:
         body = unsealed(path.with_suffix(".json").read_bytes())
         return None if body is None else _TRAJECTORY.validate_json(body)
@@ -98,10 +105,25 @@ def load(path: Path) -> Trajectory | None:
         return None if found is None else _TRAJECTORY.validate_python(found[0], strict=False)
 
 
+def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
+    """The trajectory until it is hopeless."""
+    for count in range(1, 1 + len(known.evaluations) if rules.stop.hopeless else 0):
+        step = known.evaluations[count - 1].step
+        until = replace(
+            known,
+            losses=known.losses[:step],
+            evaluations=known.evaluations[:count],
+            windows=tuple(window for window in known.windows if window.first < step),
+        )
+        if why := _hopeless(until, rules.target):
+            return replace(until, ended="hopeless", why=why)
+    return None if known.ended == "hopeless" else known
+
+
 def put_away(path: Path) -> None:
     """Keep what a trajectory says, and give up that it can go on: its state takes the room of
     several models."""
-    known = load(path)
+    known = _kept(path)
     if known is not None and path.with_suffix(".state").exists():
         _write(path, known)
 

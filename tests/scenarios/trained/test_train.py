@@ -165,6 +165,8 @@ def test_another_cluster_trains_nothing_again(
 ) -> None:
     first = train(scenario)
     del work[:]
+    train(loaded(tmp_path, "train.target={accuracy: 0.8}", "train.patience=1"))
+    assert not work
     slow = "cluster.network={bandwidth: 100 Mbit/s, latency: 1 ms}"
     other = train(loaded(tmp_path, slow, "cluster.nodes=[2, 9]"))
     assert not work

@@ -62,7 +62,7 @@ def trained(rank: int, kind: str, parameters: dict[str, Any], group: Any) -> tor
     data = make_split(made, SEED).train
     shares = Shares(data, workers=RANKS, batch=BATCH, seed=SEED, dirichlet=None)
     net = build_model(made, seed=SEED)
-    model = DistributedDataParallel(net, bucket_cap_mb=CAP / 2**20)  # type: ignore[arg-type]
+    model = DistributedDataParallel(net, bucket_cap_mb=CAP / 2**20)
     hook = gcsim.ddp_hook(kind, seed=SEED, process_group=group, **parameters).register(model)
     own = hook._compressor.momentum(hook.parameters)[0] > 0
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0 if own else MOMENTUM)

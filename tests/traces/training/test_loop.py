@@ -66,7 +66,7 @@ def test_a_trajectory_that_paused_goes_on(tmp_path: Path) -> None:
     of = team(chosen)
     quarter = advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it", until=10)
     assert (len(quarter.losses), quarter.ended) == (10, "")
-    assert load(tmp_path / "it") == quarter
+    assert load(tmp_path / "it", RULES) == quarter
     of = team(chosen)
     assert advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it") == trained(tmp_path, "qsgd")
 
@@ -116,7 +116,7 @@ def test_a_rate_that_is_too_high_ends_it_early(tmp_path: Path) -> None:
     assert found.ended == "diverged"
     assert len(found.losses) <= 30
     assert "the loss" in found.why
-    assert load(tmp_path / "none") == found
+    assert load(tmp_path / "none", RULES) == found
 
 
 def test_a_method_that_learns_nothing_is_given_up(tmp_path: Path) -> None:
@@ -130,6 +130,27 @@ def test_a_method_that_learns_nothing_is_given_up(tmp_path: Path) -> None:
     of = team(chosen)
     found = advance(of, fresh(chosen, of, 80, rate=1e-9), patient, tmp_path / "other")
     assert (found.ended, len(found.losses)) == ("finished", 80)
+
+
+def test_another_target_makes_of_what_is_kept_what_it_would_train(tmp_path: Path) -> None:
+    """Nothing is learned here: hopeless at half of the steps for a high target, reached at once
+    for a low one."""
+    chosen = method("none")
+    high, low = (replace(RULES, target=Target(accuracy=level)) for level in (0.9, 0.001))
+
+    def found(rules: Rules, folder: str) -> Trajectory:
+        of = team(chosen)
+        return advance(of, fresh(chosen, of, 80, rate=1e-9), rules, tmp_path / folder / "it")
+
+    given_up = found(high, "one")
+    assert (given_up.ended, len(given_up.losses)) == ("hopeless", 40)
+    assert load(tmp_path / "one/it", low) is None  # its state is gone
+    finished = found(low, "one")
+    assert (finished.ended, len(finished.losses)) == ("finished", 80)
+    assert finished == found(low, "other")
+    assert load(tmp_path / "one/it", high) == given_up  # cut where it would have ended
+    patient = replace(high, stop=Stop(hopeless=False))
+    assert load(tmp_path / "one/it", patient) == finished
 
 
 def test_a_schedule_reaches_the_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
