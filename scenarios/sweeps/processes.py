@@ -80,9 +80,9 @@ def drive(
             done(number, outcome)
 
 
-def default_jobs() -> int:
-    """As many processes as there are cores, or as have room in memory."""
-    return max(1, min(len(usable()), _free_memory() // MEMORY_OF_A_WORKER))
+def default_jobs(memory: int = MEMORY_OF_A_WORKER) -> int:
+    """As many processes as there are cores, or as have room in memory, each with so many bytes."""
+    return max(1, min(len(usable()), _free_memory() // memory))
 
 
 def _free_memory() -> int:

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
-from gcsim.scenarios.sweeps.processes import LocalWorkers, Work, default_jobs, drive
+from gcsim.scenarios.sweeps.processes import (
+    MEMORY_OF_A_WORKER,
+    LocalWorkers,
+    Work,
+    default_jobs,
+    drive,
+)
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.scenarios.trained.runs import Run, plan_of
 from gcsim.traces.training.loop import put_away
@@ -43,11 +49,18 @@ def train_all(
 
     Raises `InputError` with what is wrong with a method, the model or the data.
     """
-    workers = LocalWorkers(jobs or default_jobs(), side_by_side=True)
+    workers = LocalWorkers(jobs or default_jobs(_memory(scenario)), side_by_side=True)
     try:
         return _Search(scenario).run(workers, progress)
     finally:
         workers.close()
+
+
+def _memory(scenario: Scenario) -> int:
+    """Bytes of a process, about: of each worker a gradient and what its method keeps, as much as
+    five more; of a user's own model nothing is known."""
+    vectors = 6 * plan_of(scenario).workers
+    return MEMORY_OF_A_WORKER + 4 * vectors * (scenario.model.parameters or 0)
 
 
 class _Search:

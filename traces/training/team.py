@@ -115,7 +115,8 @@ class Team:
         self._gradients = torch.zeros(workers, sum(layout.numel for layout in self.layouts))
         self._views = [self._cut(flat) for flat in self._gradients]
         self._needs_moments = "second_moments" in method.compressor.requires
-        self._moment_costs: Costs | None = None
+        self._moment_costs: dict[int, Costs] = {}
+        """By parameter, of the first pass alone: every pass runs the same."""
         self._members = [
             [
                 new_member(
@@ -199,7 +200,7 @@ class Team:
                 found = None
             else:
                 watched.backward(losses)  # gives the parameters gradients of their own
-                found = watched.accumulate(meter.segment if self._moment_costs is None else None)
+                found = watched.accumulate(None if self._moment_costs else meter.segment)
                 for parameter, view in zip(self._parameters, views, strict=True):
                     assert parameter.grad is not None
                     view.copy_(parameter.grad)
@@ -210,8 +211,7 @@ class Team:
     def _flat(self, moments: Moments | None) -> Tensor | None:
         if moments is None:
             return None
-        if self._moment_costs is None:
-            self._moment_costs = total(c for costs in moments.costs.values() for c in costs)
+        self._moment_costs = self._moment_costs or moments.costs
         return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces])
 
     def _taken(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -278,10 +278,11 @@ class Team:
             optimizer.step()
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
-        """What the second moments of a bucket cost: its share of all."""
-        if not self._needs_moments or self._moment_costs is None:
+        """What the second moments of a bucket cost."""
+        if not self._needs_moments:
             return None
-        return Compute(stage="moments", fixed=self._moment_costs if layout.index == 0 else ())
+        known = [self._moment_costs.get(piece.index, ()) for piece in layout.slices]
+        return Compute(stage="moments", fixed=total(cost for costs in known for cost in costs))
 
     def phase(self, number: int) -> str:
         """The kind of step that a step is, by the method."""
