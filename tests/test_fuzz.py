@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import typer
 
 from gcsim.cli import check as cli_check
 from tests.fuzz.__main__ import main
@@ -20,6 +21,7 @@ from tests.fuzz.mutation import as_json, damaged, lines, tree
 from tests.fuzz.pool import PREPARE, Job, do, run
 from tests.fuzz.registry import KINDS
 from tests.fuzz.small import written
+from tests.mistakes import COMPRESSORS, write
 
 QUICK = ("scenarios", "links", "devices", "layers", "logs")
 
@@ -49,12 +51,17 @@ def _silent(*_: object) -> str:
     return ""
 
 
+def _refuses(*_: object) -> str:
+    raise typer.Exit(2)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         (_fails, "ZeroDivisionError: planted"),
         (_leaves, "left behind: gradients-*"),
         (_silent, "exit 0: "),
+        (_refuses, "refused without a word"),
     ],
 )
 def test_a_planted_fault_is_found_and_its_files_are_kept(
@@ -73,6 +80,14 @@ def test_a_planted_fault_is_found_and_its_files_are_kept(
     monkeypatch.setitem(KINDS, "planted", Kind(name="planted", make=make))
     assert do(Job("planted", 7, 1), tmp_path).found == []
     assert not (tmp_path / "planted-7-1").exists()
+
+
+def test_the_report_on_a_faulty_compressor_is_a_word(tmp_path: Path) -> None:
+    """`gcsim check MODULE:CLASS` prints it on stdout, for it is what was asked for."""
+    write(tmp_path, "mine", COMPRESSORS["raises"], model=False)
+    one = Try(folder=tmp_path, material=tmp_path)
+    one.gcsim("check", "mine:Mine")
+    assert (one.ends, one.found) == (["check 2"], [])
 
 
 @pytest.mark.parametrize(

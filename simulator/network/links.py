@@ -34,7 +34,7 @@ from gcsim.fields import (
     Seconds,
     Setting,
 )
-from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, check_time, picoseconds
 from gcsim.simulator.network.impairments import Jitter, Loss, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
@@ -46,6 +46,12 @@ RANGED = ("latency", "efficiency", "overhead")
 """Figures of a link with a range beside them: `Link.latency_range` and so on."""
 
 _KEPT_SIZES = 1 << 16
+
+
+def _roomy(latency: Fraction) -> Picoseconds:
+    found = picoseconds(latency)
+    check_time(found)  # before 64 bits have to hold it
+    return found
 
 
 def _sizes_ascend(factors: tuple[SizeFactor, ...]) -> None:
@@ -172,7 +178,10 @@ class Link(Setting):
         return known
 
     def latency_for(self, nbytes: int) -> Picoseconds:
-        """The latency of a message of `nbytes`, on the engine's clock."""
+        """The latency of a message of `nbytes`, on the engine's clock.
+
+        Raises `InputError` where a collective has no room for it.
+        """
         if not self.factors:
             return self.latency_ps
         return self._latencies[bisect_right(self._sizes, nbytes)]
@@ -213,7 +222,7 @@ class Link(Setting):
     @cached_property
     def latency_ps(self) -> Picoseconds:
         """The latency on the engine's clock, of a message that no size factor applies to."""
-        return round(self.latency * PS_PER_SECOND)
+        return _roomy(self.latency)
 
     @cached_property
     def _hash(self) -> int:
@@ -230,7 +239,7 @@ class Link(Setting):
     @cached_property
     def _latencies(self) -> list[Picoseconds]:
         factors = (Fraction(1), *(factor.latency for factor in self.factors))
-        return [round(self.latency * factor * PS_PER_SECOND) for factor in factors]
+        return [_roomy(self.latency * factor) for factor in factors]
 
     @cached_property
     def _grant(self) -> Fraction:

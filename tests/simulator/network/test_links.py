@@ -40,6 +40,17 @@ def test_a_message_takes_overhead_and_bytes_over_goodput_rounded_once() -> None:
     assert link.latency_for(10) == 50_000_000
 
 
+@pytest.mark.parametrize("factor", [1, 1_000_000])
+def test_a_latency_that_the_clock_cannot_hold_is_refused(factor: int) -> None:
+    """13.3 days are 2^60 ps; arrays of 64 bits hold those of all links, whether used or not."""
+    factors = (SizeFactor(from_bytes=1, bandwidth=Fraction(1), latency=Fraction(factor)),)
+    link = replace(PLAIN, factors=factors, latency=Fraction(2**60 - 1, factor * PS))
+    assert link.latency_for(1) == 2**60 - 1
+    link = replace(link, latency=Fraction(2**60, factor * PS))
+    with pytest.raises(InputError, match="more than the 13 days"):
+        link.latency_for(1)
+
+
 def test_sizes_of_numpy_do_not_overflow() -> None:
     sized: Any = np.int64
     link = replace(PLAIN, bandwidth=Fraction(3, 7))

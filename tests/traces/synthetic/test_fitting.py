@@ -201,7 +201,7 @@ BOUNDS: dict[str, tuple[dict[str, object], float, float]] = {
     "powersgd": ({"rank": 4}, 2.5, 1.001),
 }
 """Of NMSE and bytes, drawn over recorded or the reverse. Two recordings that differ in the seed
-alone differ by up to 2.2 (NMSE of thresholds; docs/synthetic-gradients.md has all of them)."""
+alone differ by up to 2.8 (PowerSGD's NMSE; docs/synthetic-gradients.md has all of them)."""
 
 
 def profiles(gradients: Gradients, layouts: Sequence[BucketLayout]) -> dict[str, TrafficProfile]:
