@@ -139,9 +139,7 @@ def _all_ranges(messages: Iterable[Tensor], n: int, rows: int) -> list[tuple[Ten
     return [read_ranges(message, n, rows) for message in messages]
 
 
-def _add_codes(
-    payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor, Tensor]]
-) -> None:
+def _add_codes(payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor, Tensor]]) -> None:
     for number, message in enumerate(payloads):
         scale, zero = known[number]
         out += read_codes(message, out.shape).sub_(zero[:, None]).mul_(scale[:, None])

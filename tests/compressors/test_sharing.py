@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gcsim.compressors.coding.frame import read_frames
 from gcsim.compressors.conformance.subject import SHAPES, gradients, numel, subject_of
 from gcsim.compressors.lockstep import Blind, lockstep
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
@@ -118,7 +119,7 @@ def test_checked_sharing_finds_what_is_no_function_of_its_arguments() -> None:
         return once(_numbered, payloads)
 
     lockstep([worker(), worker()])
-    with pytest.raises(InternalError, match="_numbered.*equal arguments, other values"):
+    with pytest.raises(InternalError, match=r"_numbered.*equal arguments, other values"):
         lockstep([worker(), worker()], share="checked")
 
 
@@ -140,15 +141,12 @@ def test_a_payload_is_decoded_once_and_not_once_a_worker(
 
 
 def _count_frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    from gcsim.compressors.coding import messages
-
     read: list[int] = []
-    original = messages.read_frames
 
     def counting(message: Tensor, **known: object) -> Iterable[object]:
-        for frame in original(message, **known):  # type: ignore[arg-type]  # handed on
+        for frame in read_frames(message, **known):  # type: ignore[arg-type]  # handed on
             read.append(1)
             yield frame
 
-    monkeypatch.setattr(messages, "read_frames", counting)
+    monkeypatch.setattr("gcsim.compressors.coding.messages.read_frames", counting)
     return read

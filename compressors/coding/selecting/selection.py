@@ -261,7 +261,7 @@ def _find_nan(start: int, stop: int, values: Any, flag: Any) -> None:
 
 
 @loop
-def _kth_of_few(bits: Any, k: int) -> tuple[int, int]:
+def _kth_of_few(bits: Any, k: int) -> Any:
     """The bits of the k-th largest magnitude of float32 as uint32, as `_kth` finds them.
 
     And how many elements that are equal to it are among the k largest.

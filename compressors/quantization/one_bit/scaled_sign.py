@@ -215,9 +215,7 @@ def mean_of(received: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
     return fill_once(_write_mean, received, torch.empty_like(bucket.gradient), bucket.layout, count)
 
 
-def _write_mean(
-    received: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int
-) -> None:
+def _write_mean(received: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int) -> None:
     payloads = [received] if isinstance(received, torch.Tensor) else received
     for number, payload in enumerate(payloads):
         add_decoded(payload, layout, out, 1.0 / count, overwrite=number == 0)

@@ -193,9 +193,7 @@ class _Coding:
         size = bloom_size(indices.numel(), _rate(self.parameters, piece.numel, indices.numel()))
         return bloom_filter(indices, size, self._key(piece, step))
 
-    def chosen(
-        self, piece: TensorSlice, way: _Way, coded: Tensor, count: int, step: int
-    ) -> Tensor:
+    def chosen(self, piece: TensorSlice, way: _Way, coded: Tensor, count: int, step: int) -> Tensor:
         """The `count` positions that a receiver makes of the coded indices (p0: or more)."""
         if not way.bloom:
             return decode_indices(coded, piece.numel, count, way.coder)
