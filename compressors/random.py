@@ -35,8 +35,8 @@ def stream(
     stream. `rank=None` is the stream that all workers share.
     """
     key = _digest(16, _words(seed, step, tensor, purpose, rank))
-    seed: Any = _Key(np.frombuffer(key, dtype="<u8"))
-    return np.random.Generator(np.random.Philox(seed))
+    given: Any = _Key(np.frombuffer(key, dtype="<u8"))
+    return np.random.Generator(np.random.Philox(given))
 
 
 class _Key(ISeedSequence):

@@ -26,6 +26,7 @@ R = TypeVar("R", bound=Iterable[Tensor])
 V = TypeVar("V")
 
 _MADE = "gcsim_made"
+_BY_IDENTITY: Any = object.__eq__
 
 
 @dataclass(slots=True)
@@ -109,10 +110,9 @@ def _filled(
 
 def same(a: Any, b: Any) -> bool:
     """Whether two values are equal, with the tensors, arrays and objects that they hold."""
-    kind: Any = type(a)
     if a is b:
         found = True
-    elif kind is not type(b):
+    elif type(a) is not type(b):
         found = False
     elif isinstance(a, torch.Tensor):
         found = a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
@@ -122,7 +122,7 @@ def same(a: Any, b: Any) -> bool:
         found = a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     elif isinstance(a, list | tuple):
         found = len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    elif hasattr(a, "__dict__") and kind.__eq__ is object.__eq__ and not callable(a):
+    elif hasattr(a, "__dict__") and type(a).__eq__ is _BY_IDENTITY and not callable(a):
         found = same(vars(a), vars(b))
     else:
         found = bool(a == b)
