@@ -61,8 +61,8 @@ def is_shared(received: Iterable[Tensor]) -> bool:
 def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
     """`make(received, *given)`, a function of its arguments, whose value nobody changes.
 
-    `received` is a reply as it came. Raises `InternalError` where sharing is checked and the value
-    would have been another one.
+    `received` is a reply as it came; arguments stay as they are until the exchange's next request.
+    Raises `InternalError` where sharing is checked and the value would have been another one.
     """
     made: _Made | None = getattr(received, _MADE, None)
     if made is None:
