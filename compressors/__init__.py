@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         TreeMerge,
         gather_variable,
     )
+    from gcsim.compressors.sharing import fill_once, once
 
 _MODULES = {
     "pydantic": "Field",
@@ -73,6 +74,7 @@ _MODULES = {
     "gcsim.compressors.random": "bits64 fraction64 random_key stream",
     "gcsim.compressors.requests": "AllGather AllReduce AllToAll Exchange PushPull Request "
     "TreeMerge gather_variable",
+    "gcsim.compressors.sharing": "fill_once once",
 }
 
 __getattr__, __dir__, __all__ = offered(__name__, _MODULES)

@@ -17,6 +17,7 @@ G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", O
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -34,7 +35,8 @@ def stream(
     stream. `rank=None` is the stream that all workers share.
     """
     key = _digest(16, _words(seed, step, tensor, purpose, rank))
-    return np.random.Generator(np.random.Philox(_Key(np.frombuffer(key, dtype="<u8"))))
+    given: Any = _Key(np.frombuffer(key, dtype="<u8"))
+    return np.random.Generator(np.random.Philox(given))
 
 
 class _Key(ISeedSequence):

@@ -26,6 +26,7 @@ R = TypeVar("R", bound=Iterable[Tensor])
 V = TypeVar("V")
 
 _MADE = "gcsim_made"
+_BY_IDENTITY: Any = object.__eq__
 
 
 @dataclass(slots=True)
@@ -60,8 +61,8 @@ def is_shared(received: Iterable[Tensor]) -> bool:
 def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
     """`make(received, *given)`, a function of its arguments, whose value nobody changes.
 
-    `received` is a reply as it came. Raises `InternalError` where sharing is checked and the value
-    would have been another one.
+    `received` is a reply as it came; arguments stay as they are until the exchange's next request.
+    Raises `InternalError` where sharing is checked and the value would have been another one.
     """
     made: _Made | None = getattr(received, _MADE, None)
     if made is None:
@@ -121,7 +122,7 @@ def same(a: Any, b: Any) -> bool:
         found = a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     elif isinstance(a, list | tuple):
         found = len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__ and not callable(a):
+    elif hasattr(a, "__dict__") and type(a).__eq__ is _BY_IDENTITY and not callable(a):
         found = same(vars(a), vars(b))
     else:
         found = bool(a == b)

@@ -101,8 +101,8 @@ def pack_frame(
     except struct.error as error:
         raise InternalError(f"frame header of codec {codec}: {error}") from error
     header = fields + _checksum(fields, array(body))
-    head = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(body.device)
-    return torch.cat((head, body))
+    head = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+    return torch.cat((head if body.is_cpu else head.to(body.device), body))
 
 
 def read_frames(
@@ -128,19 +128,21 @@ def read_frames(
         header = data[at : at + HEADER_BYTES].tobytes()
         fields = header[: _FIELDS.size]
         codec, flags, params, numel, nonzero, length = _FIELDS.unpack(fields)
-        place = f"frame {number} at byte {at}"
         at += HEADER_BYTES
+        fault = ""
         if allowed is not None and codec not in allowed:
             wanted = " or ".join(str(int(one)) for one in allowed)
-            raise InputError(f"{place}: codec {codec}, expected {wanted}")
-        if allowed is None and codec not in Codec._value2member_map_:
-            raise InputError(f"{place}: unknown codec {codec}")
-        if nonzero > numel:
-            raise InputError(f"{place}: {nonzero} of {numel} elements are said to travel")
-        if length > total - at:
-            raise InputError(f"{place}: body of {length} bytes, but {total - at} are left")
-        if _checksum(fields, data[at : at + length]) != header[_FIELDS.size :]:
-            raise InputError(f"{place}: the checksum does not match: bytes were changed")
+            fault = f"codec {codec}, expected {wanted}"
+        elif allowed is None and codec not in Codec._value2member_map_:
+            fault = f"unknown codec {codec}"
+        elif nonzero > numel:
+            fault = f"{nonzero} of {numel} elements are said to travel"
+        elif length > total - at:
+            fault = f"body of {length} bytes, but {total - at} are left"
+        elif _checksum(fields, data[at : at + length]) != header[_FIELDS.size :]:
+            fault = "the checksum does not match: bytes were changed"
+        if fault:
+            raise InputError(f"frame {number} at byte {at - HEADER_BYTES}: {fault}")
         body = message[at : at + length]
         yield Frame(
             codec=codec, flags=flags, params=params, numel=numel, nonzero=nonzero, body=body

@@ -78,9 +78,9 @@ class Crew:
         return [participate(member, self.bucket(gradient), step) for member, gradient in pairs]
 
     def step(self, gradients: Sequence[Tensor], step: int) -> list[Tensor]:
-        """The workers' updates."""
+        """The workers' updates; each computes for itself, as on a cluster."""
         with torch.no_grad():
-            return lockstep(self.exchanges(gradients, step))
+            return lockstep(self.exchanges(gradients, step), share=False)
 
 
 def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> Subject:

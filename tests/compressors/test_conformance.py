@@ -20,6 +20,7 @@ from gcsim.compressors.conformance.subject import subject_of
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
+from gcsim.compressors.sharing import fill_once
 from gcsim.errors import ExpectationError, InputError
 
 SLOW = {"alq", "amq"}
@@ -235,6 +236,20 @@ class TellsWorkerZeros(Plain):
         return Properties()
 
 
+class SharesWhatItRemembers(Plain):
+    """What is made of the payloads depends on how often that was done, on whichever worker."""
+
+    times: ClassVar[list[int]] = []
+
+    def mean(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
+        return fill_once(_grow, payloads, torch.zeros_like(bucket.gradient))
+
+
+def _grow(payloads: Iterable[Tensor], out: Tensor) -> None:
+    SharesWhatItRemembers.times.append(1)
+    out += float(len(SharesWhatItRemembers.times))
+
+
 class KeepsItsOwn(Plain):
     """It gathers, and then applies its own gradient."""
 
@@ -342,6 +357,7 @@ def test_the_method_to_be_spoilt_passes() -> None:
         (LosesALittle, "lossless is lossless"),
         (SendsNothing, "something is sent"),
         (TellsWorkerZeros, "every workers gradient counts"),
+        (SharesWhatItRemembers, "sharing changes nothing"),
         (KeepsItsOwn, "every workers gradient counts"),
         (KeepsItsOwn, "replicas stay together"),
         (Remembers, "steps stand alone without memory"),

@@ -91,7 +91,8 @@ def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tens
     _check_k(memory.numel(), k)
     if memory.device.type != "cpu":
         return take_largest(memory.add_(gradient), k)
-    if (up := _bound(k, array(memory), array(gradient))) is None:
+    few = memory.numel() < WORTH_A_SAMPLE
+    if few or (up := _bound(k, array(memory), array(gradient))) is None:
         return take_largest(memory.add_(gradient), k)
     return take_largest(memory, k, add_and_mark(memory, gradient, up))
 
@@ -260,7 +261,7 @@ def _find_nan(start: int, stop: int, values: Any, flag: Any) -> None:
 
 
 @loop
-def _kth_of_few(bits: Any, k: int) -> tuple[int, int]:
+def _kth_of_few(bits: Any, k: int) -> Any:
     """The bits of the k-th largest magnitude of float32 as uint32, as `_kth` finds them.
 
     And how many elements that are equal to it are among the k largest.
@@ -283,16 +284,33 @@ def _kth_of_few(bits: Any, k: int) -> tuple[int, int]:
 
 @loop
 def _take_few(bits: Any, k: int, places: Any) -> bool:
-    """The places of the k largest magnitudes, the first of equals; False for not-a-number."""
-    limit, ties = _kth_of_few(bits, k)
-    at = 0
-    numbers = True
+    """The places of the k largest magnitudes, the first of equals; False for not-a-number.
+
+    Their first eleven bits tell who may be among them; the rest is done with those few.
+    """
+    counts = np.zeros(2048, dtype=np.int32)
     for i in range(bits.size):
-        x = np.int64(bits[i] & np.uint32(_MAGNITUDE))
-        numbers &= x <= 0x7F800000
-        if x > limit or (x == limit and ties > 0):
-            ties -= x == limit
-            places[at] = i
+        counts[(bits[i] >> np.uint32(20)) & np.uint32(2047)] += 1
+    least, reached = 2048, 0
+    while reached < k:
+        least -= 1
+        reached += counts[least]
+    found = np.empty(reached + 1, dtype=np.int32)
+    at = 0
+    for i in range(bits.size):
+        found[at] = i
+        at += ((bits[i] >> np.uint32(20)) & np.uint32(2047)) >= np.uint32(least)
+    sizes = np.empty(reached, dtype=np.uint32)
+    numbers = True
+    for j in range(reached):
+        sizes[j] = bits[found[j]] & np.uint32(_MAGNITUDE)
+        numbers &= sizes[j] <= np.uint32(0x7F800000)
+    limit, ties = _kth_of_few(sizes, k)
+    at = 0
+    for j in range(reached):
+        if sizes[j] > limit or (sizes[j] == limit and ties > 0):
+            ties -= sizes[j] == limit
+            places[at] = found[j]
             at += 1
     return numbers
 

@@ -208,14 +208,14 @@ def _write_update(
     if chosen.aggregation == "all_reduce":
         sums = [part for _, part in batched(layout.views(answer))]
     else:
-        sums = _read_answer(answer, layout, chosen.grid, count)
+        sums = read_answer(answer, layout, chosen.grid, count)
     levels = chosen.grid * count
     for (piece, part), own, most in zip(layout.views(out), sums, ranges, strict=True):
         signs = _signs(*place, piece.index)
         rotate_back(part, own, step=2 * most / levels, most=most, stages=chosen.stages, signs=signs)
 
 
-def _read_answer(answer: Tensor, layout: BucketLayout, grid: int, count: int) -> list[Tensor]:
+def read_answer(answer: Tensor, layout: BucketLayout, grid: int, count: int) -> list[Tensor]:
     """The sums of each tensor's integers; raises `InputError` when they cannot be such."""
     dtype, sums = sum_dtype(grid, count), []
     for piece, frame in frames_of(answer, layout, Codec.THC):
