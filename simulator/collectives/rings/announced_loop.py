@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.rings.paces import NOTHING, Ints, keep_paces
 
-Ints = NDArray[np.int64]
-NOTHING = -(2**62)
-"""When a message arrives that is none: earlier than any time."""
 _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
 """Rows of `State.times`."""
 
@@ -81,6 +79,8 @@ class Rules(NamedTuple):
     """Empty pieces are no messages."""
     steady: bool
     """Blocks are equal, and messages take as long whenever they are sent."""
+    keeps_paces: bool
+    """Messages take as long whenever they are sent and whoever sends them: `rings/paces.py`."""
 
 
 @loop
@@ -128,6 +128,23 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     q, per_block, window = state.posted.size, pieces.shape[0], state.arrives.shape[0]
     none = np.zeros(0, dtype=np.int64)
     before, compares, number = state.times, False, first
+    if rules.keeps_paces:
+        number = keep_paces(
+            state.posted,
+            state.left,
+            state.arrives,
+            state.leaves,
+            state.costs,
+            pieces,
+            rules.skips_empty & (prices.nbytes == 0),
+            prices.serialization,
+            prices.latency,
+            prices.back[0],
+            prices.reductions if reduces else np.zeros_like(prices.reductions),
+            shift,
+            last,
+        )
+        state.queue[0], state.queue[1] = window, 0
     while number < last:
         block, piece = number // per_block, number % per_block
         turned = (shift - block) % q  # the block that rank 0 sends

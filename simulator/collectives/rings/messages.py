@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -50,11 +51,12 @@ class Blocks:
         return Blocks(sizes=tuple(sizes), classes=places)
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
         """A vector split evenly between its elements; the larger parts come first.
 
         A last element that is not whole counts as one of its own, and is last. O(1) Python
-        operations, however many parts there are.
+        operations, however many parts there are. Clusters that differ in links ask for the same.
         """
         elements, rest = divmod(nbytes, element)
         share, longer = divmod(elements, parts)
