@@ -125,7 +125,9 @@ def keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             # who looks at this place, or at two that differ
             for by in range(-1, 2):
                 if changed[n] or (lower and by < 1) or (upper and by > -1):
-                    j = (i - moved + by) % q
+                    j = i - moved + by
+                    j += q if j < 0 else 0
+                    j -= q if j >= q else 0
                     if asked[j] != number:
                         asked[j] = number
                         coming[found] = j
