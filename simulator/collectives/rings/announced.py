@@ -37,7 +37,6 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
-
 _LONG = 128
 """Ranks from which on it pays to look at those alone whose pace differs."""
 _LARGEST = 1 << 18
@@ -122,6 +121,7 @@ class AnnouncedRing:
                 self._post(state, pieces, self._prices, rules, reduces, jitter, shift, first, last)
             while state.queue[0]:
                 wait(state)
+            messages.check_departures(state.posted)
         finishes = np.tile(state.posted, ranks // period)
         return finishes[::-1] if program.backwards else finishes
 

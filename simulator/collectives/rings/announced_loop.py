@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings.paces import NOTHING, Ints, keep_paces
+from gcsim.simulator.network.departures import departure, run_of
 
 _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
 """Rows of `State.times`."""
@@ -137,7 +138,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             state.costs,
             pieces,
             rules.skips_empty & (prices.nbytes == 0),
-            prices.serialization,
+            run_of(prices.serialization, 0, prices.latency.size),
             prices.latency,
             prices.back[0],
             prices.reductions if reduces else np.zeros_like(prices.reductions),
@@ -190,15 +191,15 @@ def _message(  # noqa: PLR0917 - as a compiled loop
                 continue
             at = size[r] * width + kinds[r]
             start = posted[r] if knows[r] else max(posted[r], word[r])
-            leaves = max(left[r], start) + serialization[at]
-            arrives = leaves + latency[at]
+            gone = departure(serialization, at, max(left[r], start))
+            arrives = gone + latency[at]
             if jitter.size > 0:
                 arrives += jitter[r]
             if rules.two:  # behind the announcement that is on the connection already
                 arrives = max(arrives, state.word[r])
                 state.data[r] = arrives
-            started[r], left[r] = start, leaves
-            arrivals[to], departures[r] = arrives, leaves
+            started[r], left[r] = start, gone
+            arrivals[to], departures[r] = arrives, gone
             costs[to] = prices.reductions[size[r]] if reduces else 0
         if rules.two and turn == 0:
             empty = nbytes[size] == 0

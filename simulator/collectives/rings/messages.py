@@ -2,8 +2,8 @@
 
 Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
 tables by size class and link class instead of being computed a message at a time. On links whose
-rate changes over time, the link is asked; `Departures` takes the place of the table then, and the
-same loop runs, uncompiled.
+rate changes over time `Departures` takes the place of the table, and where that cannot tell it, the
+link is asked, in the same loop, uncompiled.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gcsim.simulator.clock import (
     check_range,
     check_time,
 )
+from gcsim.simulator.network.departures import Departures
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
@@ -98,6 +99,8 @@ class Messages:
     """The random delays of messages on `links`."""
     timed: bool
     """On some links it depends on the absolute time when a message has left."""
+    table: Departures | None
+    """When, for compiled loops; None also where a link has to be asked."""
 
     @staticmethod
     def of(
@@ -135,17 +138,25 @@ class Messages:
             slowest=slowest,
             jitter=JitterDraws(distinct),
             timed=timed,
+            table=Departures.of(sizes, distinct) if timed else None,
         )
 
     def serialization(self) -> NDArray[np.int64]:
         """What is added to a message's start to get when it has left: by size and link, flat."""
-        if self.timed:
-            return cast("NDArray[np.int64]", Departures(self))
-        return self.serialisation.reshape(-1)
+        if not self.timed:
+            return self.serialisation.reshape(-1)
+        table: Any = Asked(self) if self.table is None else self.table
+        return cast("NDArray[np.int64]", table)
 
     def run(self, compiled: F) -> F:
         """The loop to which `serialization` may be given."""
-        return cast("F", getattr(compiled, "py_func", compiled)) if self.timed else compiled
+        asked = self.timed and self.table is None
+        return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
+
+    def check_departures(self, *times: Times) -> None:
+        """Raise `InputError` when the clock cannot hold what a compiled loop has found."""
+        if self.table is not None:
+            check_time(max(int(time.max()) for time in times))
 
     @property
     def constant(self) -> bool:
@@ -186,8 +197,8 @@ class Messages:
         check_time(now + rounds * self.slowest + worst)
 
 
-class Departures:
-    """`start + departures[place]` is when a message has left that may start at `start`.
+class Asked:
+    """`start + asked[place]` is when a message has left that may start at `start`.
 
     `place` counts size classes and, within one, link classes.
     """

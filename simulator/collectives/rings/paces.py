@@ -14,6 +14,8 @@ The rules of a message are those of `rings/announced.py`, with two in flight and
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,86 +73,132 @@ def keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         block, piece = number // per_block, number % per_block
         if piece == 0 and block > _SETTLING and count * _MANY > q:
             break
-        # the rank that sends block i has sent block i + 1 before
-        moved = 1 if piece == 0 else 0
-        before, then = at[piece - 1 if piece else per_block - 1], block - moved
-        size, oldest = pieces[piece], pieces[(piece - 2) % per_block]
-        received = 0 if piece > 1 else 1  # of the oldest, one block before: another one
-        now = at[piece]
-        for n in range(count):
-            i = active[n]
-            own = i + moved if i + moved < q else i + moved - q
-            pred = own - 1 if own else q - 1
-            succ = own + 1 if own + 1 < q else 0
-            above = i - 1 if i else q - 1  # the block that it receives
-            # blocks of the oldest messages in flight, as they arrived
-            first = above + received
-            mine = _waited(before[own], then, oldest[first], reductions)
-            earlier = _waited(before[pred], then, oldest[first - 1 + q], reductions)
-            later = _waited(before[succ], then, oldest[first + 1], reductions)
-            own_left, pred_left = _at(before[own], _LEFT, then), _at(before[pred], _LEFT, then)
-            leaving, arriving = own_left, NOTHING
-            kind = size[i]
-            if not gone[kind]:
-                leaving = max(own_left, max(mine, later + back)) + serialization[kind]
-            kind = size[above]
-            if not gone[kind]:
-                start = max(pred_left, max(earlier, mine + back))
-                arriving = start + serialization[kind] + latency[kind]
-            here = now[i]
-            pace = _NO_PACE
-            if here[_BLOCK] > -2:
-                pace = mine - _at(here, _POSTED, block - 1)
-                if leaving - _at(here, _LEFT, block - 1) != pace:
-                    pace = _NO_PACE
-            new_arrival = _at(before[own], _ARRIVES + 1, then)
-            new_leaving = _at(before[own], _LEAVES + 1, then)
-            pace = _same(here, _ARRIVES, block - 1, new_arrival, pace)
-            pace = _same(here, _ARRIVES + 1, block - 1, arriving, pace)
-            pace = _same(here, _LEAVES, block - 1, new_leaving, pace)
-            pace = _same(here, _LEAVES + 1, block - 1, leaving, pace)
-            changed[n] = pace == _NO_PACE or pace != here[_PACE]
-            here[_POSTED], here[_LEFT] = mine, leaving
-            here[_ARRIVES], here[_ARRIVES + 1] = new_arrival, arriving
-            here[_LEAVES], here[_LEAVES + 1] = new_leaving, leaving
-            here[_BLOCK], here[_PACE] = block, pace
+        _post(
+            at[(piece - 1) % per_block],
+            at[piece],
+            active[:count],
+            changed,
+            pieces[piece],
+            pieces[(piece - 2) % per_block],
+            gone,
+            serialization,
+            latency,
+            back,
+            reductions,
+            block,
+            piece,
+        )
         number += 1
-        moved = 1 if number % per_block == 0 else 0
-        found = 0
-        for n in range(count):
-            i = active[n]
-            pace = now[i, _PACE]
-            lower = now[i - 1 if i else q - 1, _PACE] != pace
-            upper = now[i + 1 if i + 1 < q else 0, _PACE] != pace
-            # who looks at this place, or at two that differ
-            for by in range(-1, 2):
-                if changed[n] or (lower and by < 1) or (upper and by > -1):
-                    j = i - moved + by
-                    j += q if j < 0 else 0
-                    j -= q if j >= q else 0
-                    if asked[j] != number:
-                        asked[j] = number
-                        coming[found] = j
-                        found += 1
-        active, coming, count = coming, active, found
-    done = posts if not count else number
+        moved = int(number % per_block == 0)
+        count = _ask(at[piece], active[:count], changed, moved, asked, number, coming)
+        active, coming = coming, active
+    done = number if count else posts
     block, piece = (done - 1) // per_block, (done - 1) % per_block
     newer, older = pieces[piece], pieces[(piece - 1) % per_block]
-    received = 0 if piece else 1
     for i in range(q):
-        r, here = (i + block - shift) % q, at[piece, i]
+        r, here, received = (i + block - shift) % q, at[piece, i], (i - 1) % q
         posted[r], left[r] = _at(here, _POSTED, block), _at(here, _LEFT, block)
         for slot in range(2):
             arrives[slot, r] = _at(here, _ARRIVES + slot, block)
             leaves[slot, r] = _at(here, _LEAVES + slot, block)
-        above = i - 1 if i else q - 1
-        costs[0, r] = 0 if arrives[0, r] == NOTHING else reductions[older[above + received]]
-        costs[1, r] = 0 if arrives[1, r] == NOTHING else reductions[newer[above]]
+        first = received + (piece == 0)
+        costs[0, r] = 0 if arrives[0, r] == NOTHING else reductions[older[first]]
+        costs[1, r] = 0 if arrives[1, r] == NOTHING else reductions[newer[received]]
     return done
 
 
+@loop
+def _post(  # noqa: PLR0917
+    before: NDArray[np.int64],
+    now: NDArray[np.int64],
+    active: Ints,
+    changed: NDArray[np.bool_],
+    size: Ints,
+    oldest: Ints,
+    gone: NDArray[np.bool_],
+    serialization: Times,
+    latency: Times,
+    back: int,
+    reductions: Times,
+    block: int,
+    piece: int,
+) -> None:
+    """Post a message at the active places: `now` from `before`, the places one message earlier.
+
+    `size` and `oldest` are the size classes of the message and of the older one in flight, by
+    block; `changed`, by number in `active`: whether the pace is another than a block before.
+    """
+    q = now.shape[0]
+    moved = int(piece == 0)  # the rank that sends block i has sent block i + 1 before
+    then = block - moved
+    for n in range(active.size):
+        i = active[n]
+        own = i + moved if i + moved < q else i + moved - q
+        pred = own - 1 if own else q - 1
+        succ = own + 1 if own + 1 < q else 0
+        received = i - 1 if i else q - 1
+        first = received + int(piece < 2)  # what arrived as the older one
+        mine = _waited(before[own], then, oldest[first], reductions)
+        earlier = _waited(before[pred], then, oldest[first - 1 + q], reductions)
+        later = _waited(before[succ], then, oldest[first + 1], reductions)
+        leaving, arriving = _at(before[own], _LEFT, then), NOTHING
+        kind = size[i]
+        if not gone[kind]:
+            leaving = max(leaving, mine, later + back) + serialization[kind]
+        kind = size[received]
+        if not gone[kind]:
+            start = max(_at(before[pred], _LEFT, then), earlier, mine + back)
+            arriving = start + serialization[kind] + latency[kind]
+        arrives = _at(before[own], _ARRIVES + 1, then)
+        leaves = _at(before[own], _LEAVES + 1, then)
+        here = now[i]
+        pace = _NO_PACE
+        if here[_BLOCK] > -2:
+            pace = mine - _at(here, _POSTED, block - 1)
+        pace = _same(here, _LEFT, block - 1, leaving, pace)
+        pace = _same(here, _ARRIVES, block - 1, arrives, pace)
+        pace = _same(here, _ARRIVES + 1, block - 1, arriving, pace)
+        pace = _same(here, _LEAVES, block - 1, leaves, pace)
+        pace = _same(here, _LEAVES + 1, block - 1, leaving, pace)
+        changed[n] = pace == _NO_PACE or pace != here[_PACE]
+        here[_POSTED], here[_LEFT] = mine, leaving
+        here[_ARRIVES], here[_ARRIVES + 1] = arrives, arriving
+        here[_LEAVES], here[_LEAVES + 1] = leaves, leaving
+        here[_BLOCK], here[_PACE] = block, pace
+
+
+@loop
+def _ask(  # noqa: PLR0917
+    now: NDArray[np.int64],
+    active: Ints,
+    changed: NDArray[np.bool_],
+    moved: int,
+    asked: Ints,
+    number: int,
+    coming: Ints,
+) -> int:
+    """Into `coming` the places of the next message that look at one whose pace has changed, or at
+    two that differ; how many. `asked` says for which message's number a place was last noted."""
+    q, found = now.shape[0], 0
+    for n in range(active.size):
+        i = active[n]
+        lower = changed[n] or now[i - 1 if i else q - 1, _PACE] != now[i, _PACE]
+        upper = changed[n] or now[i + 1 if i + 1 < q else 0, _PACE] != now[i, _PACE]
+        if not (lower or upper):
+            continue
+        for by in range(-1 if lower else 0, 2 if upper else 1):
+            place = i - moved + by
+            place += q if place < 0 else 0
+            place -= q if place >= q else 0
+            if asked[place] != number:
+                asked[place] = number
+                coming[found] = place
+                found += 1
+    return found
+
+
 @inlined
-def _at(place: Times, row: int, block: int) -> int:
+def _at(place: Times, row: int, block: int) -> Any:
     """A place's time in a block number, not before it was last computed."""
     time = place[row]
     return time if time == NOTHING else time + place[_PACE] * (block - place[_BLOCK])
