@@ -205,7 +205,7 @@ def _at(place: Times, row: int, block: int) -> Any:
 
 
 @inlined
-def _waited(place: Times, block: int, kind: int, reductions: Times) -> int:
+def _waited(place: Times, block: int, kind: int, reductions: Times) -> Any:
     """When its rank has waited for the older message in flight, of this size class."""
     arrives, time = _at(place, _ARRIVES, block), _at(place, _POSTED, block)
     if arrives != NOTHING:
