@@ -120,9 +120,10 @@ class Messages:
         distinct = tuple(named[name] for name in names)
         timed = any(link.timed for link in distinct)
         takes = [[0 if timed else link.serialization(size) for link in distinct] for size in sizes]
+        taken = [round(reception * size * PS_PER_SECOND) if reception else 0 for size in sizes]
         arrives = [
-            [link.latency_for(size) + round(reception * size * PS_PER_SECOND) for link in distinct]
-            for size in sizes
+            [link.latency_for(size) + more for link in distinct]
+            for size, more in zip(sizes, taken, strict=True)
         ]
         reductions = [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes]
         # before 64 bits have to hold them

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.rings import announced
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
+from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.test_gloo_ring import POOL, allreduce_oracle, to_predecessors
 from tests.simulator.world import link, times
 
@@ -31,7 +32,7 @@ ALWAYS, NEVER = 2, 1 << 40
     largest=st.sampled_from([1, 5, 1 << 20]),
 )
 def test_any_ring_of_equal_links_is_the_simulation(
-    starts: list[int], hop: object, elements: int, element: int, gamma: int, largest: int
+    starts: list[int], hop: Link, elements: int, element: int, gamma: int, largest: int
 ) -> None:
     hops, cost = [hop] * len(starts), Fraction(gamma, 10**12)
     nbytes = elements * element
