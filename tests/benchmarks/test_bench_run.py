@@ -90,10 +90,11 @@ def cpu() -> float:
 @pytest.mark.parametrize("name", LENET)
 def test_lenet(benchmark: BenchmarkFixture, cache: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "cell.csv").write_text(cell())
-    scenario = tmp_path / "lenet.yaml"
-    scenario.write_text((SCENARIO.parent / "lenet_2node.yaml").read_text())
-    settings = [text for setting in LENET[name] for text in ("--set", setting)]
-    arguments = ["run", str(scenario), "-q", *settings, "-o", str(tmp_path)]
+    file = str(tmp_path / "cell.csv")
+    settings = [
+        text for setting in LENET[name] for text in ("--set", setting.replace("cell.csv", file))
+    ]
+    arguments = ["run", "lenet_2node", "-q", *settings, "-o", str(tmp_path)]
     gcsim(arguments, cache)  # compiles its loops, and makes gradients and profiles
     for result in (cache / "results").glob("*.z"):
         result.unlink()
