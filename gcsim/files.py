@@ -50,11 +50,8 @@ def replacing(path: Path) -> Iterator[Path]:
     held: tuple[Path, int] | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        prefix = f".{path.name}{_MINE}"
-        remove_left(path.parent, prefix)
-        held = _claimed(lambda: _new_file(prefix, path))
+        held = _claimed(lambda: _new_file(path))
         temporary = held[0]
-        temporary.chmod(0o666 & ~_umask())
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
@@ -67,7 +64,8 @@ def replacing(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         if held is not None:
-            held[0].unlink(missing_ok=True)
+            if _is_at(held[1], held[0]):  # else the name is free, or another process's by now
+                held[0].unlink()
             os.close(held[1])
 
 
@@ -80,7 +78,7 @@ def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
     """
     where = inside or Path(tempfile.gettempdir())
     remove_left(where, prefix)
-    path, handle = _claimed(lambda: tempfile.mkdtemp(prefix=prefix, dir=where))
+    path, handle = _claimed(lambda: Path(tempfile.mkdtemp(prefix=prefix, dir=where)))
     try:
         yield path
     finally:
@@ -103,34 +101,53 @@ def remove_left(folder: Path, prefix: str) -> None:
     except OSError:
         return
     for path in left:
-        with suppress(OSError), _opened(path) as handle:
-            status = os.fstat(handle)
-            if status.st_uid != os.geteuid():
-                continue
-            lock(handle)
-            if stat.S_ISDIR(status.st_mode):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink()
+        _remove_if_left(path)
 
 
-def _claimed(make: Callable[[], str]) -> tuple[Path, int]:
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError), _opened(path) as handle:
+        status = os.fstat(handle)
+        if status.st_uid != os.geteuid():
+            return
+        lock(handle)
+        if not _is_at(handle, path):  # it was whole, and has its own name now
+            return
+        if stat.S_ISDIR(status.st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file or folder is the one that has this name now."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(handle), path.stat())
+    return False
+
+
+def _claimed(make: Callable[[], Path]) -> tuple[Path, int]:
     """What `make` makes, and the open file that locks it while this process lives."""
     while True:
-        path = Path(make())
+        path = make()
         with suppress(FileNotFoundError):  # another process took it for one that was left
             handle = os.open(path, os.O_RDONLY)
             with suppress(OSError):
                 lock(handle, wait=True)
-            if path.exists():
+            if _is_at(handle, path):
                 return path, handle
             os.close(handle)
 
 
-def _new_file(prefix: str, path: Path) -> str:
-    handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    return name
+def _new_file(path: Path) -> Path:
+    """Beside `path`; names are counted, so that one that was left is found without a listing."""
+    number = 0
+    while True:
+        temporary = path.with_name(f".{path.name}{_MINE}{number}{path.suffix}")
+        _remove_if_left(temporary)
+        with suppress(FileExistsError):  # a living process's, or somebody else's
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))
+            return temporary
+        number += 1
 
 
 @contextmanager

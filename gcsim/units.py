@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from gcsim.errors import InputError, did_you_mean
@@ -100,10 +101,12 @@ def _nearest(unit: str, dimension: Dimension) -> str:
     return did_you_mean(unit, common[dimension])
 
 
+@lru_cache(maxsize=1 << 12)
 def exact(value: Fraction | int, dimension: Dimension) -> str:
     """Text that `parse` reads back to the same value, in the unit that makes it shortest.
 
-    Raises `ValueError` for a value without a finite decimal expansion: none that was parsed.
+    Raises `ValueError` for a value without a finite decimal expansion: none that was parsed. All
+    points of a sweep ask for the same texts again.
     """
     if value == 0:
         return next(f"0 {unit}" for unit, factor in UNITS[dimension].items() if factor == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,15 @@ with temporary_folder("gradients-", here) as folder, replacing(here / "results.j
         file.write_text("{")
         print("ready", flush=True)
         time.sleep(600)
+"""
+WRITES = """\
+import sys
+from pathlib import Path
+from gcsim.files import write_text
+for number in range(500):
+    write_text(Path(sys.argv[1]), str(number % 10) * int(sys.argv[2]))
+    text = Path(sys.argv[1]).read_text()
+    assert len(text) in (7, 9999) and len(set(text)) == 1
 """
 LEFT = ("gradients-", ".results.json.gcsim-", ".trace.gcsim-")
 
@@ -68,6 +78,29 @@ def test_a_living_process_keeps_what_it_has_and_a_killed_one_loses_it(tmp_path: 
         use(tmp_path)
     assert left(tmp_path) == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_file_is_written_without_a_look_at_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand points in a folder the last one costs no more than the first."""
+    monkeypatch.delattr(os, "listdir")
+    monkeypatch.delattr(os, "scandir")
+    for name in ("a", "b", "a"):
+        files.write_text(tmp_path / f"{name}.json", name)
+        assert (tmp_path / f"{name}.json").read_text() == name
+
+
+def test_many_processes_write_one_file_and_each_is_whole(tmp_path: Path) -> None:
+    """Temporary names are used again: nobody takes another's, and nothing is left."""
+    path = tmp_path / "results.json"
+    writing = [
+        subprocess.Popen([sys.executable, "-c", WRITES, str(path), str(size)]) for size in (7, 9999)
+    ]
+    assert [process.wait() for process in writing] == [0, 0]
+    text = path.read_text()
+    assert len(text) in {7, 9999}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_only_has_such_a_name_is_not_followed(tmp_path: Path) -> None:

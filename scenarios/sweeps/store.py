@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _remove_halves(folder: Path) -> None:
     """What a sweep that was killed was just writing."""
-    for half in (folder / POINTS).glob(".*.json.*"):
+    for half in (*folder.glob(".*.gcsim-*"), *(folder / POINTS).glob(".*.json.*")):
         half.unlink(missing_ok=True)
 
 

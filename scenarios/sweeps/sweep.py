@@ -14,6 +14,7 @@ import os
 import platform
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,11 +190,18 @@ class _Running:
 
     def _simulate(self, todo: Sequence[int], stage1: Stage1, workers: Workers) -> None:
         waiting: deque[tuple[int, Task]] = deque()
-        with self._progress.task("points", len(todo)) as stage:
+        # a file waits for the disk: beside the next points
+        with self._progress.task("points", len(todo)) as stage, ThreadPoolExecutor(1) as disk:
+            written: list[Future[None]] = []
 
             def done(number: int, outcome: Outcome) -> None:
                 point = self._plan.points[number]
                 self._keep(number, outcome)
+                if isinstance(outcome, Result):
+                    while written and written[0].done():
+                        written.pop(0).result()
+                    code = self._codes[number]
+                    written.append(disk.submit(store.store, self._at, point, code, outcome))
                 failed = " failed" if isinstance(outcome, Failure) else ""
                 stage.advance(note=f"{named(point.values)}{failed}")
 
@@ -205,13 +213,14 @@ class _Running:
                 else:
                     done(number, failure)
             drive(workers, waiting, done)
+            for file in written:
+                file.result()
 
     def _keep(self, number: int, outcome: Outcome) -> None:
         point = self._plan.points[number]
         if isinstance(outcome, Failure):
             self._failures[point.key] = outcome
         elif isinstance(outcome, Result):
-            store.store(self._at, point, self._codes[number], outcome)
             self._results[point.key] = outcome
         else:
             raise InternalError("profiles came back where a result was asked for")

@@ -203,6 +203,13 @@ class Link(Setting):
             return start + self._duration(nbytes)
         return goodput.through(start + self._overhead, nbytes)
 
+    def to_depart(self, nbytes: int) -> tuple[Fraction, Picoseconds, RateTrace | Fraction]:
+        """What `departure` reckons with: picoseconds between grants (0: none), those from a grant
+        to when bytes flow, and their goodput; where that is constant, to when they have left."""
+        goodput = self.goodput_of(nbytes)
+        before = self._overhead if isinstance(goodput, RateTrace) else self._duration(nbytes)
+        return self._grant, before, goodput
+
     @cached_property
     def random(self) -> bool:
         """Messages have random delays."""

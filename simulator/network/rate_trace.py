@@ -108,7 +108,7 @@ class RateTrace:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")
         if nbytes == 0:
             return start
-        return self._integral.first_with(self._integral.until(start), nbytes)
+        return self.integral.first_with(self.integral.until(start), nbytes)
 
     def times_factor(self, factor: Fraction) -> RateTrace:
         """The trace with all rates multiplied by a positive factor."""
@@ -148,8 +148,9 @@ class RateTrace:
         return [(start, rate) for start, rate in found if start < end]
 
     @cached_property
-    def _integral(self) -> _Integral:
-        return _Integral(self)
+    def integral(self) -> Integral:
+        """C, in integers."""
+        return Integral(self)
 
 
 def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace | Fraction:
@@ -208,7 +209,7 @@ def _common_multiple(periods: list[Fraction]) -> Fraction:
     return Fraction(math.lcm(*(int(period * scale) for period in periods)), scale)
 
 
-class _Integral:
+class Integral:
     """C(t) of a trace in integers: time in `ticks` a picosecond, amounts in `units` a byte."""
 
     def __init__(self, trace: RateTrace) -> None:

@@ -92,12 +92,15 @@ class Averager:
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
             number = last - (last - number) % len(schedule)
-            if schedule.plans[0].machines is None:
+            if steady.spans is None:
                 return self._events(schedule).spans(number, steady.before(number))
-        run = self._by_events(schedule, number + 1, spans=True)
-        begin = int(run.finish[-2].min()) if number else 0
+            begun, spans = steady.run.finish[:number], steady.spans(number)
+        else:
+            run = self._by_events(schedule, number + 1, spans=True)
+            begun, spans = run.finish[:-1], run.spans
+        begin = int(begun[-1].min()) if number else 0
         return tuple(
-            replace(span, start=span.start - begin, end=span.end - begin) for span in run.spans
+            replace(span, start=span.start - begin, end=span.end - begin) for span in spans
         )
 
     def _repeats(self, schedule: Schedule) -> bool:

@@ -51,7 +51,7 @@ import numpy as np
 
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, run_of
-from gcsim.simulator.steps.step_plan import Run
+from gcsim.simulator.steps.step_plan import Run, Span
 
 MOST = 200
 """Simulated iterations after which no cycle is expected."""
@@ -69,6 +69,8 @@ class Steady:
     iterations: tuple[Iteration, ...]
     period: int
     exact: bool
+    spans: Callable[[int], tuple[Span, ...]] | None = None
+    """Of an iteration of the last round, by its number, where they were simulated in one go."""
 
     @property
     def cycle(self) -> tuple[Iteration, ...]:

@@ -37,15 +37,26 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
+_LONG = 128
+"""Ranks from which on it pays to look at those alone whose pace differs."""
+_LARGEST = 1 << 18
+"""Pieces of all blocks, of whose times a table is kept then."""
 
-def rules_of(program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool) -> Rules:
+
+def rules_of(
+    program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool, even: bool
+) -> Rules:
     """What the compiled loop is told; `pieces` of the ranks that stand for all, `constant`:
-    messages take as long whenever they are sent."""
+    messages take as long whenever they are sent, `even`: and over whichever link."""
+    steady = constant and bool((pieces == pieces[0]).all())
+    many = len(pieces) >= _LONG and pieces.size <= _LARGEST
+    announcing_first = program.in_flight == 2 and not program.sends_first
     return Rules(
         two=ranks == 2,
         sends_first=program.sends_first,
         skips_empty=program.skips_empty,
-        steady=constant and bool((pieces == pieces[0]).all()),
+        steady=steady,
+        keeps_paces=constant and even and not steady and many and announcing_first,
     )
 
 
@@ -100,7 +111,9 @@ class AnnouncedRing:
         once = program.pieces[:period]  # [q, s]
         pieces = np.concatenate((once, once)).T.copy()  # [s, 2 q]
         sent = np.zeros(ranks, dtype=np.int64)
-        rules = rules_of(program, ranks, once, constant=self._messages.constant)
+        messages = self._messages
+        even = len(messages.links) == 1
+        rules = rules_of(program, ranks, once, constant=messages.constant, even=even)
         for phase in program.phases:
             for first, last, jitter in self._portions(phase, per_phase, sent, key, period):
                 self._messages.check_jitter(int(state.posted.max()), last - first, jitter)
@@ -108,6 +121,7 @@ class AnnouncedRing:
                 self._post(state, pieces, self._prices, rules, reduces, jitter, shift, first, last)
             while state.queue[0]:
                 wait(state)
+            messages.check_departures(state.posted)
         finishes = np.tile(state.posted, ranks // period)
         return finishes[::-1] if program.backwards else finishes
 

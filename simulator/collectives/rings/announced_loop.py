@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times
+from gcsim.simulator.collectives.rings.paces import NOTHING, Ints, keep_paces
+from gcsim.simulator.network.departures import departure, run_of
 
-Ints = NDArray[np.int64]
-NOTHING = -(2**62)
-"""When a message arrives that is none: earlier than any time."""
 _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
 """Rows of `State.times`."""
 
@@ -81,6 +80,8 @@ class Rules(NamedTuple):
     """Empty pieces are no messages."""
     steady: bool
     """Blocks are equal, and messages take as long whenever they are sent."""
+    keeps_paces: bool
+    """Messages take as long whenever they are sent and whoever sends them: `rings/paces.py`."""
 
 
 @loop
@@ -128,6 +129,23 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     q, per_block, window = state.posted.size, pieces.shape[0], state.arrives.shape[0]
     none = np.zeros(0, dtype=np.int64)
     before, compares, number = state.times, False, first
+    if rules.keeps_paces:
+        number = keep_paces(
+            state.posted,
+            state.left,
+            state.arrives,
+            state.leaves,
+            state.costs,
+            pieces,
+            rules.skips_empty & (prices.nbytes == 0),
+            run_of(prices.serialization, 0, prices.latency.size),
+            prices.latency,
+            prices.back[0],
+            prices.reductions if reduces else np.zeros_like(prices.reductions),
+            shift,
+            last,
+        )
+        state.queue[0], state.queue[1] = window, 0
     while number < last:
         block, piece = number // per_block, number % per_block
         turned = (shift - block) % q  # the block that rank 0 sends
@@ -173,15 +191,15 @@ def _message(  # noqa: PLR0917 - as a compiled loop
                 continue
             at = size[r] * width + kinds[r]
             start = posted[r] if knows[r] else max(posted[r], word[r])
-            leaves = max(left[r], start) + serialization[at]
-            arrives = leaves + latency[at]
+            gone = departure(serialization, at, max(left[r], start))
+            arrives = gone + latency[at]
             if jitter.size > 0:
                 arrives += jitter[r]
             if rules.two:  # behind the announcement that is on the connection already
                 arrives = max(arrives, state.word[r])
                 state.data[r] = arrives
-            started[r], left[r] = start, leaves
-            arrivals[to], departures[r] = arrives, leaves
+            started[r], left[r] = start, gone
+            arrivals[to], departures[r] = arrives, gone
             costs[to] = prices.reductions[size[r]] if reduces else 0
         if rules.two and turn == 0:
             empty = nbytes[size] == 0

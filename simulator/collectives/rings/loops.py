@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
+from gcsim.simulator.network.departures import departure, run_of
 
 Row = NDArray[np.int64]
 STILL, MOVING, NEVER_STEADY = 0, 1, -1
@@ -82,7 +83,7 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
         if starts.size == 0:
             for r in range(q):
                 at = block[r] * width + kinds[r]
-                left = max(sent[r], received[r]) + serialization[at]
+                left = departure(serialization, at, max(sent[r], received[r]))
                 sent[r] = left
                 arrived[r] = left + latency[at]
         if jitter.shape[0] > 0:
@@ -117,7 +118,8 @@ def _leave(  # noqa: PLR0917
     """One run's messages, of the ranks from `low` to before `high`."""
     # [high - low]: views, so that the loop below has one index and becomes vector instructions
     part, heard, reach = sent[low:high], received[low:high], arrived[low:high]
-    takes, travels = serialization[row + low : row + high], latency[row + low : row + high]
+    takes = run_of(serialization, row + low, row + high)
+    travels = latency[row + low : row + high]
     for r in range(part.size):
         left = max(part[r], heard[r]) + takes[r]  # the NIC is free, and the block is here
         part[r] = left

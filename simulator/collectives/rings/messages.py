@@ -2,8 +2,8 @@
 
 Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
 tables by size class and link class instead of being computed a message at a time. On links whose
-rate changes over time, the link is asked; `Departures` takes the place of the table then, and the
-same loop runs, uncompiled.
+rate changes over time `Departures` takes the place of the table, and where that cannot tell it, the
+link is asked, in the same loop, uncompiled.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from gcsim.simulator.clock import (
     check_range,
     check_time,
 )
+from gcsim.simulator.network.departures import Departures
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
@@ -50,11 +52,12 @@ class Blocks:
         return Blocks(sizes=tuple(sizes), classes=places)
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
         """A vector split evenly between its elements; the larger parts come first.
 
         A last element that is not whole counts as one of its own, and is last. O(1) Python
-        operations, however many parts there are.
+        operations, however many parts there are. Clusters that differ in links ask for the same.
         """
         elements, rest = divmod(nbytes, element)
         share, longer = divmod(elements, parts)
@@ -96,6 +99,8 @@ class Messages:
     """The random delays of messages on `links`."""
     timed: bool
     """On some links it depends on the absolute time when a message has left."""
+    table: Departures | None
+    """When, for compiled loops; None also where a link has to be asked."""
 
     @staticmethod
     def of(
@@ -115,9 +120,10 @@ class Messages:
         distinct = tuple(named[name] for name in names)
         timed = any(link.timed for link in distinct)
         takes = [[0 if timed else link.serialization(size) for link in distinct] for size in sizes]
+        taken = [round(reception * size * PS_PER_SECOND) if reception else 0 for size in sizes]
         arrives = [
-            [link.latency_for(size) + round(reception * size * PS_PER_SECOND) for link in distinct]
-            for size in sizes
+            [link.latency_for(size) + more for link in distinct]
+            for size, more in zip(sizes, taken, strict=True)
         ]
         reductions = [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes]
         # before 64 bits have to hold them
@@ -133,17 +139,25 @@ class Messages:
             slowest=slowest,
             jitter=JitterDraws(distinct),
             timed=timed,
+            table=Departures.of(sizes, distinct) if timed else None,
         )
 
     def serialization(self) -> NDArray[np.int64]:
         """What is added to a message's start to get when it has left: by size and link, flat."""
-        if self.timed:
-            return cast("NDArray[np.int64]", Departures(self))
-        return self.serialisation.reshape(-1)
+        if not self.timed:
+            return self.serialisation.reshape(-1)
+        table: Any = Asked(self) if self.table is None else self.table
+        return cast("NDArray[np.int64]", table)
 
     def run(self, compiled: F) -> F:
         """The loop to which `serialization` may be given."""
-        return cast("F", getattr(compiled, "py_func", compiled)) if self.timed else compiled
+        asked = self.timed and self.table is None
+        return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
+
+    def check_departures(self, *times: Times) -> None:
+        """Raise `InputError` when the clock cannot hold what a compiled loop has found."""
+        if self.table is not None:
+            check_time(max(int(time.max()) for time in times))
 
     @property
     def constant(self) -> bool:
@@ -184,8 +198,8 @@ class Messages:
         check_time(now + rounds * self.slowest + worst)
 
 
-class Departures:
-    """`start + departures[place]` is when a message has left that may start at `start`.
+class Asked:
+    """`start + asked[place]` is when a message has left that may start at `start`.
 
     `place` counts size classes and, within one, link classes.
     """

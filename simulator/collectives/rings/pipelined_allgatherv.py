@@ -37,6 +37,7 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rings.pieces import Pieces, PreparedPieces
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.departures import departure
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -80,6 +81,7 @@ class PreparedPipeline(PreparedPieces):
                 first,
                 last,
             )
+            messages.check_departures(free, heard)
         return np.tile(np.maximum(free, heard), ranks // period)
 
     def _turns(self, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
@@ -143,7 +145,7 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         left, last = free[r], heard[to]
         for x in range(first[block], first[block] + count[block]):
             at = row[x] * width + kind
-            left = max(left, there[x]) + serialization[at]
+            left = departure(serialization, at, max(left, there[x]))
             arrives = left + latency[at]
             if jitter.size > 0:
                 arrives += jitter[drawn]

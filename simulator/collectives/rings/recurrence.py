@@ -127,6 +127,7 @@ class PreparedRing:
             if jitter is not None:
                 messages.check_jitter(int(max(sent.max(), received.max())), last - first, jitter)
             layout.advance((sent, received), range(first, last), self._reducing, jitter)
+            messages.check_departures(sent, received)
         return np.maximum(sent, received)
 
     def _late(self, first: int, last: int, key: int) -> Times:

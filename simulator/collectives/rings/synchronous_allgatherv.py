@@ -39,6 +39,7 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rings.pieces import PreparedPieces
 from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
+from gcsim.simulator.network.departures import departure
 
 PIPELINE = 32 * 1024
 """Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
@@ -83,6 +84,7 @@ class PreparedRounds(PreparedPieces):
                 first,
                 last,
             )
+            messages.check_departures(ready)
         finishes: Times = np.maximum(np.tile(ready, ranks // period), starts.max())
         return finishes
 
@@ -140,7 +142,7 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             arrived[r] = _NOTHING
             if number < sends[r] and nbytes[size] > 0:
                 at = size * width + kinds[r]
-                left = ready[r] + serialization[at]
+                left = departure(serialization, at, ready[r])
                 ready[r] = left
                 arrived[r] = left + latency[at]
                 if jitter.shape[0] > 0:

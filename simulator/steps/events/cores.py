@@ -17,9 +17,9 @@ by the others' use of caches and memory; what carries messages (`host.py`) takes
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import count
 
 import numpy as np
@@ -36,11 +36,14 @@ class Cores:
 
     def __init__(self, env: simpy.Environment, cores: int) -> None:
         self._env, self._cores = env, cores
-        self._served, self._at = Fraction(0), 0
-        """What a computation that was there from the beginning has had by an instant."""
+        self._scale = self._speed = 1
+        """Units of work that a picosecond has on a core of its own, and that each computation
+        gets in one now: integers, so that time is exact."""
+        self._served, self._at = 0, 0
+        """What a computation that was there from the beginning has had by an instant, in units."""
         self._busy = 0
         """Ranks that compute."""
-        self._running: list[tuple[Fraction, int, int, simpy.Event]] = []
+        self._running: list[tuple[int, int, int, simpy.Event]] = []
         """By what `_served` is when it ends: its number, for how many ranks it stands, its end."""
         self._number = count()
         self._planned = 0
@@ -51,26 +54,36 @@ class Cores:
         takes that long on a core of its own."""
         self._catch_up()
         done = self._env.event()
-        heapq.heappush(self._running, (self._served + work, next(self._number), ranks, done))
+        end = self._served + work * self._scale
+        heapq.heappush(self._running, (end, next(self._number), ranks, done))
         self._busy += ranks
         self._plan()
         return done
 
-    def _speed(self) -> Fraction:
-        return min(Fraction(1), Fraction(self._cores, self._busy))
-
     def _catch_up(self) -> None:
         now = reading(self._env.now)
         if self._busy:
-            self._served += (now - self._at) * self._speed()
+            self._served += (now - self._at) * self._speed
         self._at = now
+
+    def _share(self) -> None:
+        """The cores among those that are busy now; finer units, where they do not divide these."""
+        over, under = min(self._cores, self._busy), self._busy
+        finer = under // math.gcd(over * self._scale, under)
+        if finer > 1:
+            self._scale *= finer
+            self._served *= finer
+            # all by one factor: still a heap
+            self._running = [(end * finer, n, for_, done) for end, n, for_, done in self._running]
+        self._speed = over * self._scale // under
 
     def _plan(self) -> None:
         """Wake up when the next one ends, unless something changes before."""
         self._planned += 1
         if self._running:
-            left = (self._running[0][0] - self._served) / self._speed()
-            end = self._env.timeout(max(0, -(-left.numerator // left.denominator)))
+            self._share()
+            left = self._running[0][0] - self._served
+            end = self._env.timeout(max(0, -(-left // self._speed)))
             assert end.callbacks is not None
             planned = self._planned
             end.callbacks.append(lambda _: self._wake(planned))

@@ -8,6 +8,7 @@ simulated in one go.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def simulate_steady(
         search = Search(schedule, begin, most=most, tolerance=tolerance)
         simulation = events.simulation(0, begin, classes)
         simulation.run(search.limit, lambda number: search.add(simulation.iteration(number)))
-        return search.result()
+        return replace(search.result(), spans=simulation.spans)
 
     return events.with_classes(in_one_go, begin)
 

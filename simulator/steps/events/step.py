@@ -161,7 +161,7 @@ class Simulation:
         self._rows: list[list[Row | None]] = []
         """By iteration and class."""
         self._breakdowns: list[list[TimeBreakdown | None]] = []
-        """As `_rows`; empty before the last iteration that all have finished."""
+        """As `_rows`; empty before the last round of iterations that all have finished."""
         self._stopped = False
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
@@ -203,8 +203,8 @@ class Simulation:
             row[member] = (finish, worker.loader.ahead(finish), breakdown.parts(finish))
             self._breakdowns[iteration][member] = breakdown
             if None not in row:
-                if iteration:
-                    self._breakdowns[iteration - 1].clear()
+                if iteration >= len(schedule):
+                    self._breakdowns[iteration - len(schedule)].clear()
                 self._stopped = settled(iteration) or iteration + 1 == most
 
     def _pace_of(self, member: int, iteration: int) -> float:
@@ -238,9 +238,10 @@ class Simulation:
     def result(self, iterations: int, *, spans: bool = False) -> Run:
         """The first iterations; `spans` only where they are all that everybody has finished."""
         found = [self.iteration(number) for number in range(iterations)]
-        return run_of(found, spans=self._spans(iterations - 1) if spans else ())
+        return run_of(found, spans=self.spans(iterations - 1) if spans else ())
 
-    def _spans(self, iteration: int) -> tuple[Span, ...]:
+    def spans(self, iteration: int) -> tuple[Span, ...]:
+        """Of one of the last round that all have finished."""
         breakdowns = [
             breakdown for breakdown in self._breakdowns[iteration] if breakdown is not None
         ]
