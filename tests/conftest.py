@@ -22,6 +22,8 @@ from gcsim.files import cache_folder
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; processes that tests start have it
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 
+gc.disable()  # all that is imported and collected stays; until then the collector finds nothing
+
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
@@ -49,6 +51,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
