@@ -43,7 +43,10 @@ def main_job_cache(shared_folder: Path) -> Path:
     return shared_folder / "cache of the main job"
 
 
-_WHOLE_RUNS = ("test_paper_clusters.py", "test_main_job.py")
+_LONGEST = (
+    "test_main_job.py", "test_paper_clusters.py", "test_page.py", "test_ddp.py", "test_settings.py",
+    "test_vision.py", "test_draws.py",
+)  # fmt: skip
 
 
 def pytest_collection_finish() -> None:
@@ -56,4 +59,5 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of minutes begin first, so that no core is idle at the end."""
-    items.sort(key=lambda item: item.path.name not in _WHOLE_RUNS)
+    place = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
