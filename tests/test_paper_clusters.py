@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import as_a_user
+from tests.command import ONE_THREAD, as_a_user
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +50,7 @@ def test_dense_communication_is_what_arithmetic_says(
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", name, "--json", "-q", *SMALL],
         cwd=tmp_path,
-        env=as_a_user(cache),
+        env=as_a_user(cache) | ONE_THREAD,
         capture_output=True,
         text=True,
         timeout=1500,
