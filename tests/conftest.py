@@ -23,6 +23,8 @@ from gcsim.files import cache_folder
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; processes that tests start have it
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
 
+gc.disable()  # all that is imported and collected stays; until then the collector finds nothing
+
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
@@ -52,7 +54,10 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
-_WHOLE_RUNS = ("test_paper_clusters.py", "test_main_job.py")
+_LONGEST = (
+    "test_main_job.py", "test_paper_clusters.py", "test_page.py", "test_ddp.py", "test_settings.py",
+    "test_vision.py", "test_draws.py",
+)  # fmt: skip
 
 
 def pytest_collection_finish() -> None:
@@ -60,8 +65,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of minutes begin first, so that no core is idle at the end."""
-    items.sort(key=lambda item: item.path.name not in _WHOLE_RUNS)
+    place = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))

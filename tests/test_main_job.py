@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gcsim.compressors.registry import REGISTRY
-from tests.command import as_a_user
+from tests.command import ONE_THREAD, as_a_user
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, main_job_cache: Path) -> d
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", "alexnet_32node", "--json", "-q"],
         cwd=folder,
-        env=as_a_user(main_job_cache),
+        env=as_a_user(main_job_cache) | ONE_THREAD,
         capture_output=True,
         text=True,
         timeout=1500,
@@ -84,7 +84,7 @@ def test_every_compressor_runs_end_to_end(tmp_path: Path) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", "compressor_zoo", "--json", "-q"],
         cwd=tmp_path,
-        env=as_a_user(tmp_path / "cache"),
+        env=as_a_user(tmp_path / "cache") | ONE_THREAD,
         capture_output=True,
         text=True,
         timeout=900,

@@ -10,18 +10,24 @@ from typing import Any
 
 import pytest
 
-from tests.command import as_a_user
+from tests.command import ONE_THREAD, as_a_user
 
 pytestmark = pytest.mark.long
 
 ALEXNET, RESNET50, RESNET18 = 4 * 61_100_840, 4 * 25_557_032, 4 * 11_173_962
 TCP = 1448 / 1538
 SMALL = (
-    "--set=batch_size=8",
+    "--set=batch_size=2",
     "--set=gradients.warmup_steps=1",
     "--set=gradients.iterations=1",
 )
 """None changes what dense workers send; ResNet-50 with 64 samples takes 11 GB and minutes."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two clusters run of one model is run once."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.mark.parametrize(
@@ -39,12 +45,12 @@ SMALL = (
     ],
 )
 def test_dense_communication_is_what_arithmetic_says(
-    tmp_path: Path, name: str, largest: int, communication_s: float
+    tmp_path: Path, cache: Path, name: str, largest: int, communication_s: float
 ) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "gcsim", "run", name, "--json", "-q", *SMALL],
         cwd=tmp_path,
-        env=as_a_user(tmp_path / "cache"),
+        env=as_a_user(cache) | ONE_THREAD,
         capture_output=True,
         text=True,
         timeout=1500,

@@ -6,10 +6,11 @@ Gradients are known to the last bit, so that `in_lockstep` can be asked for the 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,30 +166,27 @@ def in_lockstep(
         yield updates
 
 
-def start_ranks(folder: Path, count: int, job: str, timeout: float = 600) -> list[Any]:
-    """What each of `count` ranks made of a job, by rank."""
+def start_ranks(folder: Path, count: int, *jobs: str, timeout: float = 600) -> list[list[Any]]:
+    """What each of `count` ranks made of each job, by job and rank."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    running: list[subprocess.Popen[bytes]] = []
-    deadline = time.monotonic() + timeout
-    try:
-        for rank in range(count):
-            with (folder / f"{rank}.log").open("w") as log:
-                command = [sys.executable, str(SCRIPT), str(rank), str(count), str(folder), job]
-                running.append(subprocess.Popen(command, env=environment, stderr=log))
-        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
-            if any(process.poll() for process in running):
-                break  # the others would wait for the one that failed
-            time.sleep(0.05)
-        logs = [(folder / f"{rank}.log").read_text()[-3000:] for rank in range(count)]
-        codes = [process.poll() for process in running]
-        assert codes == [0] * count, "\n".join([f"exit codes {codes}", *logs])
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
+    command = [sys.executable, str(SCRIPT), str(count), str(folder), *jobs]
+    with (folder / "log").open("w") as log:
+        starter = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
+        try:
+            code: int | None = starter.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(starter.pid, signal.SIGKILL)
+            starter.wait()
+    assert code == 0, (folder / "log").read_text()[-9000:]
+    return [
+        [torch.load(folder / f"{job}.{rank}.pt", weights_only=True) for rank in range(count)]
+        for job in jobs
+    ]

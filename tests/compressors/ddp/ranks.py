@@ -1,12 +1,14 @@
-"""One rank of a process group on loopback: what its DDP hooks and collectives give. A script.
+"""The ranks of a process group on loopback: what DDP hooks and collectives give. A script.
 
-    python ranks.py RANK COUNT FOLDER JOB
+    python ranks.py COUNT FOLDER JOB ...
 
-`test_ddp.py` starts COUNT of them and compares FOLDER/RANK.pt with lockstep.
+It forks COUNT ranks, so that torch is imported once for all; `test_ddp.py` compares
+FOLDER/JOB.RANK.pt with lockstep. Where a rank fails, all end: the others would wait for it.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import time
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP would in each rank
 import torch.distributed as dist
 from torch import Tensor
 
@@ -134,28 +137,29 @@ def left(rank: int) -> Iterator[Any]:
     gcsim.ddp_hook("topk", seed=SEED).register(model)
     list(steps_of(model, rank, 2))
     if rank == 1:
-        torch.save([], Path(sys.argv[3]) / "1.pt")
+        torch.save([], Path(sys.argv[2]) / "left.1.pt")
         os._exit(0)
     began = time.monotonic()
     try:
         list(steps_of(model, rank, 1))
     except Exception as error:
         found = [type(error).__name__ + f": {error}", time.monotonic() - began]
-        torch.save(found, Path(sys.argv[3]) / "0.pt")
+        torch.save(found, Path(sys.argv[2]) / "left.0.pt")
         os._exit(0)
     yield "nothing"
 
 
-def main() -> None:
-    rank, count, folder, job = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
+    "registry": registry,
+    "collectives": collectives,
+    "loops": loops,
+    "left": left,
+}
+
+
+def work(rank: int, count: int, folder: Path, jobs: list[str]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    jobs: dict[str, Callable[[int], Iterator[Any]]] = {
-        "registry": registry,
-        "collectives": collectives,
-        "loops": loops,
-        "left": left,
-    }
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder / 'store'}",
@@ -163,9 +167,28 @@ def main() -> None:
         world_size=count,
         timeout=timedelta(seconds=600),
     )
-    torch.save(list(jobs[job](rank)), folder / f"{rank}.pt")
+    for job in jobs:
+        torch.save(list(JOBS[job](rank)), folder / f"{job}.{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    count, folder, jobs = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    carried()  # imports the compressors
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=work, args=(rank, count, folder, jobs), daemon=True)
+        for rank in range(count)
+    ]
+    for process in ranks:
+        process.start()
+    while any(process.is_alive() for process in ranks):
+        if any(process.exitcode for process in ranks):
+            break
+        time.sleep(0.05)
+    codes = [process.exitcode for process in ranks]
+    sys.exit(0 if codes == [0] * count else f"exit codes {codes}")
 
 
 if __name__ == "__main__":

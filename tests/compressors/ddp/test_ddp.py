@@ -30,25 +30,28 @@ from tests.compressors.ddp.ranks import LENGTHS, requests
 
 COUNTS = (2, 3, 4)
 CASES = carried()
+TOGETHER = [("registry", "collectives"), ("loops",)]
+"""Jobs that the same ranks do."""
 Results = Callable[[int, str], list[Any]]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Results of a job with so many ranks; each is started once, also when it fails."""
+    """Results of a job with so many ranks; they are started once, also when they fail."""
 
     @cache
-    def outcome(count: int, job: str) -> list[Any] | AssertionError:
+    def outcome(count: int, *jobs: str) -> list[list[Any]] | AssertionError:
         try:
-            return start_ranks(tmp_path_factory.mktemp(f"{job}-{count}"), count, job)
+            return start_ranks(tmp_path_factory.mktemp(f"{jobs[0]}-{count}"), count, *jobs)
         except AssertionError as error:
             return error
 
     def found(count: int, job: str) -> list[Any]:
-        results = outcome(count, job)
+        jobs = next(each for each in TOGETHER if job in each)
+        results = outcome(count, *jobs)
         if isinstance(results, AssertionError):
             raise results
-        return results
+        return results[jobs.index(job)]
 
     return found
 

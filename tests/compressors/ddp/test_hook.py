@@ -164,7 +164,7 @@ def test_infinity_passes_where_nobody_looks(alone: None) -> None:
 
 
 def test_a_rank_that_leaves_is_noticed(tmp_path: Path) -> None:
-    survivor, _ = start_ranks(tmp_path, 2, "left", timeout=60)
+    ((survivor, _),) = start_ranks(tmp_path, 2, "left", timeout=60)
     assert survivor[0].startswith("RuntimeError")
     assert survivor[1] < 30  # seconds; the group's time-out is 60
 

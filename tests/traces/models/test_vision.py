@@ -288,16 +288,16 @@ def test_large_networks_start_as_if_they_knew_nothing(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "batch"), [(name, 32 if "cifar" in name else 8) for name in CHEAP]
-)
-def test_the_network_learns_with_the_usual_learning_rate(name: str, batch: int) -> None:
+@pytest.mark.parametrize("name", CHEAP)
+def test_the_network_learns_with_the_usual_learning_rate(name: str) -> None:
+    # with dropout behind every layer a network learns more slowly
+    batch, steps = (32 if "cifar" in name else 4), (16 if name == "vgg_like_cifar10" else 10)
     entry = MODELS[name]
     trainer = LiveTrainer(
         entry, build_model(entry, seed=0), make_task(entry, 0),
         batch_size=batch, learning_rate=0.01, momentum=0.9, seed=0,
     )  # fmt: skip
-    losses = list(trainer.warm_up(20))
+    losses = list(trainer.warm_up(steps))
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
 
 
