@@ -107,7 +107,7 @@ def cnn_digits() -> nn.Module:
             fc2=nn.Linear(64, 10),
         )
     )
-    draw_fan_in(model, [model.fc2], variance=1.5)
+    draw_fan_in(model, [model[-1]], variance=1.5)
     return model
 
 
