@@ -67,8 +67,9 @@ class AnnouncedRing:
     and announcements back over it; a reduction
     costs `gamma` seconds a byte, and a rank has a message `reception` seconds a byte after its
     last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
-    constant, one rank stands for all that do the same, and where blocks are equal too the rest of a
-    phase is known once all ranks keep one pace.
+    constant, one rank stands for all that do the same; where blocks are equal too the rest of a
+    phase is known once all ranks keep one pace, and of a long ring on equal links only the others
+    are computed (`rings/paces.py`).
     """
 
     def __init__(
