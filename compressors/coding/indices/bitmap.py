@@ -87,9 +87,10 @@ def add_at_bits(
 
 @loop
 def _add(start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any) -> None:
-    weighted = np.zeros(BLOCK + 8, dtype=np.float32)
+    most = (min(BLOCK, stop - start) + 7) // 8 * 8  # of a block
+    weighted = np.zeros(most + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero
-    spread = np.zeros(BLOCK, dtype=np.float32)
+    spread = np.zeros(most, dtype=np.float32)
     places = spread.view(np.uint32)
     for first in range(start, stop, BLOCK):
         part = out[first : min(first + BLOCK, stop)]

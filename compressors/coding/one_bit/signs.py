@@ -41,6 +41,8 @@ Norm = Literal["mean_abs", "rms"]
 """What a scale is: mean |p|, the best for given signs, or the root mean square of p."""
 
 _NONE = np.zeros(0, dtype=np.float32)
+_ONLY_START = np.zeros(1, dtype=np.int64)
+_LARGEST = np.finfo(np.float32).max
 
 
 # --- from numbers to bits --------------------------------------------------------------------
@@ -131,12 +133,15 @@ def _code(
     if not blocks:
         return bits, _NONE
     # Tile t and block b meet in sum t + b; between two blocks that end with a tile lies a zero.
-    numbers = np.arange(blocks)
-    totals = np.add.reduceat(sums, numbers * length // SUM_BLOCK + numbers)
-    sizes = np.full(blocks, float(length))
-    sizes[-1] = n - (blocks - 1) * length
+    starts, sizes = _ONLY_START, np.array([float(n)])
+    if blocks > 1:
+        numbers = np.arange(blocks)
+        starts = numbers * length // SUM_BLOCK + numbers
+        sizes = np.full(blocks, float(length))
+        sizes[-1] = n - (blocks - 1) * length
+    totals = np.add.reduceat(sums, starts)
     means = np.sqrt(totals / sizes) if squares else totals / sizes
-    return bits, np.minimum(means, np.finfo(np.float32).max).astype(np.float32)
+    return bits, np.minimum(means, _LARGEST).astype(np.float32)
 
 
 @loop
@@ -232,7 +237,7 @@ def _decode(
     factors = array(scales)
     if length * factors.size < n or (factors.size - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")
-    if not np.all(np.isfinite(factors) & (factors >= 0)):
+    if not ((factors >= 0) & (factors <= _LARGEST)).all():  # nor not-a-number
         raise InputError("damaged payload: a scale is negative or not a finite number")
     factors = factors * np.float32(weight)
     with written_back(out) as target:

@@ -63,7 +63,7 @@ def _ones(word: np.uint64) -> int:
 @loop
 def _mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: Any) -> None:
     """In each segment as many random positions as `ends` says, ascending."""
-    words = np.empty(_SEGMENT // 64, dtype=np.uint64)
+    words = np.empty((min(_SEGMENT, stop - start) + 63) // 64, dtype=np.uint64)
     one = np.uint64(1)
     for first in range(start, stop, _SEGMENT):
         n = min(_SEGMENT, stop - first)
