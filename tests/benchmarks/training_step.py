@@ -3,11 +3,11 @@
     python tests/benchmarks/training_step.py [--workers 8,64] [--only NAME,NAME] [--profile]
 
 All workers of a bucket of 38,522 elements in ten tensors (a convolutional network for the 8 x 8
-digits) run one lockstep exchange a step, one thread, without forward and backward passes. User CPU
-time in milliseconds, of all workers together: the lowest of each kind of step, weighted by how
-often it occurs in a period. Gradients are N(0, 1) exp(.8 N(0, 1)) 1e-3, seed 0. Beside
-it the yardstick of the same run, a fixed piece of interpreted work: 2.3 ms on a machine that does
-nothing else. `--profile` prints where the time of the named methods goes instead.
+digits) run one lockstep exchange a step, one thread, without forward and backward passes. CPU time
+in milliseconds, of all workers together: the lowest of each kind of step, weighted by how often it
+occurs in a period. Gradients are N(0, 1) exp(.8 N(0, 1)) 1e-3, seed 0. Beside it the yardstick of
+the same run, a fixed piece of interpreted work: 2.3 ms on a machine that does nothing else.
+`--profile` prints where the time of the named methods goes instead.
 """
 
 from __future__ import annotations

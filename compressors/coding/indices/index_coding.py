@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -81,6 +82,7 @@ _AUTO = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
 """Omega, gamma and varint are never expected to be shorter than the best of these."""
 
 
+@lru_cache(maxsize=1 << 12)
 def choose_coder(coding: IndexCoding, n: int, k: int) -> Coder:
     """The named coder; for auto the shortest for k of n, so the same on every worker.
 
@@ -97,9 +99,10 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
     The mean takes gaps as geometric, which they are for large n. For k = 0 all but bitmap need
     none.
     """
+    if coder is Coder.BITMAP:
+        return float(n)
     if coder.fixed_length:
-        fixed = {Coder.RAW: 32 * k, Coder.PACKED: k * index_width(n), Coder.BITMAP: n}
-        return float(fixed[coder])
+        return float(k * (32 if coder is Coder.RAW else index_width(n)))
     if k == 0:
         return 0.0
     stay = 1.0 - k / n  # P(a gap is larger than g) = stay^g

@@ -102,9 +102,9 @@ def take_arrays(
     """`take` of an array, inside a function that the meter counts already."""
     if values.size > BLOCK * marks.counts.size:
         raise InternalError(f"marks of {marks.counts.size} blocks for {values.size} elements")
-    ends = np.cumsum(marks.counts)
-    indices = np.empty(marks.total, dtype=np.int64)
-    taken = np.empty(marks.total, dtype=np.float32)
+    ends = marks.counts.cumsum()
+    total = int(ends[-1]) if ends.size else 0
+    indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
     nan = np.zeros(1, dtype=np.uint8)
     in_parallel(
         _take, values.size, values, marks.up, marks.down, marks.counts, marks.places,

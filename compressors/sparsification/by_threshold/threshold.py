@@ -18,6 +18,8 @@ sparsification as total error minimization", NeurIPS 2021, arXiv:2108.00951.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from pydantic import Field
 
@@ -98,6 +100,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
 
+@cache
 def just_above(threshold: float) -> np.float32:
     """The smallest float32 that is larger: what passes it is strictly above the threshold."""
     return np.float32(np.nextafter(np.float32(threshold), np.float32(np.inf)))
