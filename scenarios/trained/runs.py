@@ -98,9 +98,11 @@ class Run:
         import torch
 
         from gcsim.traces.tasks.registry import make_split
+        from gcsim.traces.timing.allocator import keep_freed_memory
         from gcsim.traces.training.team import Method, Team
 
         torch.set_num_threads(1)
+        keep_freed_memory()
         plan, scenario, entry = self.plan, self.scenario, learner(self.scenario)
         parameters = check_parameters(self.choice.kind, self.choice.parameters)
         with _named("train.task"):
