@@ -153,11 +153,12 @@ def _row(  # noqa: PLR0917 - all that a row is of
 
     own, others = seconds(method), seconds(dense)
     gained = [_ratio(before, after) for before, after in zip(others, own, strict=True)]
-    median = float(np.median([each[0] for each in gained]))
+    mostly = sum(math.isfinite(each[0]) for each in own) * 2 > len(own)
+    median = float(np.median([each[0] for each in gained])) if mostly else None
     draws = np.concatenate([each[1:] for each in gained])
     low, high = (float(np.percentile(draws, at)) for at in (LOW, HIGH))
     at_half = None
-    if half is not None and median:
+    if half is not None and mostly:
         against = zip(seconds(half), own, strict=True)
         at_half = float(np.median([_ratio(before, after)[0] for before, after in against]))
     nodes = scenario.node_counts[size]
@@ -178,10 +179,10 @@ def _row(  # noqa: PLR0917 - all that a row is of
         steps_to_target=tuple(steps(method)),
         seconds_to_target=tuple(float(each[0]) if math.isfinite(each[0]) else None for each in own),
         steps_against_dense=_median_ratio(steps(method), steps(dense)),
-        speedup_to_target=median or None,
+        speedup_to_target=median,
         speedup_to_target_low=low,
         speedup_to_target_high=high,
-        speedup_to_target_vs_half=at_half or None,
+        speedup_to_target_vs_half=at_half,
         final_accuracy=tuple(found.evaluations[-1].accuracy for found in one.trajectories),
         final_loss=tuple(found.evaluations[-1].loss for found in one.trajectories),
         ended=tuple(found.ended for found in one.trajectories),
@@ -209,8 +210,8 @@ def _median_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> flo
         math.inf if a is None else (a / b if b else 1.0) if b is not None else 0.0
         for a, b in zip(own, dense, strict=True)
     ]
-    found = float(np.median(ratios))
-    return found if math.isfinite(found) else None
+    mostly = sum(steps is not None for steps in own) * 2 > len(own)
+    return float(np.median(ratios)) if mostly else None
 
 
 def _mean_time(one: Tried, clock: Clock) -> float | None:

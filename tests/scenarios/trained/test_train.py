@@ -160,6 +160,22 @@ def test_nearly_exact_methods_need_the_steps_of_dense_and_one_without_memory_get
     assert set(nothing.ended) <= {"hopeless", "finished"}
 
 
+def test_what_half_of_the_seeds_reach_is_not_reached(tmp_path: Path) -> None:
+    """A method that diverges with every second seed has neither speedup nor steps at two seeds;
+    its range reaches from 0 to what the one seed has."""
+    odd = "compressors=[none, {kind: 'tests.traces.training.world:WildAtOddSeeds', label: odd}]"
+    found = row(train(loaded(tmp_path, odd)), "odd")
+    assert found.ended == ("finished", "diverged")
+    assert [steps is None for steps in found.steps_to_target] == [False, True]
+    assert found.speedup_to_target is found.steps_against_dense is None
+    assert found.speedup_to_target_low == 0
+    assert found.speedup_to_target_high is not None
+    assert 0.5 < found.speedup_to_target_high <= 1  # dense, behind the code of a hook
+    three = row(train(loaded(tmp_path, odd, "train.seeds=3")), "odd")
+    assert three.steps_against_dense == 1  # median of 1, never, 1
+    assert three.speedup_to_target == pytest.approx(three.speedup_per_iteration, rel=1e-3)
+
+
 def test_another_cluster_trains_nothing_again(
     scenario: Scenario, tmp_path: Path, work: list[Any]
 ) -> None:

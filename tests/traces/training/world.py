@@ -35,8 +35,20 @@ class Wild(Compressor):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        total: torch.Tensor = yield AllReduce(tensor=bucket.gradient.clone())
-        return total.mul_(1e4)
+        total: torch.Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+        return total.mul_(self.factor())
+
+    def factor(self) -> float:
+        return 1e4
+
+
+class WildAtOddSeeds(Wild):
+    """Dense with even seeds."""
+
+    about = Wild.about
+
+    def factor(self) -> float:
+        return 1e4 if self.worker.seed % 2 else 1.0
 
 
 def normalised() -> nn.Module:
