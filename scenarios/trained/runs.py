@@ -73,9 +73,7 @@ class Run:
     @property
     def known(self) -> Trajectory | None:
         """What is kept of it, where that goes as far as is asked for."""
-        found = load(self.path, self._rules)
-        far = found is not None and (found.ended or len(found.losses) >= self.until)
-        return found if far else None
+        return load(self.path, self._rules, self.until)
 
     @property
     def _rules(self) -> Rules:

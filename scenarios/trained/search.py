@@ -2,14 +2,15 @@
 
 The rates are tried for each method alike, with the first seed, by successive halving (K. Jamieson,
 A. Talwalkar, AISTATS 2016, arXiv:1502.07943): all of them for a quarter of the steps, the better
-half for a half, and so on; the best has the least loss on the samples that are held out. It goes
-on to the end, and is trained with the other seeds.
+half for a half, and so on. The best has the least loss on the samples that are held out, mean over
+all evaluations so far: one that learns early, as a target asks for, and not one that is lucky at
+the last. It goes on to the end, and is trained with the other seeds.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -74,25 +75,26 @@ class _Search:
         self._rung: dict[int, list[float]] = {}
         """By method: the rates that are compared now."""
         self._waiting: deque[tuple[int, Work]] = deque()
-        self._found = 0
-        """Trajectories that were there, and are not told of yet."""
+        self._far: Counter[tuple[int, float, int]] = Counter()
+        """By method, rate and seed: steps that are done with, trained or given up."""
+        self._new = 0
+        """Of them, those that are not told of yet."""
 
     def run(self, workers: LocalWorkers, progress: Progress) -> tuple[Tried, ...]:
         for number in range(len(self.tried)):
             self._compare(number, list(dict.fromkeys(self._plan.learning_rate.values)))
-        with progress.task("trajectories", self._expected()) as stage:
+        with progress.task("steps of training", self._expected()) as stage:
 
             def done(number: int, outcome: Trajectory | Failure) -> None:
                 if isinstance(outcome, Failure):
                     raise _raised(outcome)
                 method, run = self._asked[number]
-                self._found += 1
                 self._note(method, run, outcome)
                 told(f"{run.choice.label}, rate {run.rate:g}")
 
             def told(note: str = "") -> None:
-                stage.advance(self._found, note=note)
-                self._found = 0
+                stage.advance(self._new, note=note)
+                self._new = 0
 
             told()
             drive(workers, self._waiting, done, lambda text: stage.advance(0, note=text))
@@ -101,18 +103,29 @@ class _Search:
         return tuple(self.tried)
 
     def _expected(self) -> int:
-        rates, runs = len(self._plan.learning_rate.values), self._plan.seeds
+        """Steps of all methods, if none ends early."""
+        rates, before, steps = len(set(self._plan.learning_rate.values)), 0, 0
         while rates > 1:
-            runs += rates
-            rates = -(-rates // 2)
-        return runs * len(self.tried)
+            steps += rates * (self._until(rates) - before)
+            before = self._until(rates)
+            rates = self._better(rates)
+        return (steps + self._plan.seeds * self._plan.steps - before) * len(self.tried)
+
+    def _until(self, rates: int) -> int:
+        """Steps after which so many rates are compared: a quarter of all, then a half, and so on;
+        whole windows."""
+        every, steps = self._plan.evaluate_every, self._plan.steps
+        share = rates / len(set(self._plan.learning_rate.values)) * 4
+        return min(steps, -(-round(steps / share) // every) * every)
+
+    def _better(self, rates: int) -> int:
+        return -(-rates // 2) if rates > 2 else 1
 
     def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
         choice = self.tried[method].choice
         run = Run(scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until)
         known = run.known
         if known is not None:
-            self._found += 1
             self._note(method, run, known)
             return
         self._waiting.append((len(self._asked), run))
@@ -126,16 +139,14 @@ class _Search:
             for seed in range(first, first + self._plan.seeds):
                 self._ask(method, rates[0], seed, self._plan.steps)
             return
-        all_rates = len(set(self._plan.learning_rate.values))
-        every, steps = self._plan.evaluate_every, self._plan.steps
-        share = len(rates) / all_rates * 4  # a quarter of the steps, then a half, then all
-        until = min(steps, -(-round(steps / share) // every) * every)  # whole windows
         self._rung[method] = list(rates)
         for rate in rates:
-            self._ask(method, rate, first, until)
+            self._ask(method, rate, first, self._until(len(rates)))
 
     def _note(self, method: int, run: Run, found: Trajectory) -> None:
-        tried = self.tried[method]
+        tried, key = self.tried[method], (method, run.rate, run.seed)
+        self._new += max(0, run.until - self._far[key])
+        self._far[key] = max(run.until, self._far[key])
         if run.rate == tried.rate:
             tried.trajectories.append(found)
             if run.seed == self._scenario.seed:
@@ -147,7 +158,7 @@ class _Search:
         if sum(bool(one.ended) or len(one.losses) >= run.until for one in reached) < len(rung):
             return
         ranked = sorted(rung, key=lambda rate: _held_out_loss(tried.rates[rate]))
-        left = -(-len(rung) // 2) if len(rung) > 2 else 1
+        left = self._better(len(rung))
         for rate in ranked[left:]:
             put_away(replace(run, rate=rate).path)
         self._compare(method, ranked[:left])
@@ -155,7 +166,8 @@ class _Search:
 
 def _held_out_loss(one: Trajectory) -> float:
     """What rates are compared by; training that diverged is worse than any that did not."""
-    return math.inf if one.ended == "diverged" else one.evaluations[-1].loss
+    judged = [each.loss for each in one.evaluations[1:]]
+    return math.inf if one.ended == "diverged" else sum(judged) / len(judged)
 
 
 def _raised(failed: Failure) -> Exception:

@@ -61,7 +61,7 @@ def test_the_answer_stands_on_stdout_and_files_in_the_folder(done: tuple[Path, s
     assert out.startswith("small: time to accuracy 0.6, 4 nodes, 4 workers, fastest first\n")
     assert "Top-k 10 %" in out
     assert "Trained with 2 workers" in out
-    assert "trajectories: 4 of 4" in err
+    assert "steps of training: 240 of 240" in err  # two methods, two seeds, 60 steps
     assert {path.name for path in (folder / "runs/small_train").iterdir()} == FILES
 
 

@@ -60,8 +60,8 @@ def advance(
     has ended, `.state` of one that can go on. `told` hears of steps that are done. Raises
     `InputError` as `Team.step` does.
     """
-    known = load(path, rules)
-    if known is not None and (known.ended or len(known.losses) >= (until or known.steps)):
+    known = load(path, rules, until)
+    if known is not None:
         told(len(known.losses))
         return known
     now = fresh
@@ -88,12 +88,30 @@ def advance(
     return now
 
 
-def load(path: Path, rules: Rules) -> Trajectory | None:
-    """What is kept of a trajectory, ended or not, as far as it goes under these rules: it may have
-    been trained for another target. None where nothing whole is, or where it was given up for a
-    target that these rules do not have."""
+def load(path: Path, rules: Rules, until: int | None = None) -> Trajectory | None:
+    """What is kept of a trajectory, up to a step (None: to the end) and as far as it goes under
+    these rules: it may have been trained further, and for another target. None where it has to be
+    trained, or trained further."""
     known = _kept(path)
-    return None if known is None else _given_up(known, rules)
+    found = None if known is None else _given_up(known, rules)
+    if found is None:
+        return None
+    last = min(until or found.steps, found.steps)
+    if len(found.losses) > last:
+        return _cut(found, last)
+    return found if found.ended or len(found.losses) == last else None
+
+
+def _cut(known: Trajectory, step: int) -> Trajectory:
+    """As it was when so many steps were trained."""
+    return replace(
+        known,
+        losses=known.losses[:step],
+        evaluations=tuple(one for one in known.evaluations if one.step <= step),
+        windows=tuple(window for window in known.windows if window.first < step),
+        ended="",
+        why="",
+    )
 
 
 def _kept(path: Path) -> Trajectory | None:
@@ -107,14 +125,8 @@ def _kept(path: Path) -> Trajectory | None:
 
 def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
     """The trajectory until it is hopeless."""
-    for count in range(1, 1 + len(known.evaluations) if rules.stop.hopeless else 0):
-        step = known.evaluations[count - 1].step
-        until = replace(
-            known,
-            losses=known.losses[:step],
-            evaluations=known.evaluations[:count],
-            windows=tuple(window for window in known.windows if window.first < step),
-        )
+    for one in known.evaluations if rules.stop.hopeless else ():
+        until = _cut(known, one.step)
         if why := _hopeless(until, rules.target):
             return replace(until, ended="hopeless", why=why)
     return None if known.ended == "hopeless" else known

@@ -235,6 +235,8 @@ def test_the_best_rate_is_found_by_halving(tmp_path: Path, work: list[Any]) -> N
     assert len(found.trajectories) == 2
     alone_losses = [t.evaluations[-1].loss for t in found.trajectories if t.seed == 0]
     assert alone_losses == [losses[found.rate]]  # pausing changes no bit
+    (again,) = train_all(scenario, progress=SilentProgress())  # all rates are known to the end
+    assert (again.rate, again.trajectories) == (found.rate, found.trajectories)
 
 
 def test_a_method_that_diverges_ends_early_and_its_row_says_why(tmp_path: Path) -> None:

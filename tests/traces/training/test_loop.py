@@ -66,9 +66,12 @@ def test_a_trajectory_that_paused_goes_on(tmp_path: Path) -> None:
     of = team(chosen)
     quarter = advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it", until=10)
     assert (len(quarter.losses), quarter.ended) == (10, "")
-    assert load(tmp_path / "it", RULES) == quarter
+    assert load(tmp_path / "it", RULES, 10) == quarter
+    assert load(tmp_path / "it", RULES) is None
     of = team(chosen)
-    assert advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it") == trained(tmp_path, "qsgd")
+    whole = advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it")
+    assert whole == trained(tmp_path, "qsgd")
+    assert load(tmp_path / "it", RULES, 10) == quarter  # whoever asks for less has what was then
 
 
 def test_windows_cover_all_steps_and_their_bytes_are_exact(tmp_path: Path) -> None:
