@@ -219,9 +219,9 @@ def test_the_best_rate_is_found_by_halving(tmp_path: Path, work: list[Any]) -> N
     scenario = loaded(tmp_path, f"train.learning_rate={{values: {list(rates)}}}",
                       "compressors=[none]", "train.stop.hopeless=false")  # fmt: skip
     (found,) = train_all(scenario, progress=SilentProgress())
-    asked = [(task.rate, task.until) for task in work if task.seed == 0]
-    assert sorted(asked[:4]) == [(rate, 20) for rate in rates]
-    assert [until for _, until in asked[4:]] == [40, 40, 80]
+    asked = [(task.rate, task.until) for task in work]
+    assert sorted(asked[:8]) == [(rate, 20) for rate in rates for _ in range(2)]  # two seeds
+    assert [until for _, until in asked[8:]] == [40, 40, 40, 40, 80, 80]
     losses = {}
     for rate in rates:
         (alone,) = train_all(
