@@ -115,12 +115,14 @@ def _cut(known: Trajectory, step: int) -> Trajectory:
 
 
 def _kept(path: Path) -> Trajectory | None:
-    try:
+    """The further of both files: one that was put away may have been trained further since."""
+    found = []
+    with suppress(OSError, ValidationError):
         body = unsealed(path.with_suffix(".json").read_bytes())
-        return None if body is None else _TRAJECTORY.validate_json(body)
-    except (OSError, ValidationError):
-        found = checkpoint.read(path.with_suffix(".state"))
-        return None if found is None else _TRAJECTORY.validate_python(found[0], strict=False)
+        found += [] if body is None else [_TRAJECTORY.validate_json(body)]
+    state = checkpoint.read(path.with_suffix(".state"))
+    found += [] if state is None else [_TRAJECTORY.validate_python(state[0], strict=False)]
+    return max(found, key=lambda one: (len(one.losses), one.ended), default=None)
 
 
 def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:

@@ -11,7 +11,7 @@ import pytest
 
 from gcsim.traces.profile import holds_together
 from gcsim.traces.training import loop
-from gcsim.traces.training.loop import Rules, advance, load
+from gcsim.traces.training.loop import Rules, advance, load, put_away
 from gcsim.traces.training.plan import Schedule, Stop, Target
 from gcsim.traces.training.team import Team
 from gcsim.traces.training.trajectory import Evaluation, Trajectory, steps_to
@@ -72,6 +72,22 @@ def test_a_trajectory_that_paused_goes_on(tmp_path: Path) -> None:
     whole = advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it")
     assert whole == trained(tmp_path, "qsgd")
     assert load(tmp_path / "it", RULES, 10) == quarter  # whoever asks for less has what was then
+
+
+def test_what_was_put_away_can_be_trained_further(tmp_path: Path) -> None:
+    """A rate that lost an earlier search: what it says is kept, and a later search asks for more."""
+    chosen = method("topk")
+
+    def up_to(steps: int) -> Trajectory:
+        of = team(chosen)
+        return advance(of, fresh(chosen, of, 40), RULES, tmp_path / "it", until=steps)
+
+    for steps in (10, 20, 30):
+        found = up_to(steps)
+        put_away(tmp_path / "it")
+        assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+        assert load(tmp_path / "it", RULES, steps) == found
+    assert up_to(40) == trained(tmp_path, "topk")
 
 
 def test_windows_cover_all_steps_and_their_bytes_are_exact(tmp_path: Path) -> None:
