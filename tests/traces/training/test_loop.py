@@ -75,7 +75,7 @@ def test_a_trajectory_that_paused_goes_on(tmp_path: Path) -> None:
 
 
 def test_what_was_put_away_can_be_trained_further(tmp_path: Path) -> None:
-    """A rate that lost an earlier search: what it says is kept, and a later search asks for more."""
+    """A rate that lost an earlier search; a later search asks for more of it."""
     chosen = method("topk")
 
     def up_to(steps: int) -> Trajectory:
