@@ -15,10 +15,9 @@ from rich.text import Text
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.summary import html_table
 from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
-HALF = "fp16"
 NOT = "-"
 _LABEL = 22
 """Cells of a label beside the numbers on 80."""

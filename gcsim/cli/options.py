@@ -24,6 +24,10 @@ SetOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
+]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 ResultsOption = Annotated[bool, typer.Option("--json", help="results.json on stdout.")]

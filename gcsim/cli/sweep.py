@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcsim.cli.options import QuietOption, ResultsOption, ScenarioArgument, SeedOption, SetOption
+from gcsim.cli.options import (
+    JobsOption,
+    QuietOption,
+    ResultsOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+)
 from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -30,10 +37,7 @@ def sweep(
             help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
         ),
     ],
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
-    ] = None,
+    jobs: JobsOption = None,
     dask: Annotated[
         str | None,
         typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),

@@ -11,7 +11,14 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import QuietOption, ResultsOption, ScenarioArgument, SeedOption, SetOption
+from gcsim.cli.options import (
+    JobsOption,
+    QuietOption,
+    ResultsOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+)
 from gcsim.cli.outcome import INTERRUPTED, reported, say, users_code
 
 
@@ -19,10 +26,7 @@ from gcsim.cli.outcome import INTERRUPTED, reported, say, users_code
 def train(
     scenario: ScenarioArgument,
     *,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
-    ] = None,
+    jobs: JobsOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
     ] = None,

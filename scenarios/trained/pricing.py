@@ -33,8 +33,6 @@ Seconds = NDArray[np.float64]
 class Clock:
     """How long a method's steps take on one cluster."""
 
-    size: int
-    """Number in the scenario's list of sizes."""
     priced: Mapping[Hashable, Simulated]
     """By kind of window."""
 
@@ -97,7 +95,6 @@ def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> li
     return [
         [
             Clock(
-                size=size,
                 priced={
                     kind: of_sizes[size]
                     for kind, of_sizes in zip(kinds, found, strict=True)

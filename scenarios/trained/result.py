@@ -9,6 +9,8 @@ from typing import Any
 from gcsim.scenarios.result import frame
 
 SCHEMA = "gcsim training 1"
+HALF = "fp16"
+"""The compressor that is compared with beside dense training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.pricing import Clock, clocks
-from gcsim.scenarios.trained.result import Curve, TrainedRow, TrainingResult
+from gcsim.scenarios.trained.result import HALF, Curve, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
@@ -29,7 +29,6 @@ from gcsim.traces.training.trajectory import Trajectory, steps_to
 
 LOW, HIGH = 10, 90
 """Percentiles over seeds and drawn worlds."""
-_HALF = "fp16"
 
 
 def train(
@@ -59,7 +58,7 @@ def train(
     level = _dense_level(dense)
     _check_target(plan, dense, level)
     timed = clocks(scenario, tried, watcher)
-    half = next((n for n, one in enumerate(tried) if one.choice.kind == _HALF), None)
+    half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
     rows = [
         _row(scenario, plan, tried, timed, (method, scenario.dense, half), size, level)
         for method in range(len(tried))

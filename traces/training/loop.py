@@ -192,13 +192,13 @@ def _window(
         rate = now.learning_rate * rules.schedule.factor(number, now.steps)
         done = team.step(number, rate, metered=unknown)
         losses.append(done.loss)
-        now = replace(now, losses=tuple(losses)) if number + 1 == end else now
         told(1)
         if not done.finite:
             return _ended(now, losses, "diverged", f"step {number}: the loss is no number")
         _note(kinds, order, phase, number, done)
         if done.error is not None:
             errors.append(done.error)
+    now = replace(now, losses=tuple(losses))
     if rules.stop.diverged and (why := _diverging(losses, now)):
         return _ended(now, losses, "diverged", why)
     quality = None

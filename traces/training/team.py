@@ -28,6 +28,7 @@ import numpy as np
 from gcsim.compressors import meter
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.scans import all_finite
 from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
@@ -173,7 +174,7 @@ class Team:
             losses.append(loss)
             moments.append(moment)
         loss = sum(losses) / len(losses)
-        if not (math.isfinite(loss) and _finite(self._gradients)):
+        if not (math.isfinite(loss) and all_finite(self._gradients.view(-1))):
             return Done(loss=loss, finite=False)
         with torch.no_grad():
             updates, done = self._exchange(number, losses, moments, metered)
@@ -339,11 +340,6 @@ class _Records(Blind):
 
     def collective(self, record: CollectiveRecord) -> None:
         self.collectives.append(record)
-
-
-def _finite(tensor: Tensor) -> bool:
-    low, high = torch.aminmax(tensor)
-    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 _Make = Callable[..., "torch.optim.Optimizer"]
