@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gcsim.compressors.conformance.subject import SHAPES, Subject, gradients, normal, numel
+from gcsim.compressors.conformance.subject import (
+    SHAPES,
+    Collectives,
+    Subject,
+    gradients,
+    normal,
+    numel,
+)
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
 
 N = numel(SHAPES)
@@ -25,13 +31,13 @@ def something_is_sent(subject: Subject) -> None:
     """Of two workers, within a period: not one byte handed over is no exchange."""
     crew = subject.crew()
     steps = subject.windows(max(STEPS, min(MANY, subject.compressor.period(subject.parameters))))
-    sent = 0
+    collectives = Collectives()
     for t in range(subject.first, subject.first + steps):
-        meter = Meter(2)
         with torch.no_grad():
-            lockstep(crew.exchanges(gradients(N, 2, t), t), meter)
-        sent += sum(sum(record.sent) for record in meter.collectives)
-    assert sent, f"it sends nothing: no byte passed between two workers in {steps} steps"
+            lockstep(crew.exchanges(gradients(N, 2, t), t), collectives)
+        if collectives.nbytes:
+            return
+    raise AssertionError(f"it sends nothing: no byte passed between two workers in {steps} steps")
 
 
 def every_workers_gradient_counts(subject: Subject) -> None:
@@ -39,26 +45,22 @@ def every_workers_gradient_counts(subject: Subject) -> None:
 
     So an update is made of all gradients, not of one's own or of worker 0's.
     """
-    steps = subject.windows(3 * STEPS)
-    base = _sums(subject, steps, changed=None)
-    for rank in range(3):
-        other = (rank + 1) % 3
-        changed = _sums(subject, steps, changed=rank)
-        assert not torch.equal(base[other], changed[other]), (
-            f"worker {rank}'s gradients change nothing in the updates of worker {other}"
-        )
-
-
-def _sums(subject: Subject, steps: int, changed: int | None) -> list[torch.Tensor]:
-    crew = subject.crew(workers=3)
-    sums = [torch.zeros(N) for _ in range(3)]
-    for t in range(steps):
+    crews = [subject.crew(workers=3) for _ in range(4)]
+    without_effect = {0, 1, 2}
+    for t in range(subject.windows(3 * STEPS)):
         given = gradients(N, 3, t)
-        if changed is not None:
-            given[changed] = 3.0 * normal(N, 500_000 + t)
-        updates = crew.step(given, subject.first + t)
-        sums = [total + update for total, update in zip(sums, updates, strict=True)]
-    return sums
+        base = crews[3].step(given, subject.first + t)
+        for rank in sorted(without_effect):
+            changed = [*given[:rank], 3.0 * normal(N, 500_000 + t), *given[rank + 1 :]]
+            updates, other = crews[rank].step(changed, subject.first + t), (rank + 1) % 3
+            if not torch.equal(base[other], updates[other]):
+                without_effect.remove(rank)
+        if not without_effect:
+            return
+    rank = min(without_effect)
+    raise AssertionError(
+        f"worker {rank}'s gradients change nothing in the updates of worker {(rank + 1) % 3}"
+    )
 
 
 def steps_stand_alone_without_memory(subject: Subject) -> None:
@@ -122,20 +124,18 @@ def _at_scale(subject: Subject, scale: float) -> _AtScale:
     steps = subject.windows(STEPS)
     crew = subject.crew()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)
-    sent = 0
+    collectives = Collectives()
     try:
         for t in range(subject.first, subject.first + steps):
             given = [scale * gradient for gradient in gradients(N, 2, t)]
-            meter = Meter(2)
             with torch.no_grad():
-                updates = lockstep(crew.exchanges(given, t), meter)
-            sent += sum(sum(record.sent) for record in meter.collectives)
+                updates = lockstep(crew.exchanges(given, t), collectives)
             wanted = wanted + (given[0].double() + given[1].double()) / 2
             delivered = delivered + updates[0].double()
     except InputError as error:
         return _AtScale(scale=scale, error=0.0, bits=0.0, refused=error.problems[0].message)
     lost = float((delivered - wanted).square().sum() / wanted.square().sum())
-    return _AtScale(scale=scale, error=lost, bits=8 * sent / (2 * steps * N))
+    return _AtScale(scale=scale, error=lost, bits=8 * collectives.nbytes / (2 * steps * N))
 
 
 CHECKS = (something_is_sent, every_workers_gradient_counts, steps_stand_alone_without_memory)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gcsim.compressors.base import About
 from gcsim.compressors.conformance.subject import (
     SHAPES,
+    Collectives,
     Subject,
     gradients,
     normal,
@@ -16,7 +17,7 @@ from gcsim.compressors.conformance.subject import (
 )
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.meter import Meter, segment
+from gcsim.compressors.meter import segment
 from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.requests import Exchange
 from gcsim.compressors.sharing import same
@@ -153,10 +154,10 @@ def schedules_repeat(subject: Subject) -> None:
     crew = subject.crew()
     kinds: dict[str, list[str]] = {}
     for t in range(first, first + subject.windows(2 * STEPS)):
-        meter = Meter(2)
+        collectives = Collectives()
         with torch.no_grad():
-            lockstep(crew.exchanges(gradients(N, 2, t), t), meter)
-        seen = [str(record.kind) for record in meter.collectives]
+            lockstep(crew.exchanges(gradients(N, 2, t), t), collectives)
+        seen = [str(record.kind) for record in collectives.seen]
         phase = cls.phase(parameters, t)
         known = kinds.setdefault(phase, seen)
         assert known == seen, f"{phase!r} asked for {known}, then for {seen}"
