@@ -85,6 +85,11 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._recorder = recorder
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; to be kept from it costs 2 s, the import of torch's compiler."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -16,7 +16,6 @@ from typing import Any
 from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.traces.models.building import sample_batch, trainable, unmoved_buffers
 from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.fused_flops import fused_formulas
 from gcsim.traces.models.layer_kinds import kind_of
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.profile import Layer, ModelFacts
@@ -94,9 +93,9 @@ def _run(
     module: nn.Module, forward: Callable[[], object], owned: dict[str, list[int]]
 ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Order of first calls of all modules; FLOPs and output elements of those in `owned`."""
-    from torch.utils.flop_counter import FlopCounterMode
+    from gcsim.traces.models.flops import FlopCounter
 
-    counter = FlopCounterMode(display=False, custom_mapping=fused_formulas())
+    counter = FlopCounter()
     order: dict[str, int] = {}
     flops = dict.fromkeys(owned, 0)
     outputs = dict.fromkeys(owned, 0)
@@ -106,10 +105,9 @@ def _run(
 
     def settle() -> None:
         nonlocal seen
-        total = counter.get_total_flops()
         owner = stack[-1] if stack else ran[-1] if ran else next(iter(owned))
-        flops[owner] += total - seen
-        seen = total
+        flops[owner] += counter.flops - seen
+        seen = counter.flops
 
     def enter(prefix: str) -> Any:
         def hook(_module: nn.Module, _args: Any) -> None:

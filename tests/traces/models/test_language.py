@@ -16,7 +16,7 @@ from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
-from gcsim.traces.models.fused_flops import fused_formulas
+from gcsim.traces.models.flops import FlopCounter
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
@@ -190,28 +190,18 @@ def test_fused_kernels_of_a_cpu_count_what_the_meta_device_does(name: str) -> No
 
 @pytest.mark.parametrize("both_ways", [False, True])
 def test_a_fused_lstm_counts_its_weights_once_a_step(both_ways: bool) -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
     network = torch.nn.LSTM(5, 7, 2, batch_first=True, bidirectional=both_ways)
-    with (
-        torch.no_grad(),
-        FlopCounterMode(display=False, custom_mapping=fused_formulas()) as counter,
-    ):
+    with torch.no_grad(), FlopCounter() as counter:
         network(torch.zeros(3, 11, 5))
     weights = sum(p.numel() for name, p in network.named_parameters() if "weight" in name)
-    assert counter.get_total_flops() == 2 * 3 * 11 * weights
+    assert counter.flops == 2 * 3 * 11 * weights
 
 
 def test_fused_attention_across_sequences_of_two_lengths() -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
     query, keys = torch.zeros(2, 3, 5, 8), torch.zeros(2, 3, 9, 8)
-    with (
-        torch.no_grad(),
-        FlopCounterMode(display=False, custom_mapping=fused_formulas()) as counter,
-    ):
+    with torch.no_grad(), FlopCounter() as counter:
         torch.nn.functional.scaled_dot_product_attention(query, keys, keys)
-    assert counter.get_total_flops() == 2 * (2 * 2 * 3 * 5 * 9 * 8)
+    assert counter.flops == 2 * (2 * 2 * 3 * 5 * 9 * 8)
 
 
 # --- what they compute ---------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""How many FLOPs does a pass take? torch's formulas, and those of fused kernels that it lacks.
+
+On a CPU torch runs an LSTM's layer as one oneDNN kernel and attention as one flash kernel; its
+`FlopCounterMode` counts nothing for either, while the same module on the meta device is taken
+apart into products that it does count. The formulas here give what those products sum to: 2 per
+multiply-add, masked attention not halved, gates and softmax not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+Shape = Sequence[int]
+
+
+class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Counts as `torch.utils.flop_counter.FlopCounterMode` does, as one number.
+
+    Operators that torch has no formula for are taken apart where they can be.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.flops = 0
+        """2 a multiply-add; so far."""
+        self._formulas = {**_fused_formulas(), **flop_registry}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; to be kept from it costs 2 s, the import of torch's compiler."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if func is not torch.ops.prim.device.default:
+            with self:
+                result = func.decompose(*args, **given)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **given)
+        if formula := self._formulas.get(func.overloadpacket):
+            self.flops += formula(*args, **given, out_val=result)
+        return result
+
+
+def _fused_formulas() -> dict[Any, Callable[..., int]]:
+    """By operator, from operands; operators that this build of torch lacks are left out."""
+    formulas = {
+        "mkldnn_rnn_layer": _lstm_layer,
+        "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    }
+    found = {getattr(torch.ops.aten, name, None): rule for name, rule in formulas.items()}
+    return {op: _of_tensors(rule) for op, rule in found.items() if op is not None}
+
+
+def _of_tensors(rule: Callable[..., int]) -> Callable[..., int]:
+    """A formula of shapes."""
+    return lambda *args, **_: rule(*(v.shape if isinstance(v, Tensor) else v for v in args))
+
+
+def _lstm_layer(given: Shape, into_gates: Shape, back_into_gates: Shape, *_: Any) -> int:
+    """One layer in one direction: input `[length, batch, in]` (or batch first), weights
+    `[gates, in]` and `[gates, hidden]`, each applied at every step of every sequence."""
+    return 2 * math.prod(given[:-1]) * (math.prod(into_gates) + math.prod(back_into_gates))
+
+
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any) -> int:
+    """`[batch, heads, length, width]` each; the products with the keys, then with the values."""
+    *outer, length, width = query
+    keys = key[-2]
+    return 2 * math.prod(outer) * length * keys * (width + value[-1])
