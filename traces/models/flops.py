@@ -34,7 +34,7 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to be kept from it would load the compiler, which takes 2 s."""
+        """Nothing is compiled here; to be kept from it loads torch's compiler, which takes 2 s."""
         return False
 
     def __torch_dispatch__(
