@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -372,11 +373,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
+@cache
+def _command() -> Any:
+    """All commands as Click has them, made of their functions' annotations: once a process."""
+    return typer.main.get_command(app)
+
+
 def _main(arguments: Sequence[str] | None) -> int:
-    command = typer.main.get_command(app)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = command.main(args=given, prog_name="gcsim", standalone_mode=False)
+        code = _command().main(args=given, prog_name="gcsim", standalone_mode=False)
     except typer.Abort:
         return interrupted()
     except KeyboardInterrupt:

@@ -38,6 +38,7 @@ from gcsim.simulator.sums import Sums
 TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
 _ALL_REDUCE = get_args(AllReduceAlgorithm)
 _ALL_GATHER = get_args(AllGatherAlgorithm)
+Times = np.ndarray[Any, np.dtype[np.float64]]
 _NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 
 
@@ -72,12 +73,19 @@ class Model:
     """What additions cost; nothing where the link's goodput holds them."""
     host: Host | None = None
     _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
+    _known: dict[Link, Times] = field(init=False, default_factory=dict)
+    """Times over the links that were asked for: a solver comes back to where it has been."""
 
     def __post_init__(self) -> None:
         self._records.extend(_record(point) for point in self.measurements)
 
-    def seconds(self, link: Link) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def seconds(self, link: Link) -> Times:
         """Times `[n]`, seconds, of the `n` measurements over `link`."""
+        if link not in self._known:
+            self._known[link] = self._seconds(link)
+        return self._known[link]
+
+    def _seconds(self, link: Link) -> Times:
         memos: dict[tuple[int, int, str], CollectiveMemo] = {}
         times = np.empty(len(self.measurements))
         for number, (point, record) in enumerate(

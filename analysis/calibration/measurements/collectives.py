@@ -25,6 +25,9 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 SHOWN = 5
 """Wrong lines of a file that are named one by one."""
 LEAST_SIZES = 3
+LARGEST = 1 << 38
+"""Bytes, 256 GiB: what is sent lies in the memory of a device."""
+MOST_RANKS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from gcsim.analysis.calibration.measurements import csv_table, gloo_log, nccl_tests
 from gcsim.analysis.calibration.measurements.collectives import (
+    LARGEST,
     LEAST_SIZES,
+    MOST_RANKS,
+    Mistakes,
     Parser,
     Reading,
     Stated,
@@ -35,9 +38,10 @@ def read(
 ) -> list[Reading]:
     """Every file's measurements, those of `stated.ranks` only.
 
-    Raises `InputError` for a file of no known format, for lines that are cut off or whose time is
-    not positive (with file and line), for different numbers of ranks of which none was selected,
-    for collectives that are not known, and for fewer than three sizes.
+    Raises `InputError` for a file of no known format, for lines that are cut off, whose time is
+    not positive or whose bytes or ranks are more than there are anywhere (with file and line), for
+    different numbers of ranks of which none was selected, for collectives that are not known, and
+    for fewer than three sizes.
     """
     stated = stated or Stated()
     problems: list[Problem] = []
@@ -66,7 +70,16 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
             )
             raise InputError(message, place=str(path), hint=hint)
         file_format = fitting[0]
-    return known[file_format][1](str(path), text, stated)
+    reading = known[file_format][1](str(path), text, stated)
+    mistakes = Mistakes(str(path))
+    for point in reading.measurements:
+        line = int(point.place.rpartition(":")[2])
+        if point.nbytes > LARGEST:
+            mistakes.add(line, f"{point.nbytes:,} bytes are more than 256 GiB")
+        if point.ranks > MOST_RANKS:
+            mistakes.add(line, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
+    mistakes.raise_any()
+    return reading
 
 
 def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:

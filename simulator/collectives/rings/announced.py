@@ -98,8 +98,7 @@ class AnnouncedRing:
         self._post = messages.run(post)
         self._period = 0
         if messages.constant:
-            alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
-            self._period = common_period(alike, messages.kinds)
+            self._period = common_period(program.alike, messages.kinds)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """As `Prepared`."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,8 +62,12 @@ def gloo_ring_allreduce(
     return AnnouncedRing(steps, links, gamma=gamma, reception=reception)
 
 
+@lru_cache(maxsize=64)
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
-    """Backwards, the ring goes from rank to rank + 1, and begins with chunk p - r."""
+    """Backwards, the ring goes from rank to rank + 1, and begins with chunk p - r.
+
+    Clusters that differ in links ask for the same.
+    """
     count, segment = segments(nbytes, ranks, element, largest)
     full, rest = divmod(nbytes, segment)
     number = np.arange(count, dtype=np.int64)

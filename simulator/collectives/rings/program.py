@@ -16,6 +16,7 @@ arrived and been reduced. Between two phases it waits for everything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class Phase:
 REDUCE_THEN_GATHER = Phase(first=0, reduces=True), Phase(first=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
     """What every rank of a ring does; pieces of blocks travel from rank r to rank r + 1."""
 
@@ -56,6 +57,11 @@ class Program:
     """Empty pieces are no messages."""
     backwards: bool = False
     """The ranks are numbered against the ring: rank r of it is rank p - 1 - r."""
+
+    @cached_property
+    def alike(self) -> NDArray[np.int64]:
+        """`[p]`: a number of each block's pieces; blocks with the same one are alike."""
+        return np.unique(self.pieces, axis=0, return_inverse=True)[1].reshape(-1)
 
     @staticmethod
     def textbook(blocks: Blocks, *phases: Phase) -> Program:

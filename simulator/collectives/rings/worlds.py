@@ -124,12 +124,11 @@ class RingWorlds:
     def _finishes(self, program: Program, starts: Times, dtype: str) -> Times:
         """Of the last rank, without the host's work: `[clusters]`."""
         kinds, numbers = self._hops[program.backwards]
-        alike = np.unique(program.pieces, axis=0, return_inverse=True)[1].reshape(-1)
         if program.backwards:
             kinds = kinds[::-1]
         elif starts.shape[1] == 2:
             starts = self._apart(starts, self._later(numbers, 0)[:, kinds])
-        ranks, period = len(kinds), common_period(alike, kinds, starts[0])
+        ranks, period = len(kinds), common_period(program.alike, kinds, starts[0])
         each = np.array(program.sizes, dtype=np.int64)
         reception, gamma = np.zeros(len(starts)), np.zeros(len(starts))
         if program.backwards:  # an all-reduce
