@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from gcsim.analysis.plots.style import (
-    COLOURS,
     LineStyle,
     new_figure,
     plain_ticks,
@@ -95,6 +94,4 @@ def _line(axes: Axes, panel: Panel, line: Line, look: LineStyle) -> None:
         line.x, line.y, linestyle=look.dashes, linewidth=1.5, marker=marker, markersize=5, **shown
     )
     if line.low:
-        axes.fill_between(
-            line.x, line.low, line.high, color=look.colour, alpha=0.12, linewidth=0
-        )
+        axes.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.12, linewidth=0)

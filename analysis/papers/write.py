@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 from gcsim.analysis.papers.picture import figure
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
@@ -30,10 +31,12 @@ def write_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
         "numbers.csv": as_text(to_csv),
     }
     for number, scenario in enumerate(found.scenarios, 1):
-        texts[f"scenario_{number}.yaml"] = as_text(
-            lambda _, resolved=scenario: document.write(resolved)
-        )
+        texts[f"scenario_{number}.yaml"] = _scenario(scenario)
     return write_all(found, folder, texts, _FIGURES)
+
+
+def _scenario(resolved: dict[str, Any]) -> Writer:
+    return as_text(lambda _: document.write(resolved))
 
 
 def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:

@@ -51,7 +51,9 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
         cells=cells(table, printed),
         verdicts=(
             *falls,
-            at_most("CE-SGD ends where dense training ends", "Fig. 3, Table I", lost, _LOST, "points"),
+            at_most(
+                "CE-SGD ends where dense training ends", "Fig. 3, Table I", lost, _LOST, "points"
+            ),
         ),
         panels=tuple(panels),
         notes=tuple(notes),

@@ -90,7 +90,12 @@ def ranked(values: Mapping[str, float]) -> Groups:
 
 
 def order(
-    claim: str, where: str, here: Mapping[str, Sequence[float]], expected: Groups, *, least: bool = False
+    claim: str,
+    where: str,
+    here: Mapping[str, Sequence[float]],
+    expected: Groups,
+    *,
+    least: bool = False,
 ) -> Verdict:
     """Whether methods come in the paper's order; `least`: the smallest value is ahead."""
     sign = -1 if least else 1
@@ -118,7 +123,7 @@ def monotone(
     claim: str, where: str, along: Mapping[str, Sequence[float]], *, falling: bool = False
 ) -> Verdict:
     """Whether values grow (or fall) from the first of `along` to the last: by place, by seed."""
-    found = order(claim, where, along, [[name] for name in reversed(along)], least=falling)
+    found = order(claim, where, along, [[name] for name in reversed(list(along))], least=falling)
     return Verdict(
         claim=claim,
         where=where,

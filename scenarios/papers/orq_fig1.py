@@ -52,9 +52,7 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
         name: {key: [fmean(values) for values in seeds] for key, seeds in of_name.items()}
         for name, of_name in found.items()
     }
-    used, away, error = (
-        {name: table[name][key] for name in labels} for key in (USED, AWAY, ERROR)
-    )
+    used, away, error = ({name: table[name][key] for name in labels} for key in (USED, AWAY, ERROR))
     return Outcome(
         cells=cells(table, printed),
         verdicts=(

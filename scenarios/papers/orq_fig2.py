@@ -1,7 +1,7 @@
 """Is ORQ's quantisation error the least of its number of levels, all through training?
 
-The error of the first step behind each evaluation: |Q(g) - g|^2 / |g|^2 with one worker. Each method
-is on the weights that it has trained itself.
+The error of the first step behind each evaluation: |Q(g) - g|^2 / |g|^2 with one worker. Each
+method is on the weights that it has trained itself.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from gcsim.scenarios.trained.result import Curve
 
 ERROR = "error [%]"
 LOSS = "loss held out"
+LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Linear-9")}
+"""ORQ's counterparts of as many levels, the printed better one first."""
 QUICK = {
     "orq_train": {
-        "train.steps": "20", "train.evaluate_every": "10", "train.seeds": "2", "train.target": "{of_dense: 0.1}", "batch_size": "16",
+        "train.steps": "20", "train.evaluate_every": "10", "train.seeds": "2",
+        "train.target": "{of_dense: 0.1}", "batch_size": "16",
     }
 }  # fmt: skip
 
@@ -28,7 +31,9 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
     curves = {name: found for name, found in curves_of(result).items() if name != "FP"}
     error = {name: [fmean(_errors(curve)) for curve in found] for name, found in curves.items()}
     gain = {
-        f"{levels} levels": [a / b for a, b in zip(error[other], error[f"ORQ-{levels}"], strict=True)]
+        f"{levels} levels": [
+            a / b for a, b in zip(error[other], error[f"ORQ-{levels}"], strict=True)
+        ]
         for levels, other in ((3, "TernGrad-noclip"), (5, "QSGD-5"), (9, "QSGD-9"))
     }
     return Outcome(
@@ -37,9 +42,7 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
             *(
                 order(f"ORQ has the least error of {levels} levels", "Fig. 2, sec. 5.1.3", error,
                       ((f"ORQ-{levels}",), others), least=True)
-                for levels, others in (
-                    (3, ("TernGrad-noclip",)), (5, ("QSGD-5", "Linear-5")), (9, ("QSGD-9", "Linear-9"))
-                )
+                for levels, others in LEVELS.items()
             ),
             order("the error of BinGrad-b is less than that of BinGrad-pb", "sec. 5.1.3", error,
                   (("BinGrad-b",), ("BinGrad-pb",)), least=True),

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gcsim.scenarios.papers.judge import order, ranked
-from gcsim.scenarios.papers.orq_fig2 import QUICK
+from gcsim.scenarios.papers.orq_fig2 import LEVELS, QUICK
 from gcsim.scenarios.papers.preset import Outcome, Preset, Study, cells, column
 from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, panel, percent
-
-_LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Linear-9")}
 
 
 def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
@@ -26,7 +24,7 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
             *(
                 order(f"accuracy of {levels} levels: ORQ, then {', then '.join(others)}", "Table 2",
                       found, ((f"ORQ-{levels}",), *((other,) for other in others)))
-                for levels, others in _LEVELS.items()
+                for levels, others in LEVELS.items()
             ),
             order("accuracy of one bit: BinGrad-b, then BinGrad-pb and SignSGD", "Table 2", found,
                   (("BinGrad-b",), ("BinGrad-pb", "SignSGD"))),

@@ -47,7 +47,9 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
     steps = range(1, 1 + len(largest["RS"][0]))
     phi = {name: [fmean(values) for values in largest[name]] for name in labels}
     gap = {
-        f"step {at}": [b[at - 1] - a[at - 1] for a, b in zip(visited["RS"], visited["RSB"], strict=True)]
+        f"step {at}": [
+            b[at - 1] - a[at - 1] for a, b in zip(visited["RS"], visited["RSB"], strict=True)
+        ]
         for at in (round(share * len(steps)) for share in _PLACES)
     }
     table = {name: {LARGEST: phi[name], VISITED: [v[-1] for v in visited[name]]} for name in labels}

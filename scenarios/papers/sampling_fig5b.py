@@ -1,8 +1,8 @@
 """Which method reaches an accuracy first? Steps of a small network on the clock of AlexNet.
 
-A step takes what it takes on 64 P100s in Figure 5a's run, mean over a method's period. *To target*:
-seconds until nine tenths of SGD's last accuracy are reached and stay, by seed; where a seed does not
-reach it, the speed is 0.
+A step takes what it takes on 64 P100s in Figure 5a's run, mean over a method's period. *Speed to
+target*: SGD's seconds until nine tenths of its last accuracy are reached and stay (median) over a
+method's, by seed; where a seed does not reach it, 0.
 """
 
 from __future__ import annotations

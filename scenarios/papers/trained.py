@@ -1,4 +1,4 @@
-"""What do trajectories say, by method and by seed? Accuracies, compression ratios, lines over steps.
+"""What do trajectories say, by method and by seed? Accuracies, compression ratios, lines.
 
 A run that diverged has the accuracy of guessing one of ten classes, as the paper on variance-based
 compression prints it (10.6 %).

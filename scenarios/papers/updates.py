@@ -30,9 +30,7 @@ class Seen:
     """By label: what a method delivers, by seed of its random numbers."""
 
 
-def updates(
-    scenario: Scenario, *, tensors: int, seeds: int, progress: Progress
-) -> Iterator[Seen]:
+def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress) -> Iterator[Seen]:
     """The largest `tensors` tensors of every iteration, under all methods of the scenario.
 
     All see the gradients of dense training. Raises `InputError` as recording does.

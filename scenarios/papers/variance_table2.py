@@ -7,10 +7,19 @@ from statistics import fmean
 
 from gcsim.scenarios.papers.judge import at_most, order, ranked
 from gcsim.scenarios.papers.preset import Outcome, Preset, Study, cells, column
-from gcsim.scenarios.papers.trained import ACCURACY, RATIO, accuracies, ends, logarithms, panel, ratios
+from gcsim.scenarios.papers.trained import (
+    ACCURACY,
+    RATIO,
+    accuracies,
+    ends,
+    logarithms,
+    panel,
+    ratios,
+)
 from gcsim.scenarios.papers.variance_table1 import NONE, OURS, QUICK, alpha, scatter
 from gcsim.scenarios.trained.result import Curve
 
+STROM = ("Strom 0.01", "Strom 0.1")
 _WHERE = "Table 2, Momentum SGD"
 _LOSES = 1.3
 """Points that any of the methods loses at most."""
@@ -36,12 +45,11 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
             order("both together compress further than ours", _WHERE, logarithms(ratio),
                   (("hybrid 0.1, 2.0",), ("ours 2.0",))),
             at_most("ours loses little accuracy", _WHERE, lost(OURS), _LOSES, "points"),
-            at_most("Strom's loses little either", _WHERE, lost(("Strom 0.01", "Strom 0.1")), _LOSES,
-                    "points"),
+            at_most("Strom's loses little either", _WHERE, lost(STROM), _LOSES, "points"),
             order("compression of all", _WHERE, logarithms(ratio), ranked(column(printed, RATIO))),
         ),
         panels=(
-            panel(result, "Compression over a training", RATIO, by_window, log_y=True, without=NONE),
+            panel(result, "Compression over steps", RATIO, by_window, log_y=True, without=NONE),
             scatter("Accuracy against compression", ratio, accuracy),
         ),
         notes=ends(result),
