@@ -133,6 +133,26 @@ def monotone(
     )
 
 
+def overtakes(
+    claim: str, where: str, own: Mapping[str, float], others: Mapping[str, float]
+) -> Verdict:
+    """Whether a line is below another at the last place, and since where; by place, in order."""
+    ahead = [own[place] < others[place] for place in own]
+    since = len(ahead) - next((n for n, a in enumerate(reversed(ahead)) if not a), len(ahead))
+    places = list(own)
+    if not ahead[-1]:
+        said = "behind everywhere" if not any(ahead) else f"behind at {places[-1]}"
+    else:
+        said = f"ahead from {places[since]} on" if since else "ahead everywhere"
+    return Verdict(
+        claim=claim,
+        where=where,
+        printed="ahead in the end",
+        here=said,
+        agrees="agrees" if ahead[-1] else "disagrees",
+    )
+
+
 def near(claim: str, where: str, here: float, printed: float, factor: float) -> Verdict:
     """Whether a ratio is the printed one within a factor."""
     inside = printed / factor <= here <= printed * factor
