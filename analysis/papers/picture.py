@@ -17,12 +17,17 @@ from gcsim.analysis.plots.style import (
     short,
     styles_of,
 )
+from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.papers.preset import Line, Panel, Reproduction
 
 _ACROSS = 3
 """Panels in a row, at most."""
 _WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9
 """Inches of a panel, and of the legend."""
+_BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
+"""What the papers call training without compression: black and solid."""
+_FEW_LINES = 6
+"""Lines whose bands do not hide one another."""
 _FEW_PLACES = 7
 """Places on the axis that are all named."""
 
@@ -34,7 +39,8 @@ def figure(found: Reproduction) -> Figure:
     down = -(-len(panels) // across)
     labels = dict.fromkeys(line.label for panel in panels for line in panel.lines)
     one_each = all(len(panel.lines) == 1 for panel in panels)
-    looks = styles_of(dict.fromkeys(labels, ""), set(labels))
+    kinds = {label: DENSE if label in _BASELINES else "" for label in labels}
+    looks = styles_of(kinds, set(labels))
     legend = 0.0 if one_each else _LEGEND
     width, height = _WIDTH * across + legend, _HEIGHT * down + 0.35
     with settings():
@@ -93,5 +99,5 @@ def _line(axes: Axes, panel: Panel, line: Line, look: LineStyle) -> None:
     axes.plot(
         line.x, line.y, linestyle=look.dashes, linewidth=1.5, marker=marker, markersize=5, **shown
     )
-    if line.low:
+    if line.low and len(panel.lines) <= _FEW_LINES:
         axes.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.12, linewidth=0)

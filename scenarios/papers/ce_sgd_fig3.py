@@ -19,7 +19,7 @@ from gcsim.scenarios.papers.trained import (
 )
 
 _MODELS = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_digits"}}
-_STEPS = {"LeNet": {"train.steps": "160"}, "CNN": {"train.steps": "240"}}
+_STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
 """Those that take more than ResNet-20 to learn digits with Adam at 0.001."""
 _BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: CE-SGD}]"}
 _LOST = 2.42

@@ -8,12 +8,13 @@ method's, by seed; where a seed does not reach it, 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean, median
 
 from gcsim.scenarios.papers.judge import order
-from gcsim.scenarios.papers.preset import Outcome, Panel, Preset, Study, Verdict, cells
+from gcsim.scenarios.papers.preset import Outcome, Preset, Study, Verdict, cells
 from gcsim.scenarios.papers.sampling_fig5a import METHODS, QUICK, throughput
-from gcsim.scenarios.papers.trained import ACCURACY, accuracies, curves_of, ends, line, percent
+from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, panel, percent
 from gcsim.scenarios.trained.result import TrainedRow
 
 SPEED = "speed to target [x]"
@@ -37,12 +38,10 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
         name: {"step [ms]": [1e3 * step[name]], ACCURACY: accuracy[name], SPEED: speed[name]}
         for name in rows
     }
-    lines = tuple(
-        line(name, [step[name] * at for at in found[0].steps[1:]],
-             [percent(curve)[1:] for curve in found])
-        for name, found in curves_of(result).items()
-        if len({curve.steps for curve in found}) == 1
-    )  # fmt: skip
+    steps = panel(result, "Accuracy over time", "accuracy held out [%]", percent)
+    timed = tuple(
+        replace(one, x=tuple(step[one.label] * at for at in one.x)) for one in steps.lines
+    )
     return Outcome(
         cells=cells(table, printed),
         verdicts=(
@@ -50,8 +49,7 @@ def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
                   (("ours",), ("QL-SGD", "DGC", "EB-SGD", "SGD"))),
             _comparable(lost),
         ),
-        panels=(Panel(title="Accuracy over time", x="seconds on 64 P100", y="accuracy held out [%]",
-                      lines=lines, log_x=True),),
+        panels=(replace(steps, x=f"seconds on {largest} P100", lines=timed),),
         notes=ends(result),
     )  # fmt: skip
 

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
+
+import pytest
 
 from tests.command import gcsim
 
 
 def test_the_table_stands_on_stdout_and_files_in_the_folder(tmp_path: Path) -> None:
-    where = {"GCSIM_CACHE_DIR": str(tmp_path / "cache")}
-    done = gcsim("reproduce", "ce_sgd_table1", "--quick", "--jobs", 1, folder=tmp_path,
-                 COLUMNS="80", **where)  # fmt: skip
+    done = gcsim("reproduce", "orq_fig1", "--quick", folder=tmp_path, COLUMNS="80",
+                 GCSIM_CACHE_DIR=str(tmp_path / "cache"))  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("ce_sgd_table1: Cost of a round, and accuracy\n")
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    lines = done.stdout.splitlines()
+    assert lines[1] == "Xu, Huo and Huang, arXiv:2002.11082, Figure 1"
+    assert max(map(len, lines)) <= 80
     assert "The reduced size" in done.stdout
-    dense = next(line for line in done.stdout.splitlines() if line.startswith("BaseLine"))
-    assert dense.split()[1:4] == ["100", "100", "77.55"]  # Table I prints 66 MB, 77.55 %
-    folder = tmp_path / "runs/ce_sgd_table1_quick"
+    folder = tmp_path / "runs/orq_fig1_quick"
     names = {"reproduction.json", "numbers.csv", "scenario_1.yaml", "figure.png"}
     assert {path.name for path in folder.iterdir()} == names
-    again = gcsim("reproduce", "ce_sgd_table1", "--quick", "-q", "--json", folder=tmp_path, **where)
-    assert again.stderr == ""
-    assert again.stdout == (folder / "reproduction.json").read_text(encoding="utf-8")
-    assert json.loads(again.stdout)["name"] == "ce_sgd_table1"
+    assert f"Written to {folder.relative_to(tmp_path)}" in done.stderr
+    outcome = json.loads((folder / "reproduction.json").read_text(encoding="utf-8"))["outcome"]
+    error = {cell["row"]: median(cell["here"]) for cell in outcome["cells"]
+             if cell["column"] == "error [%]"}  # fmt: skip
+    shown = next(line for line in lines if line.startswith("ORQ-9")).split()
+    assert float(shown[-1]) == pytest.approx(error["ORQ-9"], rel=5e-3)  # three digits
+    words = [verdict["agrees"] for verdict in outcome["verdicts"]]
+    assert [line.split()[0] for line in lines if line.startswith(("agrees", "disag"))] == words
 
 
 def test_an_unknown_preset_is_told_with_a_suggestion(tmp_path: Path) -> None:
