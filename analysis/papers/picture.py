@@ -3,6 +3,7 @@ band or a bar reaches from the lowest seed to the highest."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -24,6 +25,8 @@ _ACROSS = 3
 """Panels in a row, at most."""
 _WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9
 """Inches of a panel, and of the legend."""
+_LETTERS = 10
+"""Of the title, an inch."""
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
 """What the papers call training without compression: black and solid."""
 _FEW_LINES = 6
@@ -42,7 +45,10 @@ def figure(found: Reproduction) -> Figure:
     kinds = {label: DENSE if label in _BASELINES else "" for label in labels}
     looks = styles_of(kinds, set(labels))
     legend = 0.0 if one_each else _LEGEND
-    width, height = _WIDTH * across + legend, _HEIGHT * down + 0.35
+    width = _WIDTH * across + legend
+    title = textwrap.wrap(f"{found.name}: {found.title}", int(_LETTERS * width))
+    above = 0.2 + 0.2 * len(title)
+    height = _HEIGHT * down + above
     with settings():
         drawn = new_figure(width, height)
         grid = drawn.subplots(down, across, squeeze=False)
@@ -51,9 +57,7 @@ def figure(found: Reproduction) -> Figure:
                 _panel(axes, panels[number], looks)
             else:
                 axes.set_axis_off()
-        drawn.suptitle(
-            f"{found.name}: {found.title}", x=0.01, ha="left", fontsize=11, fontweight="bold"
-        )
+        drawn.suptitle("\n".join(title), x=0.01, ha="left", fontsize=11, fontweight="bold")
         drawn.tight_layout(rect=(0, 0, 1 - legend / width, 1))
         if legend:
             handles = {
@@ -64,7 +68,7 @@ def figure(found: Reproduction) -> Figure:
             drawn.legend(
                 [handles[label] for label in labels if label in handles],
                 [label for label in labels if label in handles], loc="upper right",
-                bbox_to_anchor=(0.995, 1 - 0.45 / height), frameon=False, fontsize=8.5,
+                bbox_to_anchor=(0.995, 1 - (above + 0.1) / height), frameon=False, fontsize=8.5,
             )  # fmt: skip
         return drawn
 

@@ -23,7 +23,8 @@ CHOSEN = {
     "compressors": (
         "[{kind: none, label: SGD}, {kind: gradient_sampling_bayes, label: ours}, "
         "{kind: cser, label: CSER}, {kind: qsparse_local_sgd, ratio: 0.08, interval: 3, "
-        "label: QL-SGD}, {kind: dgc, label: DGC}, {kind: ef_block_sgdm, label: EB-SGD}]"
+        "label: QL-SGD}, {kind: dgc, ratio: 0.01, label: DGC}, "
+        "{kind: ef_block_sgdm, label: EB-SGD}]"
     )
 }
 QUICK = {

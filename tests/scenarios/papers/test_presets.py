@@ -11,7 +11,7 @@ import pytest
 
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers import preset as presets
-from gcsim.scenarios.papers.orq_fig1 import AWAY, ERROR, USED
+from gcsim.scenarios.papers.orq_fig1 import AWAY, ERROR, RANGE, USED
 from gcsim.scenarios.papers.preset import Reproduction, printed, reproduce
 from gcsim.scenarios.papers.registry import PRESETS, preset
 from gcsim.scenarios.papers.sampling_fig3 import LARGEST, VISITED
@@ -89,6 +89,9 @@ def test_quantisers_in_miniature() -> None:
     assert (cells["ORQ-9", ERROR] < cells["QSGD-9", ERROR]).all()
     assert (cells["ORQ-9", ERROR] < cells["Linear-9", ERROR]).all()
     assert (cells["BinGrad-b", ERROR] < cells["BinGrad-pb", ERROR]).all()
+    # Eq. 15: b times all elements is the sum of those beyond b, so b is at most their mean size,
+    # about which BinGrad-b's two levels lie; the paper has BinGrad-pb's range the wider one
+    assert (cells["BinGrad-pb", RANGE] < cells["BinGrad-b", RANGE]).all()
     assert np.ptp(cells["BinGrad-b", ERROR]) == 0  # draws nothing
     assert np.ptp(cells["QSGD-9", ERROR]) > 0
     assert len(found.outcome.panels) == 1 + len(methods)
