@@ -79,7 +79,7 @@ PRESET = Preset(
     quick={
         "alexnet_32node": QUICK,
         "sampling_time": {
-            "train.steps": "20", "train.evaluate_every": "10", "train.workers": "2",
+            "train.steps": "6", "train.evaluate_every": "3", "train.workers": "2",
             "train.learning_rate": "0.05", "train.target": "{of_dense: 0.1}",
         },
     },

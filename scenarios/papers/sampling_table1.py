@@ -39,7 +39,7 @@ PRESET = Preset(
     obtain=_obtain,
     quick={
         "sampling_train": {
-            "train.steps": "20", "train.evaluate_every": "10", "train.seeds": "2",
+            "train.steps": "6", "train.evaluate_every": "3", "train.seeds": "2",
             "train.target": "{of_dense: 0.1}", "train.workers": "2", "train.learning_rate": "0.05",
         }
     },
