@@ -39,6 +39,7 @@ from gcsim.cli.outcome import (
     say,
     users_code,
 )
+from gcsim.cli.reproduce import reproduce
 from gcsim.cli.sweep import sweep
 from gcsim.cli.train import train
 from gcsim.cli.validate import validate
@@ -150,6 +151,7 @@ def run(
 
 app.command()(train)
 app.command()(sweep)
+app.command()(reproduce)
 
 
 def _another_network(link: Link) -> tuple[str, str]:
@@ -226,7 +228,7 @@ def list_(
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
-    """List what a scenario can name: models, tasks, traces, devices, links, compressors, …"""
+    """List what a scenario can name (models, devices, links, …), and papers to reproduce."""
     from gcsim.cli.list import details, entries, scenario_text
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
 

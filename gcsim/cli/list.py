@@ -34,6 +34,7 @@ class Kind(StrEnum):
     traces = "traces"
     devices = "devices"
     links = "links"
+    papers = "papers"
 
 
 def entries(kind: Kind) -> list[Entry]:
@@ -329,6 +330,24 @@ def _floats(bounds: Range | None) -> list[float] | None:
     return None if bounds is None else [float(end) for end in bounds]
 
 
+# --- papers --------------------------------------------------------------------------------------
+
+
+def _paper(name: str, full: bool) -> Entry:
+    from gcsim.scenarios.papers.preset import printed
+    from gcsim.scenarios.papers.registry import preset
+
+    found = preset(name)
+    entry: Entry = {"name": name, "title": found.title, "source": found.source}
+    if full:
+        entry["about"] = inspect.cleandoc(sys.modules[found.obtain.__module__].__doc__ or "")
+        entry["printed"] = [
+            {"row": row, "column": column, "value": value}
+            for (row, column), value in printed(name).items()
+        ]
+    return entry
+
+
 _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.compressors: ("gcsim.compressors.registry:REGISTRY", _compressor),
     Kind.scenarios: ("gcsim.scenarios.load:shipped_scenarios", _scenario),
@@ -337,5 +356,6 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.traces: ("gcsim.traces.storage.shipped:shipped_traces", _trace),
     Kind.devices: ("gcsim.scenarios.catalog:devices", _device),
     Kind.links: ("gcsim.scenarios.catalog:links", _link),
+    Kind.papers: ("gcsim.scenarios.papers.registry:PRESETS", _paper),
 }
 """Of each kind: what has the names, imported when it is asked for, and what describes one."""

@@ -242,6 +242,19 @@ def _trace_lines(entry: Entry) -> list[str]:
     ]
 
 
+def _paper_lines(entry: Entry) -> list[str]:
+    return [entry["title"], entry["source"]]
+
+
+def _paper_details(entry: Entry) -> Iterator[RenderableType]:
+    yield from map(Text, [*_paper_lines(entry), "", entry["about"]])
+    if entry["printed"]:
+        table = _table("row", "column", "printed")
+        for line in entry["printed"]:
+            table.add_row(line["row"], line["column"], f"{line['value']:g}")
+        yield from ("", table)
+
+
 def _device_lines(entry: Entry) -> list[str]:
     rate = _flops(entry["effective_flops"], entry["effective_flops_range"])
     return [
@@ -374,6 +387,7 @@ def _table(*headings: str) -> Table:
 
 _LINES: dict[Kind, Callable[[Entry], list[str]]] = {
     Kind.devices: _device_lines,
+    Kind.papers: _paper_lines,
     Kind.scenarios: _scenario_lines,
     Kind.tasks: _task_lines,
     Kind.traces: _trace_lines,
@@ -390,6 +404,7 @@ _DETAILS: dict[Kind, Callable[[Entry], Iterable[RenderableType]]] = {
     Kind.devices: _device_details,
     Kind.links: _link_details,
     Kind.models: _model_details,
+    Kind.papers: _paper_details,
     Kind.tasks: lambda entry: map(Text, _task_lines(entry)),
     Kind.traces: lambda entry: map(Text, _trace_lines(entry)),
 }

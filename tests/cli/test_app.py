@@ -487,7 +487,7 @@ def test_the_schema_of_a_scenario_names_every_section() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["compressors", "scenarios", "models", "tasks", "traces", "devices", "links"]
+    "kind", ["compressors", "scenarios", "models", "tasks", "traces", "devices", "links", "papers"]
 )
 def test_every_kind_lists_for_people_and_as_json(kind: str) -> None:
     shown, data = gcsim("list", kind), gcsim("list", kind, "--json")

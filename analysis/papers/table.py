@@ -1,0 +1,89 @@
+"""What did the paper print, and what came out? A table that fits 80 cells, and the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.report.numbers import plural, significant
+from gcsim.scenarios.papers.preset import Cell, Reproduction, Verdict
+
+NOT = "-"
+_QUICK = "The reduced size: it shows that everything runs, and its verdicts say little."
+
+
+def parts(found: Reproduction) -> tuple[RenderableType, ...]:
+    """What `gcsim reproduce` shows: numbers, verdicts, what is not as in the paper."""
+    outcome = found.outcome
+    quick = ("", Text(_QUICK)) if found.quick else ()
+    notes = ("", Text("\n".join(outcome.notes))) if outcome.notes else ()
+    return (
+        Text(f"{found.name}: {found.title}", style="bold"),
+        Text(found.source),
+        *quick,
+        "",
+        _numbers(outcome.cells),
+        "",
+        Text(legend(outcome.cells)),
+        "",
+        _verdicts(outcome.verdicts),
+        *notes,
+    )
+
+
+def legend(cells: Sequence[Cell]) -> str:
+    """What the columns mean."""
+    seeds = max(len(cell.here) for cell in cells)
+    of = f"median of {plural(seeds, 'seed')}" if seeds > 1 else "what came out"
+    printed = any(cell.printed is not None for cell in cells)
+    return f"{'printed: in the paper. ' if printed else ''}here: {of}."
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """How many statements came out, in a sentence."""
+    counts = {
+        word: sum(one.agrees == word for one in verdicts)
+        for word in ("agrees", "in part", "open", "disagrees")
+    }
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def _numbers(cells: Sequence[Cell]) -> Table:
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    both = {name: any(c.printed is not None for c in cells if c.column == name) for name in columns}
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0), header_style=""
+    )
+    table.add_column("\n\n", overflow="fold")
+    for name in columns:
+        quantity, _, unit = name.rpartition(" ")
+        for what in ("printed", "here") if both[name] else ("here",):
+            heading = f"{quantity}\n{unit}\n{what}" if quantity else f"\n{unit}\n{what}"
+            table.add_column(Text(heading), justify="right", no_wrap=True)
+    by_place = {(cell.row, cell.column): cell for cell in cells}
+    for row in dict.fromkeys(cell.row for cell in cells):
+        shown = []
+        for name in columns:
+            cell = by_place.get((row, name))
+            if both[name]:
+                shown.append(NOT if cell is None or cell.printed is None else f"{cell.printed:g}")
+            shown.append(NOT if cell is None else significant(median(cell.here)))
+        table.add_row(Text(row), *(Text(f"  {text}") for text in shown))
+    return table
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in verdicts:
+        table.add_row(Text(one.agrees, style="bold"), Text(f"{one.claim} ({one.where})"))
+        table.add_row("", Text(f"printed: {one.printed}\nhere: {one.here}"))
+    table.add_row("", "")
+    table.add_row(Text("in all", style="bold"), Text(summary(verdicts)))
+    return table

@@ -1,0 +1,65 @@
+"""`gcsim reproduce`: an experiment of a paper in miniature, printed and obtained side by side.
+
+Everything heavy is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcsim.cli.options import JobsOption, JsonOption, QuietOption
+from gcsim.cli.outcome import INTERRUPTED, reported, say
+
+
+@reported
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A preset: gcsim list papers has them.")
+    ],
+    *,
+    jobs: JobsOption = None,
+    small: Annotated[
+        bool, typer.Option("--quick", help="A reduced size: seconds; its verdicts say little.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a table or figure of a paper in miniature: does its order come out, and its shape?
+
+    Exit code 0 whatever the verdicts are. What was trained is kept, and the same command goes on
+    after a stop.
+    """
+    from gcsim.cli.folder import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit, emit_exactly, note
+    from gcsim.scenarios.papers.preset import reproduce as run
+    from gcsim.scenarios.papers.registry import preset
+
+    chosen = preset(name)
+    folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"
+    check_writable(folder)
+    try:
+        with watching(quiet) as progress:
+            found = run(chosen, quick=small, jobs=jobs, progress=progress)
+    except KeyboardInterrupt:
+        say("interrupted; what was trained is kept: give the same command again to go on")
+        raise typer.Exit(INTERRUPTED) from None
+    from gcsim.analysis.papers.table import parts
+    from gcsim.analysis.papers.write import draw_reproduction, write_reproduction
+
+    paths = write_reproduction(found, folder)
+    if as_json:
+        emit_exactly(found.to_json())
+    else:
+        emit(*parts(found))
+    sys.stdout.flush()
+    paths += draw_reproduction(found, folder)
+    if not quiet:
+        note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")

@@ -1,0 +1,105 @@
+"""Does sending what is beyond doubt compress most for the accuracy that it leaves?
+
+The compression ratio is over all steps of a training: bytes of the float32 gradient over those that
+are sent. The paper counts sent parameters, of 32 bits each with their index; for all methods but
+QSGD that is the same. QSGD packs its levels far below that, so its ratio is larger here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+
+from gcsim.scenarios.papers.judge import at_most, monotone, order, ranked
+from gcsim.scenarios.papers.preset import Outcome, Panel, Preset, Study, Verdict, cells
+from gcsim.scenarios.papers.trained import (
+    ACCURACY,
+    RATIO,
+    Seeds,
+    accuracies,
+    ends,
+    logarithms,
+    points,
+    ratios,
+)
+
+OURS = ("ours 1.0", "ours 1.5", "ours 2.0")
+STROM = ("Strom 0.001", "Strom 0.01", "Strom 0.1")
+NONE = "no compression"
+QUICK = {
+    "train.steps": "6", "train.evaluate_every": "3", "train.seeds": "2",
+    "train.target": "{of_dense: 0.1}", "train.workers": "2", "batch_size": "8",
+}  # fmt: skip
+_ADAM = {
+    "train.optimizer": "{name: adam}", "train.learning_rate": "0.001",
+    "train.schedule.shape": "constant",
+}  # fmt: skip
+_LOSES = {"SGD": 3.3, "Adam": 0.0}
+"""Points that the paper's method loses at most (Table 1)."""
+
+
+def _obtain(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    table: dict[str, dict[str, tuple[float, ...]]] = {}
+    verdicts: list[Verdict] = []
+    panels: list[Panel] = []
+    notes: list[str] = []
+    for name, changes in (("SGD", {}), ("Adam", _ADAM)):
+        result = study.train(study.scenario("variance_train", changes))
+        accuracy, ratio = accuracies(result), ratios(result)
+        for label in accuracy:
+            table[f"{name}: {label}"] = {ACCURACY: accuracy[label], RATIO: ratio[label]}
+        wanted = {row.removeprefix(f"{name}: "): row for row, _ in printed if row.startswith(name)}
+        of_paper = {
+            key: {label: printed[row, key] for label, row in wanted.items()}
+            for key in (ACCURACY, RATIO)
+        }
+        verdicts += [
+            *_shapes(f"Table 1, {name}", accuracy, logarithms(ratio), _LOSES[name]),
+            order(f"{name}: compression of all", f"Table 1, {name}", logarithms(ratio),
+                  ranked(of_paper[RATIO])),
+            order(f"{name}: accuracy of all", f"Table 1, {name}", accuracy,
+                  ranked(of_paper[ACCURACY])),
+        ]  # fmt: skip
+        panels.append(scatter(name, ratio, accuracy))
+        notes += [f"{name}: {said}" for said in ends(result)]
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=tuple(verdicts),
+        panels=tuple(panels),
+        notes=tuple(notes),
+    )
+
+
+def _shapes(where: str, accuracy: Seeds, ratio: Seeds, loses: float) -> Iterator[Verdict]:
+    name = where.rpartition(" ")[2]
+    yield alpha(f"{name}: ", where, ratio)
+    yield order(f"{name}: both together compress further than ours", where, ratio,
+                (("hybrid 0.1, 2.0",), ("hybrid 0.01, 2.0",), ("ours 2.0",)))  # fmt: skip
+    yield order(f"{name}: ours loses less accuracy than Strom's", where, accuracy, (OURS, STROM))
+    lost = {label: fmean(accuracy[NONE]) - fmean(accuracy[label]) for label in OURS}
+    yield at_most(f"{name}: ours loses little accuracy", where, lost, loses, "points")
+    for tau in ("0.01", "0.1"):
+        yield order(f"{name}: both together are better than Strom's alone, {tau}", where, accuracy,
+                    ((f"hybrid {tau}, 2.0",), (f"Strom {tau}",)))  # fmt: skip
+
+
+def alpha(prefix: str, where: str, ratio: Seeds) -> Verdict:
+    """The ratio grows with alpha."""
+    return monotone(f"{prefix}compression grows with alpha", where, {n: ratio[n] for n in OURS})
+
+
+def scatter(title: str, ratio: Seeds, accuracy: Seeds) -> Panel:
+    """Accuracy against compression, as in the paper's Figure 3: the upper right is desirable."""
+    return Panel(
+        title=title, x="compression ratio [x]", y="accuracy held out [%]", log_x=True, points=True,
+        lines=points(ratio, accuracy),
+    )  # fmt: skip
+
+
+PRESET = Preset(
+    name="variance_table1",
+    title="Accuracy against compression, with momentum and with Adam",
+    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 1 (and Figure 3)",
+    obtain=_obtain,
+    quick={"variance_train": QUICK},
+)

@@ -1,0 +1,126 @@
+"""Does every preset run, with what its paper prints beside it?"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.papers import preset as presets
+from gcsim.scenarios.papers.orq_fig1 import AWAY, ERROR, RANGE, USED
+from gcsim.scenarios.papers.preset import Reproduction, printed, reproduce
+from gcsim.scenarios.papers.registry import PRESETS, preset
+from gcsim.scenarios.papers.sampling_fig3 import LARGEST, VISITED
+
+FOLDER = Path(presets.__file__).parent
+PAGE = (Path(__file__).parents[3] / "docs/papers.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "papers"))
+
+
+def small(name: str) -> Reproduction:
+    """The reduced size of a preset, in this process's cache; what every one must be is checked."""
+    found = reproduce(preset(name), quick=True, jobs=1)
+    outcome = found.outcome
+    assert outcome.cells
+    assert outcome.verdicts
+    assert all(line.x for panel in outcome.panels for line in panel.lines)
+    shown = {(cell.row, cell.column): cell.printed for cell in outcome.cells}
+    kept = {place: value for place, value in printed(name).items() if place in shown}
+    assert {place: value for place, value in shown.items() if value is not None} == kept
+    json.loads(found.to_json())  # no NaN, no infinity
+    return found
+
+
+def test_every_preset_has_its_own_name_a_source_and_a_line_in_the_page() -> None:
+    for name in PRESETS:
+        found = preset(name)
+        assert found.name == name
+        assert ("Table" in found.source) or ("Figure" in found.source)
+        assert f"gcsim reproduce {name}" in PAGE
+
+
+def test_what_is_printed_is_of_a_preset_and_says_where() -> None:
+    with (FOLDER / "printed.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["preset"] for line in lines} <= set(PRESETS)
+    assert all(line["where"] for line in lines)
+    places = [(line["preset"], line["row"], line["column"]) for line in lines]
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((FOLDER / "scenarios").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_scenario_loads_and_is_named_as_its_file(path: Path) -> None:
+    assert load_scenario(path).name == path.stem
+
+
+def test_no_method_of_the_orq_paper_clips() -> None:
+    # with clipping of some, the order is that of who clips
+    for name in ("orq_train", "orq_gradients"):
+        scenario = load_scenario(FOLDER / "scenarios" / f"{name}.yaml")
+        kinds = {choice.kind for choice in scenario.compressors}
+        assert "terngrad" not in kinds  # clips, and has one scalar a tensor
+        for choice in scenario.compressors:
+            assert choice.parameters.get("clip") is None
+            assert choice.parameters.get("bucket", 2048) == 2048
+
+
+def test_quantisers_in_miniature() -> None:
+    """The tiny one: one gradient of ResNet-20 through five quantisers."""
+    found = small("orq_fig1")
+    cells = {(cell.row, cell.column): np.array(cell.here) for cell in found.outcome.cells}
+    methods = ("QSGD-9", "Linear-9", "ORQ-9", "BinGrad-pb", "BinGrad-b")
+    assert {row for row, _ in cells} == set(methods)
+    for name in methods:
+        most = np.log2(9 if name.endswith("9") else 2)
+        assert ((cells[name, USED] > 0) & (cells[name, USED] <= most)).all()
+        assert (cells[name, AWAY] > 0).all()
+    # by their definitions: ORQ minimises what random rounding to as many levels loses, BinGrad-b's
+    # class means lose less than rounding at random to two levels
+    assert (cells["ORQ-9", ERROR] < cells["QSGD-9", ERROR]).all()
+    assert (cells["ORQ-9", ERROR] < cells["Linear-9", ERROR]).all()
+    assert (cells["BinGrad-b", ERROR] < cells["BinGrad-pb", ERROR]).all()
+    # Eq. 15: b times all elements is the sum of those beyond b, so b is at most their mean size,
+    # about which BinGrad-b's two levels lie; the paper has BinGrad-pb's range the wider one
+    assert (cells["BinGrad-pb", RANGE] < cells["BinGrad-b", RANGE]).all()
+    assert np.ptp(cells["BinGrad-b", ERROR]) == 0  # draws nothing
+    assert np.ptp(cells["QSGD-9", ERROR]) > 0
+    assert len(found.outcome.panels) == 1 + len(methods)
+
+
+@pytest.mark.long
+def test_the_same_preset_gives_the_same_bytes() -> None:
+    assert small("orq_fig1").to_json() == small("orq_fig1").to_json()
+
+
+@pytest.mark.long
+def test_sampling_in_miniature() -> None:
+    found = small("sampling_fig3")
+    cells = {(cell.row, cell.column): np.array(cell.here) for cell in found.outcome.cells}
+    # twenty steps of 1 %: 1 - 0.99^20 = 18.2 % are visited by chance, 1 % of them are the largest
+    assert np.mean(cells["RS", VISITED]) == pytest.approx(18.2, abs=1.0)
+    assert np.mean(cells["RS", LARGEST]) == pytest.approx(1.0, abs=0.5)
+    assert np.mean(cells["GS", LARGEST]) > 2 * np.mean(cells["RS", LARGEST])
+    assert np.mean(cells["GS", VISITED]) < np.mean(cells["RS", VISITED])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name", [name for name in PRESETS if name not in ("orq_fig1", "sampling_fig3")]
+)
+def test_every_other_preset_runs_at_its_reduced_size(name: str) -> None:
+    found = small(name)
+    assert found.quick
+    assert found.scenarios
+    assert {verdict.agrees for verdict in found.outcome.verdicts} <= {
+        "agrees", "in part", "disagrees", "open",
+    }  # fmt: skip
