@@ -119,6 +119,7 @@ class Run:
             limits=(scenario.buckets.first, scenario.buckets.cap),
             seed=self.seed,
             dirichlet=None if plan.partition is None else plan.partition.dirichlet,
+            device=plan.device,
         )
         fresh = Trajectory(
             compressor=self.choice.kind,
