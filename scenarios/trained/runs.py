@@ -2,7 +2,7 @@
 
 One for each method, learning rate and seed, in a file under a hash of all that it depends on; the
 cluster is no part of that. It is trained on one thread, so that its bits do not depend on how many
-others are trained beside it.
+others are trained beside it. Some come with gcsim, and are taken on every kind of processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gcsim.scenarios.sweeps.tasks import Failure, failure
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import trained_on
 from gcsim.traces.stage1 import cache, machine
-from gcsim.traces.training.loop import Rules, advance, load
+from gcsim.traces.training import shipped
+from gcsim.traces.training.loop import Rules, advance, asked_for, load
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -40,6 +41,8 @@ class Run:
     seed: int
     until: int
     """Steps to be trained by now; it may go on later."""
+    fresh: bool = False
+    """Take nothing that comes with gcsim."""
 
     @property
     def plan(self) -> Plan:
@@ -51,9 +54,11 @@ class Run:
         """Of its files, without their suffixes."""
         return cache_folder() / "trajectories" / self._key()
 
-    def _key(self) -> str:
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is trained, and how: the same for all learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
-        facts = {
+        return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
             "model": asdict(learner(scenario)),
@@ -61,19 +66,37 @@ class Run:
             "buckets": asdict(scenario.buckets),
             "plan": {k: v for k, v in asdict(plan).items() if k not in _OTHERWISE},
             "stop": plan.stop.diverged,
+        }
+
+    @property
+    def code(self) -> str:
+        """See `shipped.code_of`."""
+        return shipped.code_of(learner(self.scenario), REGISTRY.get(self.choice.kind))
+
+    def _key(self) -> str:
+        one = {
+            **self.facts,
             "rate": self.rate,
             "seed": self.seed,
             "machine": {**machine.facts(), "threads": 1},
+            "gpu": self.plan.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
         }
-        task = learner(scenario).task
-        own = [task.partition(":")[0]] if ":" in task else []
-        code = [*user_code(scenario, self.choice), *own]
-        return cache.key(facts, code, compressor=REGISTRY.get(self.choice.kind))
+        entry = learner(self.scenario)
+        own = [name.partition(":")[0] for name in (entry.task, entry.loss) if ":" in name]
+        code = [*user_code(self.scenario, self.choice), *own]
+        return cache.key(one, code, compressor=REGISTRY.get(self.choice.kind))
 
     @property
-    def known(self) -> Trajectory | None:
-        """What is kept of it, where that goes as far as is asked for."""
-        return load(self.path, self._rules, self.until)
+    def known(self) -> tuple[Trajectory, str] | None:
+        """What is there of it, where that goes as far as is asked for; and on what it was trained,
+        where it comes with gcsim ("" where it is kept here)."""
+        came = None if self.fresh else shipped.read(shipped.path_of(self.facts))
+        if came is not None and came.code == self.code:
+            one = asked_for(came.one(self.rate, self.seed), self._rules, self.until)
+            if one is not None:
+                return one, came.made
+        kept = load(self.path, self._rules, self.until)
+        return None if kept is None else (kept, "")
 
     @property
     def _rules(self) -> Rules:

@@ -43,18 +43,21 @@ class Tried:
     """With the best rate, by seed."""
     rates: dict[float, dict[int, Trajectory]] = field(default_factory=dict)
     """By rate and seed, as far as it was trained."""
+    made: str = ""
+    """On what it was trained, where it comes with gcsim."""
 
 
 def train_all(
-    scenario: Scenario, *, jobs: int | None = None, progress: Progress
+    scenario: Scenario, *, jobs: int | None = None, fresh: bool = False, progress: Progress
 ) -> tuple[Tried, ...]:
-    """By method, in the scenario's order. What is there already is not trained again.
+    """By method, in the scenario's order. What is there already is not trained again, nor, unless
+    it is to be `fresh`, what comes with gcsim.
 
     Raises `InputError` with what is wrong with a method, the model or the data.
     """
     workers = LocalWorkers(jobs or default_jobs(_memory(scenario)), side_by_side=True)
     try:
-        return _Search(scenario).run(workers, progress)
+        return _Search(scenario, fresh).run(workers, progress)
     finally:
         workers.close()
 
@@ -69,8 +72,8 @@ def _memory(scenario: Scenario) -> int:
 class _Search:
     """The trajectories of all methods, of which each result asks for the next."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario, self._plan = scenario, plan_of(scenario)
+    def __init__(self, scenario: Scenario, fresh: bool) -> None:
+        self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []
         """By number of the task: the method's number."""
@@ -125,10 +128,15 @@ class _Search:
 
     def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
         choice = self.tried[method].choice
-        run = Run(scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until)
+        run = Run(
+            scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until,
+            fresh=self._fresh,
+        )  # fmt: skip
         known = run.known
         if known is not None:
-            self._note(method, run, known)
+            found, made = known
+            self.tried[method].made = made or self.tried[method].made
+            self._note(method, run, found)
             return
         self._waiting.append((len(self._asked), run))
         self._asked.append((method, run))

@@ -2,9 +2,9 @@
 
 Small: two blocks of width 64 with four heads, 64 positions, 97 characters: 116,608 parameters in 29
 tensors, 15.6 million FLOPs a sample. Tiny, for whole trainings: one block of width 32 with two
-heads, 32 positions: 20,000 parameters in 17 tensors. The output has a weight of its own, so that every layer is
-used once and the second moments over samples have a closed form in each. Blocks and initial
-weights are GPT-2's (`networks/gpt2.py`).
+heads, 32 positions: 20,000 parameters in 17 tensors. The output has a weight of its own, so that
+every layer is used once and the second moments over samples have a closed form in each. Blocks and
+initial weights are GPT-2's (`networks/gpt2.py`).
 """
 
 from __future__ import annotations

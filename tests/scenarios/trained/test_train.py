@@ -26,6 +26,7 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training.trajectory import steps_to
+from tests.scenarios.trained.here import here
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -46,28 +47,6 @@ train:
   learning_rate: 0.05
   seeds: 2
 """
-
-
-def here(work: list[Any]) -> Any:
-    """Workers of this process."""
-
-    class Here:
-        capacity = 1
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            self._done: list[Any] = []
-
-        def start(self, number: int, task: Any) -> None:
-            work.append(task)
-            self._done.append((number, task.perform(SilentProgress())))
-
-        def finished(self, note: Any) -> list[Any]:
-            done, self._done = self._done, []
-            return done
-
-        def close(self) -> None: ...
-
-    return Here
 
 
 @pytest.fixture(autouse=True)
