@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from gcsim.cli.options import (
+    DaskOption,
     JobsOption,
     QuietOption,
     ResultsOption,
@@ -27,6 +28,7 @@ def train(
     scenario: ScenarioArgument,
     *,
     jobs: JobsOption = None,
+    dask: DaskOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
     ] = None,
@@ -55,7 +57,7 @@ def train(
     check_writable(folder)
     try:
         with watching(quiet) as progress:
-            result = train_all(loaded, jobs=jobs, fresh=fresh, progress=progress)
+            result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
     except KeyboardInterrupt:
         say("interrupted; what was trained is kept: give the same command again to go on")
         raise typer.Exit(INTERRUPTED) from None

@@ -8,13 +8,17 @@ others are trained beside it. Some come with gcsim, and are taken on every kind 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Lock
+
+from pydantic import TypeAdapter
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.errors import InputError, Problem
-from gcsim.files import cache_folder
+from gcsim.files import cache_folder, sealed, write_text
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.running.keys import user_code
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -22,6 +26,7 @@ from gcsim.scenarios.sweeps.tasks import Failure, failure
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import trained_on
 from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.tasks.folder import PREFIX, fingerprint
 from gcsim.traces.training import shipped
 from gcsim.traces.training.loop import Rules, advance, asked_for, load
 from gcsim.traces.training.plan import Plan
@@ -82,6 +87,8 @@ class Run:
             "gpu": self.plan.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
         }
         entry = learner(self.scenario)
+        if entry.task.startswith(PREFIX):
+            one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
         own = [name.partition(":")[0] for name in (entry.task, entry.loss) if ":" in name]
         code = [*user_code(self.scenario, self.choice), *own]
         return cache.key(one, code, compressor=REGISTRY.get(self.choice.kind))
@@ -108,12 +115,22 @@ class Run:
             stop=plan.stop,
         )
 
+    def keep(self, found: Trajectory) -> None:
+        """Put it where `known` finds it."""
+        body = TypeAdapter(Trajectory).dump_json(found)
+        with suppress(InputError):  # a full disk: it is trained again
+            write_text(self.path.with_suffix(".json"), sealed(body).decode())
+
     def perform(self, progress: Progress) -> Trajectory | Failure:
         """Train it; whatever goes wrong comes back as a `Failure`."""
+        token = _performing.set(True)
         try:
-            return self._trained(progress)
+            with _one:
+                return self._trained(progress)
         except Exception as error:
             return failure(error)
+        finally:
+            _performing.reset(token)
 
     def _trained(self, progress: Progress) -> Trajectory:
         import torch
@@ -161,6 +178,27 @@ class Run:
             )
 
 
+def kept_as(run: Run) -> str:
+    """The name under which a trajectory is kept on this machine."""
+    return run.path.name
+
+
+_one = Lock()
+"""Threads of a process (dask's) train one after the other: torch has one generator for all."""
+_performing: ContextVar[bool] = ContextVar("performing", default=False)
+
+
+def check_not_inside() -> None:
+    """Raise `InputError` where a training asks for another: its script was imported for a function
+    of it."""
+    if _performing.get():
+        raise InputError(
+            "a process that trains imports your script, which trains again",
+            place="gcsim.train",
+            hint='call it under if __name__ == "__main__":',
+        )
+
+
 @contextmanager
 def _named(key: str) -> Iterator[None]:
     """A task is a key of the gradients elsewhere."""
@@ -188,5 +226,6 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def learner(scenario: Scenario) -> ModelEntry:
-    """The model with the task that it learns."""
-    return trained_on(scenario.model, scenario.train_task or None)
+    """The model with the task that it learns, and what it minimises."""
+    entry = trained_on(scenario.model, scenario.train_task or None)
+    return replace(entry, loss=scenario.train_loss)

@@ -22,7 +22,7 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, Curve, TrainedRow, TrainingResult
-from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.runs import check_not_inside, plan_of
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
@@ -35,18 +35,21 @@ def train(
     scenario: Scenario,
     *,
     jobs: int | None = None,
+    dask: str | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> TrainingResult:
     """Train with every method, and lay the trajectories on the clock of every cluster.
 
-    `jobs` processes train side by side; as many as cores, or as have room in memory, when None.
+    `jobs` processes train side by side; as many as cores, or as have room in memory, when None; or
+    the workers of the dask.distributed scheduler at the address `dask`.
     What was trained before is found in the cache, or comes with gcsim unless it is to be `fresh`;
     an interrupt loses some seconds of each.
     Raises `InputError` where the scenario names no dense method, the target is not reached by
     dense training, or a method, the model or the data cannot be trained with.
     """
     watcher = progress or SilentProgress()
+    check_not_inside()
     plan = plan_of(scenario)
     if scenario.dense is None:
         raise InputError(
@@ -57,14 +60,11 @@ def train(
             )
         )
     started = time.perf_counter()
-    tried = train_all(scenario, jobs=jobs, fresh=fresh, progress=watcher)
+    tried = train_all(scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher)
     trained = time.perf_counter()
     dense = tried[scenario.dense]
-    level = _dense_level(dense)
-    ends = [
-        [steps_to(plan.target, one.evaluations, plan.patience, level) for one in found.trajectories]
-        for found in tried
-    ]
+    level = dense_level(dense)
+    ends = [ends_of(plan, one, level) for one in tried]
     _check_target(plan, dense, ends[scenario.dense])
     timed = clocks(scenario, tried, watcher)
     by_size = [
@@ -101,10 +101,17 @@ def described(target: Target, dense_accuracy: float) -> str:
     return f"accuracy {share * dense_accuracy:.4g} ({share:g} of dense)"
 
 
-def _dense_level(dense: Tried) -> float:
+def dense_level(dense: Tried) -> float:
     """Dense training's last accuracy, median over seeds; no number where it has none."""
     last = [one.evaluations[-1].accuracy for one in dense.trajectories]
     return float(np.median([math.nan if one is None else one for one in last]))
+
+
+def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
+    """By seed: steps to the target; `level` is dense training's last accuracy."""
+    return [
+        steps_to(plan.target, one.evaluations, plan.patience, level) for one in tried.trajectories
+    ]
 
 
 def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> None:
