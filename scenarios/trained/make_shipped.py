@@ -1,8 +1,8 @@
 """How were the shipped trajectories made? `python -m gcsim.scenarios.trained.make_shipped`.
 
-Some hours on one core. All methods with their defaults, and those of the scenario; a file that is
-there and whose code is the same is not made again. On one thread: equal seeds give equal files on
-processors of one kind with the same versions, which the files name.
+An hour on one core. All methods with their defaults, and those of the scenario; a file that is
+there and whose code is the same is not made again, so the same command goes on. On one thread:
+equal seeds give equal files on processors of one kind with the same versions, which the files name.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Those that are missing, damaged or of other code, and those that nobody asks for."""
+    """Those that are damaged or of other code, and those that nobody asks for."""
     asked = {path: code for path, code, _ in files(folder)}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
-    whole = {path for path, one in found.items() if one and one.code == asked.get(path)}
-    return sorted((asked.keys() | found.keys()) - whole)
+    return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))
 
 
 def keep(path: Path, code: str, tried: Tried) -> None:
@@ -63,12 +62,12 @@ def keep(path: Path, code: str, tried: Tried) -> None:
 
 
 def make(folder: Path = shipped.FOLDER) -> None:
-    """Train what is stale, and remove what nobody asks for."""
+    """Train what is stale or missing, and remove what nobody asks for."""
     left = set(stale(folder))
     for path, code, scenario in files(folder):
-        if path not in left:
+        if path.exists() and path not in left:
             continue
-        left.remove(path)
+        left.discard(path)
         name = f"{scenario.name}, {scenario.compressors[0].label}"
         try:
             (tried,) = train_all(scenario, jobs=1, fresh=True, progress=SilentProgress())

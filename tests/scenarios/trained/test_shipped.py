@@ -67,6 +67,17 @@ def test_they_are_those_of_this_code() -> None:
     assert not [path.name for path in make_shipped.stale()]
 
 
+@pytest.mark.parametrize("name", make_shipped.SCENARIOS)
+def test_a_shipped_scenario_trains_nothing(
+    name: str, work: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    scenario = load_scenario(name)
+    found = train_all(scenario, progress=SilentProgress())
+    assert not work
+    assert all(one.made and len(one.trajectories) == 3 for one in found)
+
+
 def test_they_are_small() -> None:
     assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) < 2e6
 
