@@ -87,9 +87,11 @@ class Run:
             "gpu": self.plan.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
         }
         entry = learner(self.scenario)
+        named = [entry.task, entry.loss]
         if entry.task.startswith(PREFIX):
             one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
-        own = [name.partition(":")[0] for name in (entry.task, entry.loss) if ":" in name]
+            named.remove(entry.task)
+        own = [name.partition(":")[0] for name in named if ":" in name]
         code = [*user_code(self.scenario, self.choice), *own]
         return cache.key(one, code, compressor=REGISTRY.get(self.choice.kind))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import runpy
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,26 @@ def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType
 def train(mine: ModuleType, **changes: Any) -> gcsim.TrainingResult:
     own = {"build_model": mine.build_model, "splits": mine.splits, "loss": mine.loss, **changes}
     return gcsim.train("line.yaml", **own)
+
+
+def test_the_lines_of_the_page_train_ones_own_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[3] / "docs/training.md"
+    text = page.read_text(encoding="utf-8")
+    data, training = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_data.py").write_text(data)
+    (tmp_path / "my_training.py").write_text(training)
+    asked = SCENARIO.replace("{loss: 0.5}", "{accuracy: 0.9}")
+    (tmp_path / "my_cluster.yaml").write_text(asked)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        result = runpy.run_path("my_training.py", run_name="__main__")["result"]
+    finally:
+        for name in ("my_data", "my_training"):
+            sys.modules.pop(name, None)
+    assert result.data == "my_data:splits (800 samples)"
+    assert result.rows[0].reached == 1
 
 
 def test_a_regression_is_trained_to_a_loss(mine: ModuleType, tmp_path: Path) -> None:

@@ -268,10 +268,10 @@ def test_ones_own_data_are_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: list[Any]
 ) -> None:
     page = Path(__file__).parents[3] / "docs/training.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     result = train(own_data(tmp_path, code, monkeypatch))
     assert result.data == "my_data:splits (800 samples)"
-    assert row(result, "none").final_accuracy[0] > 0.95
+    assert row(result, "none").final("accuracy")[0] > 95
     del work[:]
     train(own_data(tmp_path, code, monkeypatch))
     assert not work
