@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery trajectories lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -59,6 +59,9 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 	mv build/kernel-transfer.md docs/kernel-transfer.md
 	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py > build/kernel-transfer.md
 	mv build/kernel-transfer.md docs/kernel-transfer-two-threads.md
+
+trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
+	$(BIN)/python -m gcsim.scenarios.trained.make_shipped
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md

@@ -6,7 +6,7 @@ The values are those of `gcsim.scenarios`, which knows of no report; the methods
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,23 +99,59 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     gradients that cannot be used, before anything is simulated.
     """
     from gcsim.scenarios.run import run as simulate
+    from gcsim.scenarios.trained.known import with_trained
 
-    return _shown(simulate(scenario, cache=cache, progress=progress))
+    return _shown(with_trained(scenario, simulate(scenario, cache=cache, progress=progress)))
 
 
 def train(
-    scenario: Scenario, *, jobs: int | None = None, progress: Progress | None = None
+    scenario: str | os.PathLike[str] | Scenario,
+    *,
+    build_model: Callable[[], Any] | None = None,
+    splits: Callable[[], tuple[Any, Any]] | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    fresh: bool = False,
+    progress: Progress | None = None,
 ) -> TrainingResult:
     """Train with every method as the scenario's `train` says, and lay that on its clusters' clocks.
 
-    `jobs` processes train side by side; as many as cores, or as have room in memory, when None.
     What was trained is kept: another cluster trains nothing again, and the same call goes on after
-    an interrupt. Raises `InputError` for a scenario that cannot be trained, or a target that dense
-    training does not reach.
+    an interrupt.
+
+    Parameters
+    ----------
+    scenario
+        A YAML file, a shipped scenario's name, or a loaded scenario.
+    build_model, splits, loss
+        Your own, in the place of what the scenario names: functions of a file, which other
+        processes import. `build_model()` returns an `nn.Module`; `splits()` two map-style datasets
+        of pairs, the second held out; `loss(output, labels)` the mean loss of a batch, or one for
+        each sample, `[batch]`. Call from under `if __name__ == "__main__":`.
+    jobs
+        Processes that train side by side; as many as cores, or as have room in memory, when None.
+    dask
+        The address of a dask.distributed scheduler, in the place of processes here.
+    fresh
+        Train here what comes with gcsim, too.
+
+    Raises
+    ------
+    InputError
+        For a scenario that cannot be trained, or a target that dense training does not reach.
     """
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.scenario import Scenario
+    from gcsim.scenarios.trained.own import with_own
     from gcsim.scenarios.trained.study import train as train_all
 
-    return TrainingResult(**_values(train_all(scenario, jobs=jobs, progress=progress)))
+    found = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    if build_model or splits or loss:
+        found = with_own(found, build_model=build_model, splits=splits, loss=loss)
+    return TrainingResult(
+        **_values(train_all(found, jobs=jobs, dask=dask, fresh=fresh, progress=progress))
+    )
 
 
 def sweep(

@@ -32,7 +32,14 @@ from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
 from gcsim.scenarios.sections.train import build_plan
 from gcsim.scenarios.sections.training import build_training
-from gcsim.scenarios.sections.workload import compute_of, gradients_of, missing_files, model_of
+from gcsim.scenarios.sections.workload import (
+    compute_of,
+    gradients_of,
+    misfit_of_task,
+    missing_files,
+    model_of,
+    task_of,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,7 +95,9 @@ def load_scenario(
             problems += contradictions(document, cluster, training, file.cluster.sizes)
         model, mistakes = model_of(document, file, path)
         problems += mistakes
+        task = task_of(document, file, path)
         if model is not None:
+            problems += misfit_of_task(document, task, model)
             problems += untrainable(document, model, file.gradients.source, compressors)
     if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
         message = f"the file's name {path.stem!r} cannot name the folder of the results"
@@ -117,7 +126,8 @@ def load_scenario(
         draws=file.uncertainty.draws,
         seed=file.seed,
         train=None if file.train is None else build_plan(file.train),
-        train_task="" if file.train is None else file.train.task or "",
+        train_task=task,
+        train_loss="" if file.train is None else file.train.loss or "",
         resolved={},
         files=files,
     )

@@ -104,6 +104,16 @@ class Row:
     iteration_batches_s: tuple[float, ...] = ()
     """Where times are random: means of consecutive batches of iterations, of equal length. Batch k
     of two rows with equally many, of as many iterations, met the same luck."""
+    seeds_trained: int | None = None
+    """Trainings of `train` with the method that are known; None, as the following, where none
+    are."""
+    seeds_at_target: int | None = None
+    """Those that reached the target."""
+    steps_to_target_vs_dense: float | None = None
+    """Steps to the target over dense training's, median over seeds; None where half of the seeds
+    or more did not reach it."""
+    speedup_to_target: float | None = None
+    """`speedup_vs_dense` over that: what is gained until the target, at this iteration time."""
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s")

@@ -109,6 +109,8 @@ class Scenario:
     """How `gcsim train` trains it; None where the file does not say."""
     train_task: str = ""
     """What it learns there; "" for the model's own task."""
+    train_loss: str = ""
+    """`package.module:function` that it minimises there; "": cross-entropy."""
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""

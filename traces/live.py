@@ -174,7 +174,7 @@ class LiveTrainer:
         key = {"step": self._step, "rank": worker}
         with (
             keyed_generator(self._seed, "dropout", device=self._device, **key),
-            _deterministic(self._device),
+            deterministic(self._device),
             watching as watched,
             own_mistakes(self._entry, self._model, "training"),
         ):
@@ -217,7 +217,7 @@ class LiveTrainer:
         self._step += 1
 
 
-def _deterministic(device: torch.device) -> AbstractContextManager[Any]:
+def deterministic(device: torch.device) -> AbstractContextManager[Any]:
     """cuDNN without algorithm search, atomics or TF32; nothing to do on a CPU."""
     if device.type != "cuda":
         return nullcontext()

@@ -14,6 +14,7 @@ from gcsim.analysis.report.intervals import iteration_known, speedup_known, with
 from gcsim.analysis.report.numbers import milliseconds, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import DENSE, NO_MEMORY, is_safe
 from gcsim.analysis.report.widths import MOST, main_sources
 from gcsim.analysis.report.wording import listed, name_of, spread
@@ -52,6 +53,7 @@ def answer(result: Result) -> list[str]:
             f"{where} {_pays(found)}",
             *_safe(found),
             *_to_try(found),
+            *trained(result, found),
             *_rivals(result, found),
             *_left_out(found),
             *_width(result, found),
@@ -121,7 +123,8 @@ def _to_try(found: Verdict) -> list[str]:
         return []
     if is_safe(row):
         return [f"Fastest to try: {_speedup(row)}; {AS_DENSE}."]
-    return [f"Fastest to try: {_speedup(row)}; train before you trust it. {_cost(row)}"]
+    trust = "" if row.seeds_trained is not None else "; train before you trust it"
+    return [f"Fastest to try: {_speedup(row)}{trust}. {_cost(row)}"]
 
 
 def _cost(row: Row) -> str:

@@ -24,6 +24,7 @@ from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, micro_batches
+from gcsim.analysis.report.training import trained_note
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -127,6 +128,12 @@ SPREAD = (
     _time("p5", lambda row: row.iteration_p5_s),
     _time("p95", lambda row: row.iteration_p95_s),
 )
+STEPS = Column(
+    heading="steps\n[x]", value=lambda row: row.steps_to_target_vs_dense, decimals=lambda rows: 2
+)
+TO_TARGET = Column(
+    heading="to target\n[x]", value=lambda row: row.speedup_to_target, decimals=lambda rows: 2
+)
 SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6), zero="nothing")
 NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
 COSINE = Column(heading="cosine", value=lambda row: row.cosine_similarity, decimals=lambda rows: 3)
@@ -174,7 +181,8 @@ def answer_columns(rows: Sequence[Row], *, chances: bool = True) -> tuple[Column
     fastest = (FASTEST,) if any(row.probability_fastest is not None for row in rows) else ()
     open_ = (*pays, *fastest) if chances else ()
     spread = SPREAD if spreads(rows) else ()
-    total = (SPEEDUP, *of_speedup, *open_, ITERATION, *of_time, *error, *spread)
+    trained = (STEPS, TO_TARGET) if any(row.seeds_trained is not None for row in rows) else ()
+    total = (SPEEDUP, *of_speedup, *trained, *open_, ITERATION, *of_time, *error, *spread)
     return (*total, SENT, NMSE, COSINE)
 
 
@@ -227,6 +235,8 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
             f"times are {averaged(result)}, which differ. {known}p5, p95: 5 % of the "
             "iterations are shorter, and 5 % longer."
         )
+    if STEPS in answer_columns(rows):
+        notes.append(trained_note(result))
     scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
     drawn = [DRAWN] if are_synthetic(result) else []

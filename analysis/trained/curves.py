@@ -1,4 +1,4 @@
-"""How does training go with each method? Accuracy over steps and over seconds, and what it gains.
+"""How does training go with each method? What is judged over steps and seconds, and what it gains.
 
 A line is the median over seeds, a band from the lowest to the highest seed. Seconds are those of
 the largest cluster, as stated.
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.plots.style import LineStyle, new_figure, plain_ticks, settings, styles_of
 from gcsim.analysis.trained.table import ranked
-from gcsim.scenarios.trained.result import Curve, TrainedRow, TrainingResult
+from gcsim.scenarios.trained.result import TrainingResult
 
 _POINTS = 200
 """Of a line over seconds, at which seeds are compared."""
 FOREMOST = 10
 """Methods that stand out."""
+_NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
 Points = NDArray[np.float64]
 
 
@@ -34,22 +35,23 @@ def styles(result: TrainingResult) -> dict[str, LineStyle]:
 
 
 def curves_figure(result: TrainingResult) -> Figure:
-    """Accuracy on the samples that are held out: over steps, and over seconds."""
+    """What the target is of, on the samples that are held out: over steps, and over seconds."""
     with settings():
         figure = new_figure(11.0, 4.9)
         left, right = figure.subplots(1, 2, sharey=True)
         looks = styles(result)
         for label, look in looks.items():
             curves = [curve for curve in result.curves if curve.label == label]
-            _line(left, *_over(curves, [curve.steps for curve in curves]), look, label)
-            _line(right, *_over(curves, [curve.seconds for curve in curves]), look, label)
+            judged = [curve.judged(result.measure) for curve in curves]
+            _line(left, *_over(judged, [curve.steps for curve in curves]), look, label)
+            _line(right, *_over(judged, [curve.seconds for curve in curves]), look, label)
         largest = ranked(result)[0]
         left.set_xlabel("steps")
         right.set_xlabel(f"simulated seconds on {largest.nodes} nodes, {largest.workers} workers")
         right.set_xscale("log")
         plain_ticks(right.xaxis)
-        left.set_ylabel("accuracy on samples held out [%]")
-        left.set_title(f"{result.scenario.get('name', 'scenario')}: accuracy over steps")
+        left.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
+        left.set_title(f"{result.scenario.get('name', 'scenario')}: {result.measure} over steps")
         right.set_title("and over time")
         for axes in (left, right):
             axes.grid(color="#E4E4E4", linewidth=0.7)
@@ -93,7 +95,7 @@ def gains_figure(result: TrainingResult) -> Figure:
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
-    """Final accuracy against how much less is sent; bars reach from the lowest seed to the
+    """Final accuracy or loss against how much less is sent; bars reach from the lowest seed to the
     highest."""
     with settings():
         figure = new_figure(8.6, 4.9)
@@ -103,36 +105,35 @@ def ratio_figure(result: TrainingResult) -> Figure:
         dense = max(row.wire_bytes_per_worker for row in rows)
         for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
             if row.wire_bytes_per_worker:
-                _point(axes, row, dense / row.wire_bytes_per_worker, looks[row.label])
+                last = row.final(result.measure)
+                _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row.label)
         axes.set_xscale("log")
         plain_ticks(axes.xaxis)
         axes.set_xlabel("compression: most bytes of a method over this one's, mean over training")
-        axes.set_ylabel("final accuracy on samples held out [%]")
-        axes.set_title(f"{result.scenario.get('name', 'scenario')}: accuracy against compression")
+        axes.set_ylabel(f"final {_NAMES[result.measure]} on samples held out")
+        name = result.scenario.get("name", "scenario")
+        axes.set_title(f"{name}: {result.measure} against compression")
         axes.grid(color="#E4E4E4", linewidth=0.7)
         _legend(figure, axes, looks)
         figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.12)
         return figure
 
 
-def _point(axes: Axes, row: TrainedRow, ratio: float, look: LineStyle) -> None:
-    middle = 100 * median(row.final_accuracy)
-    ends = [100 * min(row.final_accuracy), 100 * max(row.final_accuracy)]
-    axes.vlines(ratio, ends[0], ends[1], color=look.colour, linewidth=1.0)
-    axes.plot([ratio], [middle], label=row.label, **{**_look(look), "linestyle": "none"})
+def _point(axes: Axes, ratio: float, last: Sequence[float], look: LineStyle, label: str) -> None:
+    axes.vlines(ratio, min(last), max(last), color=look.colour, linewidth=1.0)
+    axes.plot([ratio], [median(last)], label=label, **{**_look(look), "linestyle": "none"})
 
 
-def _over(curves: Sequence[Curve], at: Sequence[Sequence[float]]) -> tuple[Points, Points]:
-    """Common places, and the accuracy of each seed there in percent `[seeds, places]`."""
+def _over(
+    judged: Sequence[Sequence[float]], at: Sequence[Sequence[float]]
+) -> tuple[Points, Points]:
+    """Common places, and what each seed has there `[seeds, places]`."""
     ends = [places[-1] for places in at]
     starts = [places[min(1, len(places) - 1)] for places in at]
     if min(ends) <= 0:
-        return np.zeros(1), np.array([[100 * curve.accuracy[0]] for curve in curves])
+        return np.zeros(1), np.array([[values[0]] for values in judged])
     common = np.geomspace(max(1e-12, min(starts)), min(ends), _POINTS)
-    lines = [
-        np.interp(common, places, 100 * np.array(curve.accuracy))
-        for curve, places in zip(curves, at, strict=True)
-    ]
+    lines = [np.interp(common, places, values) for values, places in zip(judged, at, strict=True)]
     return common, np.array(lines)
 
 

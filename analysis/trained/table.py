@@ -15,7 +15,7 @@ from rich.text import Text
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.summary import html_table
 from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
+from gcsim.scenarios.trained.result import HALF, Measure, TrainedRow, TrainingResult
 
 FASTEST = "> "
 NOT = "-"
@@ -27,11 +27,10 @@ Column = tuple[str, Callable[[TrainedRow], str]]
 
 def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
     """What `gcsim train` shows on `width` terminal cells: table, what it says, the answer."""
-    rows = ranked(result)
     return (
         Text(title(result), style="bold"),
         "",
-        _table(rows, width),
+        _table(result, width),
         "",
         Text(legend(result)),
         "",
@@ -42,8 +41,9 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    headings = ["method", *(heading.replace("\n", " ") for heading, _ in _columns(rows))]
-    lines = [[row.label, *(cell(row) for _, cell in _columns(rows))] for row in rows]
+    columns = _columns(result.measure, rows)
+    headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
+    lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
 
 
@@ -52,8 +52,14 @@ def ranked(result: TrainingResult) -> list[TrainedRow]:
     largest = max(row.workers for row in result.rows)
     return sorted(
         (row for row in result.rows if row.workers == largest),
-        key=lambda row: (-(row.speedup_to_target or 0.0), -median(row.final_accuracy)),
+        key=lambda row: (-(row.speedup_to_target or 0.0), _falls_short(result, row)),
     )
+
+
+def _falls_short(result: TrainingResult, row: TrainedRow) -> float:
+    """Lower is better."""
+    last = median(row.final(result.measure))
+    return last if result.measure == "loss" else -last
 
 
 def title(result: TrainingResult) -> str:
@@ -105,6 +111,12 @@ def answer(result: TrainingResult) -> list[str]:
             how, why = early[0]
             many = f"{len(early)} of {len(row.ended)} runs"
             said.append(f"{row.label}: {many} stopped early, {how}: {why}.")
+    for made in dict.fromkeys(row.made for row in rows if row.made):
+        methods = [row.label for row in rows if row.made == made]
+        which = "all methods" if len(methods) == len(rows) else ", ".join(methods)
+        said.append(
+            f"Trajectories shipped with gcsim: {which} (trained on {made}); --fresh trains here."
+        )
     if any(row.workers != result.trained_workers for row in result.rows):
         said.append(
             f"Trained with {plural(result.trained_workers, 'worker')}: other sizes have their "
@@ -113,8 +125,10 @@ def answer(result: TrainingResult) -> list[str]:
     return said
 
 
-def _columns(rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
+def _columns(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
+    accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
+    loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
     against = ("vs half\n[x]", lambda row: _number(row.speedup_to_target_vs_half))
     return (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
@@ -122,7 +136,7 @@ def _columns(rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
         *((against,) if half else ()),
         ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
-        ("accuracy\n[%]", lambda row: fixed(100 * median(row.final_accuracy), 1)),
+        *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
     )
 
@@ -138,9 +152,10 @@ def _range(row: TrainedRow) -> str:
     return f"{fixed(low, 2)}-{fixed(high, 2)}"
 
 
-def _table(rows: Sequence[TrainedRow], width: int) -> Table:
+def _table(result: TrainingResult, width: int) -> Table:
     """A wide terminal has learning rate, milliseconds and megabytes too."""
-    columns = list(_columns(rows))
+    rows = ranked(result)
+    columns = list(_columns(result.measure, rows))
     more: list[Column] = [
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
         ("sent\n[MB]", lambda row: _significant(row.wire_bytes_per_worker, 1e-6)),

@@ -123,13 +123,14 @@ def run(
     )
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.run import run as simulate
+    from gcsim.scenarios.trained.known import with_trained
 
     with users_code():
         loaded = load_scenario(scenario, sets or (), seed)
     folder = output or Path("runs") / loaded.name
     check_writable(folder)
     with watching(quiet) as progress:
-        result = simulate(loaded, cache=not no_cache, progress=progress)
+        result = with_trained(loaded, simulate(loaded, cache=not no_cache, progress=progress))
     from gcsim.analysis.write import draw_figures, write_results  # brings matplotlib
 
     paths = write_results(result, folder)

@@ -28,6 +28,10 @@ JobsOption = Annotated[
     int | None,
     typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
 ]
+DaskOption = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
+]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 ResultsOption = Annotated[bool, typer.Option("--json", help="results.json on stdout.")]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcsim.cli.options import (
+    DaskOption,
     JobsOption,
     QuietOption,
     ResultsOption,
@@ -38,10 +39,7 @@ def sweep(
         ),
     ],
     jobs: JobsOption = None,
-    dask: Annotated[
-        str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
-    ] = None,
+    dask: DaskOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep.")
     ] = None,

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from gcsim.cli.options import (
+    DaskOption,
     JobsOption,
     QuietOption,
     ResultsOption,
@@ -27,9 +28,13 @@ def train(
     scenario: ScenarioArgument,
     *,
     jobs: JobsOption = None,
+    dask: DaskOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train here what comes with gcsim, too.")
+    ] = False,
     sets: SetOption = None,
     seed: SeedOption = None,
     as_json: ResultsOption = False,
@@ -38,7 +43,7 @@ def train(
     """Train the model with every method: how long until the target, on every cluster.
 
     What was trained is kept: another cluster costs seconds, and the same command goes on after a
-    stop.
+    stop. Trajectories of the shipped scenarios come with gcsim.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
@@ -52,7 +57,7 @@ def train(
     check_writable(folder)
     try:
         with watching(quiet) as progress:
-            result = train_all(loaded, jobs=jobs, progress=progress)
+            result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
     except KeyboardInterrupt:
         say("interrupted; what was trained is kept: give the same command again to go on")
         raise typer.Exit(INTERRUPTED) from None

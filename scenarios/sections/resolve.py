@@ -60,7 +60,8 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     ]
     entries["uncertainty"] = {"draws": scenario.draws}
     if scenario.train is not None:
-        entries["train"] = plan_text(scenario.train, scenario.train_task or scenario.model.task)
+        task = scenario.train_task or scenario.model.task
+        entries["train"] = plan_text(scenario.train, task, scenario.train_loss)
     entries["seed"] = scenario.seed
     return entries
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from gcsim.errors import did_you_mean
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, by_shape, invalid
 from gcsim.scenarios.reading.values import As, Spelled, text_of
+from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
 from gcsim.traces.training.plan import LearningRates, Partition, Plan
 
@@ -39,12 +40,19 @@ def builder(name: str) -> str:
     return name
 
 
-_LearnedTask = Annotated[str, AfterValidator(lambda n: builder(n) if ":" in n else task_name(n))]
+def _learned(name: str) -> str:
+    if name.startswith(PREFIX):
+        return name
+    return builder(name) if ":" in name else task_name(name)
+
+
+_LearnedTask = Annotated[str, AfterValidator(_learned)]
 _OneRate = Annotated[float, Field(gt=0)]
 TRAIN = As(
     Plan,
     title="Train",
     task=(_LearnedTask | None, None),
+    loss=(Annotated[str, AfterValidator(builder)] | None, None),
     learning_rate=(
         Annotated[
             Annotated[_OneRate, Tag(NAMED)]
@@ -78,9 +86,10 @@ def build_plan(section: Spelled) -> Plan:
     )
 
 
-def plan_text(plan: Plan, task: str) -> dict[str, Any]:
+def plan_text(plan: Plan, task: str, loss: str) -> dict[str, Any]:
     """The section that reads back to a plan."""
     rates = plan.learning_rate.values
     alike = IID if plan.partition is None else text_of(plan.partition)
     written: Any = {"values": list(rates)} if len(rates) > 1 else rates[0]
-    return {"task": task, **text_of(plan, learning_rate=written, partition=alike)}
+    own = {"loss": loss} if loss else {}
+    return {"task": task, **own, **text_of(plan, learning_rate=written, partition=alike)}

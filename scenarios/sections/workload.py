@@ -33,6 +33,7 @@ from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import own_model, shipped_model, trained_on
 from gcsim.traces.passes import PassTimes
 from gcsim.traces.storage.shipped import shipped_traces
+from gcsim.traces.tasks.folder import PREFIX, fault
 
 
 def model_of(
@@ -110,6 +111,21 @@ def compute_of(
         backward=float(section.backward),
         source="stated by the user",
     )
+
+
+def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
+    """What `gcsim train` learns; "" for the model's own task. A folder with its whole path."""
+    task = "" if file.train is None else file.train.task or ""
+    if not task.startswith(PREFIX):
+        return task
+    written = task.removeprefix(PREFIX)
+    return f"{PREFIX}{_named_path(document, ('train', 'task'), written, path)}"
+
+
+def misfit_of_task(document: Document, task: str, model: ModelEntry) -> list[Problem]:
+    """What is wrong with a folder of images."""
+    wrong = task.startswith(PREFIX) and fault(Path(task.removeprefix(PREFIX)), model)
+    return [document.problem(("train", "task"), f": {wrong[0]}", wrong[1])] if wrong else []
 
 
 def _trace(document: Document, written: str, path: Path) -> Path:

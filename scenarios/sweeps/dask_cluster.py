@@ -22,16 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sweeps.tasks import (
-    Failure,
-    Outcome,
-    Task,
-    code_here,
-    failure,
-    key_there,
-    perform,
-)
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.sweeps.processes import Work
+from gcsim.scenarios.sweeps.tasks import Failure, code_here, failure
 
 PATIENCE = 10
 """Seconds until a scheduler must answer."""
@@ -44,14 +37,15 @@ AHEAD = 2
 class ClusterWorkers:
     """The workers of a running cluster; `address` is the scheduler's, or a scheduler file.
 
-    Raises `InputError` when there are none, or when they would not give what is given here; whether
-    they agree is tried on `sample`, a scenario of the sweep.
+    Raises `InputError` when there are none, or when they would not give what is given here: `key`
+    tells there under which name something would be kept, which they must agree on, and with `here`
+    be what it is here.
     """
 
-    def __init__(self, address: str, sample: Scenario) -> None:
+    def __init__(self, address: str, key: Callable[[], str], *, here: bool = False) -> None:
         with ExitStack() as stack:
             self._client = _connected(address, stack)
-            self._check(sample)
+            self._check(key, [key()] if here else [])
             threads: dict[str, int] = self._client.nthreads()
             self._open = stack.pop_all()
         self._capacity = AHEAD * sum(threads.values())
@@ -59,11 +53,11 @@ class ClusterWorkers:
         self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._name = f"gcsim-{uuid.uuid4().hex[:8]}"
 
-    def _check(self, sample: Scenario) -> None:
+    def _check(self, key: Callable[[], str], wanted: list[str]) -> None:
         here = code_here()
         try:
             there = self._client.run(code_here)
-            keys = self._client.run(key_there, sample)
+            keys = self._client.run(key)
         except Exception as error:  # whatever an import or a missing trace raised there
             message = f"a worker of the cluster cannot begin: {error}"
             hint = "gcsim, your own modules and traces must be there too"
@@ -77,8 +71,9 @@ class ClusterWorkers:
                 problems.append(Problem(place="--dask", message=message, hint=hint))
         if problems:
             raise InputError(problems)
-        if len(set(keys.values())) > 1:
+        if len({*keys.values(), *wanted}) > 1:
             message = "the workers' cores, processors, GPUs or copies of your own modules differ"
+            message += " from those here" if wanted else ""
             hint = "gradients and updates would, too: use machines that are alike"
             raise InputError(message, place="--dask", hint=hint)
 
@@ -87,14 +82,14 @@ class ClusterWorkers:
         """As many tasks as keep all threads busy while results are on their way."""
         return self._capacity
 
-    def start(self, number: int, task: Task) -> None:
+    def start(self, number: int, task: Work) -> None:
         """Hand a task to the scheduler."""
         name = f"{self._name}-{number}-{uuid.uuid4().hex[:8]}"
-        future = self._client.submit(perform, task, key=name, pure=False)
+        future = self._client.submit(_performed, task, key=name, pure=False)
         self._futures[number] = future
         future.add_done_callback(lambda _: self._done.put(number))
 
-    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Outcome]]:
+    def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
         """Wait for outcomes; nothing is told before.
 
         Raises `InputError` when the scheduler is gone.
@@ -104,12 +99,11 @@ class ClusterWorkers:
             numbers.append(self._done.get())
         return [(number, self._outcome(self._futures.pop(number))) for number in numbers]
 
-    def _outcome(self, future: Any) -> Outcome:
+    def _outcome(self, future: Any) -> Any:
         if future.status == "finished":
             # else: gone with its worker, and nobody left to ask for it again
             with contextlib.suppress(OSError, CancelledError, concurrent.futures.CancelledError):
-                outcome: Outcome = future.result()
-                return outcome
+                return future.result()
         if future.status == "error":
             error = future.exception()
             if type(error).__name__ != "KilledWorker":
@@ -118,7 +112,7 @@ class ClusterWorkers:
             hint = "if memory was short, start fewer workers a machine"
             return Failure(problems=(Problem(message=message, hint=hint),))
         message = "the cluster has dropped its tasks or cannot be reached any more"
-        hint = "points that are done are kept: give the same command again to go on"
+        hint = "what is done is kept: give the same command again to go on"
         raise InputError(message, place="--dask", hint=hint)
 
     def close(self) -> None:
@@ -126,6 +120,10 @@ class ClusterWorkers:
         # of a cluster that is gone nothing can be taken back
         with self._open, contextlib.suppress(OSError, RuntimeError):
             self._client.cancel(list(self._futures.values()), force=True)
+
+
+def _performed(task: Work) -> Any:
+    return task.perform(SilentProgress())
 
 
 def _connected(address: str, stack: ExitStack) -> Any:

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from gcsim.errors import InternalError, Problem
+from gcsim.errors import InputError, InternalError, Problem
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.scenarios.sweeps.worker import GRACE
 from gcsim.traces.stage1.machine import usable
@@ -78,6 +78,13 @@ def drive(
         for number, outcome in workers.finished(note):
             under_way -= 1
             done(number, outcome)
+
+
+def check_jobs(jobs: int | None, dask: str | None) -> None:
+    """Raise `InputError` for a number of processes that makes no sense."""
+    if jobs is not None and (jobs < 1 or dask is not None):
+        message = "must be at least 1" if jobs < 1 else "has no effect with --dask"
+        raise InputError(message, place="--jobs")
 
 
 def default_jobs(memory: int = MEMORY_OF_A_WORKER) -> int:

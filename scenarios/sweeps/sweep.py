@@ -17,11 +17,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gcsim
-from gcsim.errors import InputError, InternalError
+from gcsim.errors import InternalError
 from gcsim.files import temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading import document
@@ -31,10 +32,16 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, read_grid
 from gcsim.scenarios.sweeps.points import Point, named, points
-from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
+from gcsim.scenarios.sweeps.processes import (
+    LocalWorkers,
+    Workers,
+    check_jobs,
+    default_jobs,
+    drive,
+)
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.stage1 import Stage1, gradients_of
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, key_there
 from gcsim.traces.stage1.cache import version
 
 
@@ -108,9 +115,7 @@ def execute(
     tell: Callable[[str], None] = lambda line: None,
 ) -> SweepResult:
     """Run what is not in `folder` yet; see `sweep`. `tell` hears what was found there."""
-    if jobs is not None and (jobs < 1 or dask is not None):
-        message = "must be at least 1" if jobs < 1 else "has no effect with --dask"
-        raise InputError(message, place="--jobs")
+    check_jobs(jobs, dask)
     with ExitStack() as stack:
         at = folder or stack.enter_context(temporary_folder("gcsim-sweep-"))
         stack.enter_context(store.locked(at))
@@ -173,7 +178,7 @@ class _Running:
         if dask is not None:
             from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
-            with closing(ClusterWorkers(dask, scenarios[0])) as cluster:
+            with closing(ClusterWorkers(dask, partial(key_there, scenarios[0]))) as cluster:
                 store.begin(self._at, self._plan.header)
                 stage1 = Stage1(scenarios, shared_cache=False)
                 stage1.run(cluster, self._progress)

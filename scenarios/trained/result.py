@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gcsim.scenarios.result import frame
 
 SCHEMA = "gcsim training 1"
 HALF = "fp16"
 """The compressor that is compared with beside dense training."""
+
+
+Measure = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +45,19 @@ class TrainedRow:
     speedup_to_target_high: float | None
     speedup_to_target_vs_half: float | None
     """As `speedup_to_target`, against half precision; None where that is not trained."""
-    final_accuracy: tuple[float, ...]
-    """On the samples that are held out."""
+    final_accuracy: tuple[float | None, ...]
+    """On the samples that are held out; None where labels are no classes."""
     final_loss: tuple[float, ...]
     ended: tuple[str, ...]
     """finished, diverged or hopeless."""
     why: tuple[str, ...]
     """Of an early end."""
+    made: str = ""
+    """On what it was trained, where its trajectories come with gcsim; "": here."""
+
+    def final(self, measure: Measure) -> list[float]:
+        """By seed: the loss, or the accuracy in percent."""
+        return _shown(measure, self.final_accuracy, self.final_loss)
 
     @property
     def reached(self) -> int:
@@ -65,12 +75,24 @@ class Curve:
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     """At the largest size."""
-    accuracy: tuple[float, ...]
+    accuracy: tuple[float | None, ...]
     loss: tuple[float, ...]
     wire_bytes_per_worker: tuple[float, ...]
     """By window between two evaluations: in a step."""
     nmse: tuple[float | None, ...]
     """By window; None where an update is not to be the mean gradient of its step."""
+
+    def judged(self, measure: Measure) -> list[float]:
+        """By evaluation: the loss, or the accuracy in percent."""
+        return _shown(measure, self.accuracy, self.loss)
+
+
+def _shown(
+    measure: Measure, accuracy: Sequence[float | None], loss: Sequence[float]
+) -> list[float]:
+    if measure == "loss":
+        return list(loss)
+    return [100 * one for one in accuracy if one is not None]  # a target of it has it everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -80,6 +102,8 @@ class TrainingResult:
     scenario: dict[str, Any]
     target: str
     """For people: "accuracy 0.95"."""
+    measure: Measure
+    """What the target is of."""
     trained_workers: int
     """Of the trajectories; other sizes have their steps."""
     data: str

@@ -2,19 +2,23 @@
 
 One for each method, learning rate and seed, in a file under a hash of all that it depends on; the
 cluster is no part of that. It is trained on one thread, so that its bits do not depend on how many
-others are trained beside it.
+others are trained beside it. Some come with gcsim, and are taken on every kind of processor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Lock
+
+from pydantic import TypeAdapter
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.errors import InputError, Problem
-from gcsim.files import cache_folder
+from gcsim.files import cache_folder, sealed, write_text
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.running.keys import user_code
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -22,7 +26,9 @@ from gcsim.scenarios.sweeps.tasks import Failure, failure
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import trained_on
 from gcsim.traces.stage1 import cache, machine
-from gcsim.traces.training.loop import Rules, advance, load
+from gcsim.traces.tasks.folder import PREFIX, fingerprint
+from gcsim.traces.training import shipped
+from gcsim.traces.training.loop import Rules, advance, asked_for, load
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -40,6 +46,8 @@ class Run:
     seed: int
     until: int
     """Steps to be trained by now; it may go on later."""
+    fresh: bool = False
+    """Take nothing that comes with gcsim."""
 
     @property
     def plan(self) -> Plan:
@@ -51,9 +59,11 @@ class Run:
         """Of its files, without their suffixes."""
         return cache_folder() / "trajectories" / self._key()
 
-    def _key(self) -> str:
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is trained, and how: the same for all learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
-        facts = {
+        return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
             "model": asdict(learner(scenario)),
@@ -61,19 +71,41 @@ class Run:
             "buckets": asdict(scenario.buckets),
             "plan": {k: v for k, v in asdict(plan).items() if k not in _OTHERWISE},
             "stop": plan.stop.diverged,
+        }
+
+    @property
+    def code(self) -> str:
+        """See `shipped.code_of`."""
+        return shipped.code_of(learner(self.scenario), REGISTRY.get(self.choice.kind))
+
+    def _key(self) -> str:
+        one = {
+            **self.facts,
             "rate": self.rate,
             "seed": self.seed,
             "machine": {**machine.facts(), "threads": 1},
+            "gpu": self.plan.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
         }
-        task = learner(scenario).task
-        own = [task.partition(":")[0]] if ":" in task else []
-        code = [*user_code(scenario, self.choice), *own]
-        return cache.key(facts, code, compressor=REGISTRY.get(self.choice.kind))
+        entry = learner(self.scenario)
+        named = [entry.task, entry.loss]
+        if entry.task.startswith(PREFIX):
+            one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
+            named.remove(entry.task)
+        own = [name.partition(":")[0] for name in named if ":" in name]
+        code = [*user_code(self.scenario, self.choice), *own]
+        return cache.key(one, code, compressor=REGISTRY.get(self.choice.kind))
 
     @property
-    def known(self) -> Trajectory | None:
-        """What is kept of it, where that goes as far as is asked for."""
-        return load(self.path, self._rules, self.until)
+    def known(self) -> tuple[Trajectory, str] | None:
+        """What is there of it, where that goes as far as is asked for; and on what it was trained,
+        where it comes with gcsim ("" where it is kept here)."""
+        came = None if self.fresh else shipped.read(shipped.path_of(self.facts))
+        if came is not None and came.code == self.code:
+            one = asked_for(came.one(self.rate, self.seed), self._rules, self.until)
+            if one is not None:
+                return one, came.made
+        kept = load(self.path, self._rules, self.until)
+        return None if kept is None else (kept, "")
 
     @property
     def _rules(self) -> Rules:
@@ -85,12 +117,22 @@ class Run:
             stop=plan.stop,
         )
 
+    def keep(self, found: Trajectory) -> None:
+        """Put it where `known` finds it."""
+        body = TypeAdapter(Trajectory).dump_json(found)
+        with suppress(InputError):  # a full disk: it is trained again
+            write_text(self.path.with_suffix(".json"), sealed(body).decode())
+
     def perform(self, progress: Progress) -> Trajectory | Failure:
         """Train it; whatever goes wrong comes back as a `Failure`."""
+        token = _performing.set(True)
         try:
-            return self._trained(progress)
+            with _one:
+                return self._trained(progress)
         except Exception as error:
             return failure(error)
+        finally:
+            _performing.reset(token)
 
     def _trained(self, progress: Progress) -> Trajectory:
         import torch
@@ -119,6 +161,7 @@ class Run:
             limits=(scenario.buckets.first, scenario.buckets.cap),
             seed=self.seed,
             dirichlet=None if plan.partition is None else plan.partition.dirichlet,
+            device=plan.device,
         )
         fresh = Trajectory(
             compressor=self.choice.kind,
@@ -135,6 +178,27 @@ class Run:
             return advance(
                 team, fresh, self._rules, self.path, until=self.until, told=stage.advance
             )
+
+
+def kept_as(run: Run) -> str:
+    """The name under which a trajectory is kept on this machine."""
+    return run.path.name
+
+
+_one = Lock()
+"""Threads of a process (dask's) train one after the other: torch has one generator for all."""
+_performing: ContextVar[bool] = ContextVar("performing", default=False)
+
+
+def check_not_inside() -> None:
+    """Raise `InputError` where a training asks for another: its script was imported for a function
+    of it."""
+    if _performing.get():
+        raise InputError(
+            "a process that trains imports your script, which trains again",
+            place="gcsim.train",
+            hint='call it under if __name__ == "__main__":',
+        )
 
 
 @contextmanager
@@ -164,5 +228,6 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def learner(scenario: Scenario) -> ModelEntry:
-    """The model with the task that it learns."""
-    return trained_on(scenario.model, scenario.train_task or None)
+    """The model with the task that it learns, and what it minimises."""
+    entry = trained_on(scenario.model, scenario.train_task or None)
+    return replace(entry, loss=scenario.train_loss)

@@ -13,8 +13,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress
@@ -23,13 +26,18 @@ from gcsim.scenarios.sweeps.processes import (
     MEMORY_OF_A_WORKER,
     LocalWorkers,
     Work,
+    Workers,
+    check_jobs,
     default_jobs,
     drive,
 )
 from gcsim.scenarios.sweeps.tasks import Failure
-from gcsim.scenarios.trained.runs import Run, plan_of
+from gcsim.scenarios.trained.runs import Run, kept_as, plan_of
 from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
 
 @dataclass(slots=True)
@@ -43,20 +51,45 @@ class Tried:
     """With the best rate, by seed."""
     rates: dict[float, dict[int, Trajectory]] = field(default_factory=dict)
     """By rate and seed, as far as it was trained."""
+    made: str = ""
+    """On what it was trained, where it comes with gcsim."""
 
 
 def train_all(
-    scenario: Scenario, *, jobs: int | None = None, progress: Progress
+    scenario: Scenario,
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+    fresh: bool = False,
+    progress: Progress,
 ) -> tuple[Tried, ...]:
-    """By method, in the scenario's order. What is there already is not trained again.
+    """By method, in the scenario's order. What is there already is not trained again, nor, unless
+    it is to be `fresh`, what comes with gcsim.
 
     Raises `InputError` with what is wrong with a method, the model or the data.
     """
-    workers = LocalWorkers(jobs or default_jobs(_memory(scenario)), side_by_side=True)
-    try:
-        return _Search(scenario).run(workers, progress)
-    finally:
-        workers.close()
+    check_jobs(jobs, dask)
+    search = _Search(scenario, fresh)
+    search.begin()
+    with closing(_workers(scenario, search, jobs, dask)) as workers:
+        return search.run(workers, progress)
+
+
+def _workers(
+    scenario: Scenario, search: _Search, jobs: int | None, dask: str | None
+) -> LocalWorkers | ClusterWorkers:
+    if dask is None or not search.waiting:
+        return LocalWorkers(jobs or default_jobs(_memory(scenario)), side_by_side=True)
+    from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
+
+    return ClusterWorkers(dask, partial(kept_as, search.waiting[0][1]), here=True)
+
+
+def known_of(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
+    """What `train_all` would find of a method; None where it would have to train."""
+    search = _Search(replace(scenario, compressors=(choice,)), fresh=False)
+    search.begin()
+    return None if search.waiting else search.tried[0]
 
 
 def _memory(scenario: Scenario) -> int:
@@ -69,28 +102,34 @@ def _memory(scenario: Scenario) -> int:
 class _Search:
     """The trajectories of all methods, of which each result asks for the next."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario, self._plan = scenario, plan_of(scenario)
+    def __init__(self, scenario: Scenario, fresh: bool) -> None:
+        self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []
         """By number of the task: the method's number."""
         self._rung: dict[int, list[float]] = {}
         """By method: the rates that are compared now."""
-        self._waiting: deque[tuple[int, Work]] = deque()
+        self.waiting: deque[tuple[int, Work]] = deque()
         self._far: Counter[tuple[int, float, int]] = Counter()
         """By method, rate and seed: steps that are done with, trained or given up."""
         self._new = 0
         """Of them, those that are not told of yet."""
 
-    def run(self, workers: LocalWorkers, progress: Progress) -> tuple[Tried, ...]:
+    def begin(self) -> None:
+        """Ask for the first of all methods, and for what follows from what is known."""
         for number in range(len(self.tried)):
             self._compare(number, list(dict.fromkeys(self._plan.learning_rate.values)))
+
+    def run(self, workers: Workers, progress: Progress) -> tuple[Tried, ...]:
+        """Have done what is waiting, and what follows from it."""
         with progress.task("steps of training", self._expected()) as stage:
 
             def done(number: int, outcome: Trajectory | Failure) -> None:
                 if isinstance(outcome, Failure):
                     raise _raised(outcome)
                 method, run = self._asked[number]
+                if run.known is None:  # another machine has trained
+                    run.keep(outcome)
                 self._note(method, run, outcome)
                 told(f"{run.choice.label}, rate {run.rate:g}")
 
@@ -99,9 +138,7 @@ class _Search:
                 self._new = 0
 
             told()
-            drive(workers, self._waiting, done, lambda text: stage.advance(0, note=text))
-        for one in self.tried:
-            one.trajectories.sort(key=lambda trajectory: trajectory.seed)
+            drive(workers, self.waiting, done, lambda text: stage.advance(0, note=text))
         return tuple(self.tried)
 
     def _expected(self) -> int:
@@ -125,12 +162,17 @@ class _Search:
 
     def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
         choice = self.tried[method].choice
-        run = Run(scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until)
+        run = Run(
+            scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until,
+            fresh=self._fresh,
+        )  # fmt: skip
         known = run.known
         if known is not None:
-            self._note(method, run, known)
+            found, made = known
+            self.tried[method].made = made or self.tried[method].made
+            self._note(method, run, found)
             return
-        self._waiting.append((len(self._asked), run))
+        self.waiting.append((len(self._asked), run))
         self._asked.append((method, run))
 
     def _compare(self, method: int, rates: Sequence[float]) -> None:
@@ -151,6 +193,7 @@ class _Search:
         tried.rates.setdefault(run.rate, {})[run.seed] = found
         if run.rate == tried.rate:
             tried.trajectories.append(found)
+            tried.trajectories.sort(key=lambda trajectory: trajectory.seed)
             return
         rung = self._rung[method]
         compared = [one for rate in rung for one in tried.rates.get(rate, {}).values()]

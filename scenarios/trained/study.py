@@ -22,7 +22,7 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, Curve, TrainedRow, TrainingResult
-from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.runs import check_not_inside, plan_of
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
@@ -32,16 +32,24 @@ LOW, HIGH = 10, 90
 
 
 def train(
-    scenario: Scenario, *, jobs: int | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+    fresh: bool = False,
+    progress: Progress | None = None,
 ) -> TrainingResult:
     """Train with every method, and lay the trajectories on the clock of every cluster.
 
-    `jobs` processes train side by side; as many as cores, or as have room in memory, when None.
-    What was trained before is found in the cache; an interrupt loses some seconds of each.
+    `jobs` processes train side by side; as many as cores, or as have room in memory, when None; or
+    the workers of the dask.distributed scheduler at the address `dask`.
+    What was trained before is found in the cache, or comes with gcsim unless it is to be `fresh`;
+    an interrupt loses some seconds of each.
     Raises `InputError` where the scenario names no dense method, the target is not reached by
     dense training, or a method, the model or the data cannot be trained with.
     """
     watcher = progress or SilentProgress()
+    check_not_inside()
     plan = plan_of(scenario)
     if scenario.dense is None:
         raise InputError(
@@ -52,21 +60,22 @@ def train(
             )
         )
     started = time.perf_counter()
-    tried = train_all(scenario, jobs=jobs, progress=watcher)
+    tried = train_all(scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher)
     trained = time.perf_counter()
     dense = tried[scenario.dense]
-    level = _dense_level(dense)
-    _check_target(plan, dense, level)
+    level = dense_level(dense)
+    ends = [ends_of(plan, one, level) for one in tried]
+    _check_target(plan, dense, ends[scenario.dense])
     timed = clocks(scenario, tried, watcher)
-    half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
-    rows = [
-        _row(scenario, plan, tried, timed, (method, scenario.dense, half), size, level)
-        for method in range(len(tried))
-        for size in range(len(scenario.node_counts))
+    by_size = [
+        _rows_at(nodes, scenario, tried, [clock[size] for clock in timed], ends)
+        for size, nodes in enumerate(scenario.node_counts)
     ]
+    rows = [of_size[method] for method in range(len(tried)) for of_size in by_size]
     return TrainingResult(
         scenario=scenario.resolved,
         target=described(plan.target, level),
+        measure="accuracy" if plan.target.loss is None else "loss",
         trained_workers=plan.workers,
         data=dense.trajectories[0].data,
         rows=tuple(rows),
@@ -92,23 +101,28 @@ def described(target: Target, dense_accuracy: float) -> str:
     return f"accuracy {share * dense_accuracy:.4g} ({share:g} of dense)"
 
 
-def _dense_level(dense: Tried) -> float:
-    """Dense training's last accuracy, median over seeds."""
-    return float(np.median([one.evaluations[-1].accuracy for one in dense.trajectories]))
+def dense_level(dense: Tried) -> float:
+    """Dense training's last accuracy, median over seeds; no number where it has none."""
+    last = [one.evaluations[-1].accuracy for one in dense.trajectories]
+    return float(np.median([math.nan if one is None else one for one in last]))
 
 
-def _check_target(plan: Plan, dense: Tried, level: float) -> None:
-    reached = [
-        steps_to(plan.target, one.evaluations, plan.patience, level) for one in dense.trajectories
+def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
+    """By seed: steps to the target; `level` is dense training's last accuracy."""
+    return [
+        steps_to(plan.target, one.evaluations, plan.patience, level) for one in tried.trajectories
     ]
-    if sum(steps is not None for steps in reached) * 2 > len(reached):
+
+
+def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> None:
+    if mostly(reached):
         return
     if all(one.ended == "diverged" for one in dense.trajectories):
         why = dense.trajectories[0].why
         message = f"dense training diverged at a learning rate of {dense.rate:g}: {why}"
         hint = "lower train.learning_rate"
     else:
-        best = [max(e.accuracy for e in one.evaluations) for one in dense.trajectories]
+        best = [max(e.accuracy or 0.0 for e in one.evaluations) for one in dense.trajectories]
         loss = [min(e.loss for e in one.evaluations) for one in dense.trajectories]
         got = f"a loss of {np.median(loss):.3g}" if plan.target.loss else f"{np.median(best):.3g}"
         message = f"dense training reached {got} in {plan.steps} steps, not {_asked(plan.target)}"
@@ -124,69 +138,74 @@ def _asked(target: Target) -> str:
     return f"{target.of_dense:g} of its last accuracy for good"
 
 
-def _row(  # noqa: PLR0917 - all that a row is of
+def _rows_at(
+    nodes: int,
     scenario: Scenario,
-    plan: Plan,
     tried: Sequence[Tried],
-    timed: Sequence[Sequence[Clock]],
-    numbers: tuple[int, int, int | None],
-    size: int,
-    level: float,
-) -> TrainedRow:
-    """`numbers` are those of the method, of dense training and of half precision."""
-    method, dense, half = numbers
-    one, clock = tried[method], timed[method][size]
+    clocks_there: Sequence[Clock],
+    ends: Sequence[Sequence[int | None]],
+) -> list[TrainedRow]:
+    """The methods on one cluster; `ends` are the steps to the target, by method and seed."""
+    dense = scenario.dense or 0
+    half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
+    seconds = [
+        [_until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
+        for one, steps, clock in zip(tried, ends, clocks_there, strict=True)
+    ]
+    times = [_mean_time(one, clock) for one, clock in zip(tried, clocks_there, strict=True)]
+    rows = []
+    for number, one in enumerate(tried):
+        own = seconds[number]
+        gained = _gains(seconds[dense], own)
+        draws = np.concatenate([each[1:] for each in gained])
+        low, high = (float(np.percentile(draws, at)) for at in (LOW, HIGH))
+        at_half = None if half is None else _median(_gains(seconds[half], own), ends[number])
+        windows = [window for found in one.trajectories for window in found.windows]
+        sent = sum(window.steps * window.wire_bytes_per_worker for window in windows)
+        last = [found.evaluations[-1] for found in one.trajectories]
+        iteration, base = times[number], times[dense]
+        rows.append(
+            TrainedRow(
+                compressor=one.choice.kind,
+                label=one.choice.label,
+                nodes=nodes,
+                workers=nodes * scenario.cluster.devices_per_node,
+                learning_rate=one.rate,
+                iteration_s=iteration,
+                speedup_per_iteration=base / iteration if base and iteration else None,
+                wire_bytes_per_worker=sent / max(1, sum(window.steps for window in windows)),
+                steps_to_target=tuple(ends[number]),
+                seconds_to_target=tuple(
+                    float(each[0]) if math.isfinite(each[0]) else None for each in own
+                ),
+                steps_against_dense=steps_ratio(ends[number], ends[dense]),
+                speedup_to_target=_median(gained, ends[number]),
+                speedup_to_target_low=low,
+                speedup_to_target_high=high,
+                speedup_to_target_vs_half=at_half,
+                final_accuracy=tuple(each.accuracy for each in last),
+                final_loss=tuple(each.loss for each in last),
+                ended=tuple(found.ended for found in one.trajectories),
+                why=tuple(found.why for found in one.trajectories),
+                made=one.made,
+            )
+        )
+    return rows
 
-    def steps(number: int) -> list[int | None]:
-        return [
-            steps_to(plan.target, found.evaluations, plan.patience, level)
-            for found in tried[number].trajectories
-        ]
 
-    def seconds(number: int) -> list[np.ndarray]:
-        """By seed: until the target, as stated and in each world; infinite: not reached."""
-        return [
-            _until(found, at, timed[number][size])
-            for found, at in zip(tried[number].trajectories, steps(number), strict=True)
-        ]
+def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """By seed: speedup as stated and in each world."""
+    return [_ratio(one, other) for one, other in zip(before, after, strict=True)]
 
-    own, others = seconds(method), seconds(dense)
-    gained = [_ratio(before, after) for before, after in zip(others, own, strict=True)]
-    mostly = sum(math.isfinite(each[0]) for each in own) * 2 > len(own)
-    median = float(np.median([each[0] for each in gained])) if mostly else None
-    draws = np.concatenate([each[1:] for each in gained])
-    low, high = (float(np.percentile(draws, at)) for at in (LOW, HIGH))
-    at_half = None
-    if half is not None and mostly:
-        against = zip(seconds(half), own, strict=True)
-        at_half = float(np.median([_ratio(before, after)[0] for before, after in against]))
-    nodes = scenario.node_counts[size]
-    iteration = _mean_time(one, clock)
-    base = _mean_time(tried[dense], timed[dense][size])
-    windows = [window for found in one.trajectories for window in found.windows]
-    trained = sum(window.steps for window in windows)
-    return TrainedRow(
-        compressor=one.choice.kind,
-        label=one.choice.label,
-        nodes=nodes,
-        workers=nodes * scenario.cluster.devices_per_node,
-        learning_rate=one.rate,
-        iteration_s=iteration,
-        speedup_per_iteration=None if iteration is None or base is None else base / iteration,
-        wire_bytes_per_worker=sum(w.steps * w.wire_bytes_per_worker for w in windows)
-        / max(1, trained),
-        steps_to_target=tuple(steps(method)),
-        seconds_to_target=tuple(float(each[0]) if math.isfinite(each[0]) else None for each in own),
-        steps_against_dense=_median_ratio(steps(method), steps(dense)),
-        speedup_to_target=median,
-        speedup_to_target_low=low,
-        speedup_to_target_high=high,
-        speedup_to_target_vs_half=at_half,
-        final_accuracy=tuple(found.evaluations[-1].accuracy for found in one.trajectories),
-        final_loss=tuple(found.evaluations[-1].loss for found in one.trajectories),
-        ended=tuple(found.ended for found in one.trajectories),
-        why=tuple(found.why for found in one.trajectories),
-    )
+
+def mostly(ends: Sequence[int | None]) -> bool:
+    """Whether more than half of the seeds reach the target."""
+    return sum(steps is not None for steps in ends) * 2 > len(ends)
+
+
+def _median(gained: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
+    """Of the speedups as stated; None where half of the seeds or more do not reach the target."""
+    return float(np.median([each[0] for each in gained])) if mostly(ends) else None
 
 
 def _until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
@@ -204,13 +223,13 @@ def _ratio(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where((before == 0) & (after == 0), 1.0, found)
 
 
-def _median_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float | None:
+def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float | None:
+    """Steps to the target over dense's, median over seeds; None as in `_median`."""
     ratios = [
         math.inf if a is None else (a / b if b else 1.0) if b is not None else 0.0
         for a, b in zip(own, dense, strict=True)
     ]
-    mostly = sum(steps is not None for steps in own) * 2 > len(own)
-    return float(np.median(ratios)) if mostly else None
+    return float(np.median(ratios)) if mostly(own) else None
 
 
 def _mean_time(one: Tried, clock: Clock) -> float | None:

@@ -29,6 +29,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure
 from tests.analysis.drawn import between, drawn, plain_row
+from tests.cli.dask import running_cluster
 from tests.command import Finished, as_a_user
 from tests.command import gcsim as in_this_process
 
@@ -540,37 +541,11 @@ def test_two_sweeps_in_one_folder_the_second_is_refused(
 
 # --- many machines -------------------------------------------------------------------------------
 
-CLUSTER = """
-import sys
-from distributed import LocalCluster
-
-if __name__ == "__main__":
-    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1",
-                      dashboard_address=None) as cluster:
-        print(cluster.scheduler_address, flush=True)
-        sys.stdin.read()
-"""
-
 
 @pytest.fixture
 def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
-    """The address of a scheduler with two worker processes, which have a cache of their own."""
-    if importlib.util.find_spec("distributed") is None:
-        pytest.skip("distributed is not installed: pip install 'gcsim[cluster]'")
-    (tmp_path / "cluster.py").write_text(CLUSTER)
-    with subprocess.Popen(
-        [sys.executable, "cluster.py"], cwd=tmp_path, text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**environment, "GCSIM_CACHE_DIR": str(tmp_path / "cache of the cluster")},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            try:
-                process.communicate(timeout=30)  # the end of its stdin lets it leave in order
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with running_cluster(tmp_path, environment) as address:
+        yield address
 
 
 @pytest.mark.long

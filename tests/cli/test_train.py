@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.dask import running_cluster
 from tests.command import Finished
 from tests.command import gcsim as in_this_process
 
@@ -89,6 +90,38 @@ def test_json_is_the_file(done: tuple[Path, str, str], cache: Path) -> None:
         GCSIM_CACHE_DIR=str(cache),
     )  # fmt: skip
     assert shown.stdout == (done[0] / "json/training.json").read_text()
+
+
+@pytest.mark.long
+def test_a_cluster_gives_the_results_of_one_machine_and_they_are_kept_here(
+    done: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    client = tmp_path / "cache of the client"
+    with running_cluster(tmp_path, os.environ) as address:
+        trained = process(tmp_path, client, "--dask", address, "-q")
+        _, err = trained.communicate(timeout=900)
+        assert trained.returncode == 0, err
+    assert len(list((tmp_path / "cache of the cluster/trajectories").glob("*.json"))) == 4
+    gone = process(
+        tmp_path, client, "--dask", address, "-q", "-o", "again"
+    )  # nothing is left to do
+    _, err = gone.communicate(timeout=900)
+    assert gone.returncode == 0, err
+    folders = (done[0] / "runs/small_train", tmp_path / "runs/small_train", tmp_path / "again")
+    found = [json.loads((folder / "training.json").read_text()) for folder in folders]
+    for one in found:
+        del one["wall"]
+    assert found[0] == found[1] == found[2]
+
+
+def test_jobs_and_a_cluster_are_one_too_many(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    found = in_this_process(
+        "train", "small.yaml", "--jobs", "2", "--dask", "a:1", "-q", folder=tmp_path,
+        GCSIM_CACHE_DIR=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (2, "--jobs: error: has no effect with --dask\n")
 
 
 def killed(folder: Path, cache: Path, number: signal.Signals, after: float) -> int:

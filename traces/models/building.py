@@ -29,7 +29,7 @@ def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Modu
 
     Raises `InputError` when the model does not import, is no `nn.Module`, has nothing to train,
     fails on a batch of its input shape, or returns anything else than the float32 logits that
-    `entry` promises.
+    `entry` promises (what goes into a loss of the user's own may be anything).
     """
     with keyed_generator(seed, "initial weights"), _current_directory_importable():
         if device == "meta":
@@ -128,6 +128,8 @@ def _check_output(entry: ModelEntry, model: nn.Module) -> None:
             model=model,
             error=error,
         ) from error
+    if entry.loss:  # takes what it takes
+        return
     logits = heads(output)
     if len(logits) > 1 and not entry.auxiliary_weight:
         raise refusal(

@@ -44,5 +44,8 @@ class ModelEntry:
     auxiliary_weight: float = 0.0
     """Where the output in training mode is a tuple (classifiers inside the network): the loss of
     the first, plus this many times the loss of each other one."""
+    loss: str = ""
+    """`package.module:function` of output and labels: the mean loss of a batch, or `[batch]`, each
+    sample's. "": cross-entropy."""
     layers: tuple[TableLayer, ...] = ()
     """In forward order; empty where the model is built."""

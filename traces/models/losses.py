@@ -1,10 +1,16 @@
-"""What does training minimise? Cross-entropy, sample by sample; imports torch when called."""
+"""What does training minimise? Cross-entropy, sample by sample, or a user's own function.
+
+Imports torch when called.
+"""
 
 from __future__ import annotations
 
+import importlib
+from functools import cache
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InputError
 from gcsim.traces.models.entry import ModelEntry
 
 
@@ -21,12 +27,45 @@ def sample_losses(entry: ModelEntry, output: Any, labels: Tensor) -> Tensor:
     with one output a sequence is asked for the last label, the token behind the sequence. Further
     classifiers of a tuple count `entry.auxiliary_weight` times each (C. Szegedy et al., "Going
     deeper with convolutions", arXiv:1409.4842, section 5: 0.3).
+
+    A user's function (`entry.loss`) is given output and labels as they are. A mean over the batch
+    becomes every sample's, by `expand`. Raises `InputError` where it returns anything else.
     """
+    if entry.loss:
+        return _own_losses(entry.loss, output, labels)
     main, *others = heads(output)
     losses = _cross_entropy(main, labels)
     for logits in others:
         losses = losses + entry.auxiliary_weight * _cross_entropy(logits, labels)
     return losses
+
+
+def _own_losses(name: str, output: Any, labels: Tensor) -> Tensor:
+    found = _function(name)(output, labels)
+    batch = len(labels)
+    if isinstance(found, torch.Tensor) and found.is_floating_point():
+        if found.dim() == 0:
+            return found.expand(batch)
+        if found.shape == (batch,):
+            return found
+    shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    raise InputError(
+        f"{name} returned {shape} for a batch of {batch}",
+        place="train.loss",
+        hint=f"return the mean loss, or one for each sample: [{batch}]",
+    )
+
+
+@cache
+def _function(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may fail in any way
+        said = f"{name}: {type(error).__name__}: {error}"
+        hint = "write package.module:function, importable from here"
+        raise InputError(said, place="train.loss", hint=hint) from error
+    return found
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

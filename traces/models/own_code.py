@@ -57,7 +57,7 @@ def own_mistakes(entry: ModelEntry, model: nn.Module, doing: str) -> Iterator[No
 
 
 def _is_users(entry: ModelEntry) -> bool:
-    return entry.build is not None and not entry.build.startswith("gcsim.")
+    return bool(entry.loss) or (entry.build is not None and not entry.build.startswith("gcsim."))
 
 
 def _line(entry: ModelEntry, model: nn.Module | None, error: Exception | None) -> str:

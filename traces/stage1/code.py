@@ -4,8 +4,9 @@ A compressor reaches what its module imports, at the head or inside functions, a
 imports in turn; and all of `traces`, which finds models and tasks by name. One that reaches the
 registry may be made of any other, and of a user's own nothing is known: then all compressors count.
 
-A file is known by its syntax tree. Parsing all takes most of a second, so what was found of a
-file's bytes is kept in the cache folder.
+A file is known by its syntax tree, which every version of Python writes alike here: what older ones
+do not have (3.12's parameters of types) is left out where it is empty. Parsing all takes a second,
+so what was found of a file's bytes is kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -26,24 +26,27 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
-_MEMO = "code.hashes"
+_MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
 
 
 @cache
-def code_hash(compressor: str | None) -> str:
+def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
     """Of what is reached by a module of the compressors with its class, as in the registry
-    (`sparsification.by_size.topk:TopK`); None: of everything."""
+    (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules that make use of
+    it: all of `traces`, where none are named."""
     files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
     known = _read(files.values())
     reached = set(files)
     if compressor is not None:
         module, _, _ = compressor.partition(":")
-        traces = {name for name in files if name.startswith(TRACES)}
+        traces = users or [name for name in files if name.startswith(TRACES)]
         found = reach({f"{COMPRESSORS}.{module}", *traces}, files, known)
         if _REGISTRY not in found:
             reached = found | {_REGISTRY}  # makes the compressor, but reaches no other
+        else:
+            reached = found | {name for name in files if name.startswith(COMPRESSORS)}
     lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]
     return hashlib.sha256("\n".join([str(compressor), *lines]).encode()).hexdigest()
 
@@ -87,7 +90,17 @@ def parsed(source: str) -> Known:
         body: Any = getattr(node, "body", None)
         if isinstance(body, list):  # a string that stands alone says something to readers only
             node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), names
+    return hashlib.sha256(repr(_told(tree)).encode()).hexdigest(), names
+
+
+def _told(node: Any) -> Any:
+    """A tree as plain values, without what is empty."""
+    if isinstance(node, list):
+        return [_told(each) for each in node]
+    if not isinstance(node, ast.AST):
+        return node
+    told = ((name, _told(value)) for name, value in ast.iter_fields(node))
+    return type(node).__name__, [(name, value) for name, value in told if value not in (None, [])]
 
 
 def _is_text(line: ast.stmt) -> bool:
@@ -109,7 +122,7 @@ def _folder(package: str) -> Path:
 
 
 def _read(paths: Iterable[Path]) -> dict[Path, Known]:
-    """What is known of each file; remembered by its bytes and the version of Python."""
+    """What is known of each file; remembered by its bytes."""
     memo: dict[str, Known] = {}
     with suppress(OSError):
         memo = json.loads(unsealed((cache_folder() / _MEMO).read_bytes()) or b"{}")
@@ -117,7 +130,7 @@ def _read(paths: Iterable[Path]) -> dict[Path, Known]:
     used: dict[str, Known] = {}
     for path in paths:
         text = path.read_bytes()
-        name = hashlib.sha256(sys.version.encode() + text).hexdigest()
+        name = hashlib.sha256(text).hexdigest()
         used[name] = found[path] = memo.get(name) or parsed(text.decode())
     if used.keys() - memo.keys():
         with suppress(InputError):  # else the next run parses again

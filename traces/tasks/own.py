@@ -3,12 +3,14 @@
     def splits():
         return train, test          # map-style torch datasets of pairs (input, label)
 
-A label is a whole number below the model's classes; of tokens, one for each.
+A label is a whole number below the model's classes; of tokens, one for each; anything that a loss
+of the user's own takes. `folder:PATH` is a folder of images (`folder.py`).
 """
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.mistakes import location_of, users_line
 from gcsim.errors import InputError, Problem
 from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.tasks import folder
 from gcsim.traces.tasks.split import DatasetSamples, Samples, Split
 
 
@@ -26,6 +29,8 @@ def own_split(entry: ModelEntry) -> Split:
     Raises `InputError` with the function's line when it cannot be imported or called, returns
     something else, or its samples do not fit the model.
     """
+    if entry.task.startswith(folder.PREFIX):
+        return folder.images(Path(entry.task.removeprefix(folder.PREFIX)), entry)
     module, _, name = entry.task.partition(":")
     function: Any = None
     try:
@@ -46,7 +51,7 @@ def own_split(entry: ModelEntry) -> Split:
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
         if fault:
-            hint = "a dataset has a length, and gives pairs (input, label)"
+            hint = "a dataset has a length, and gives pairs (input, label) by their number"
             raise _refused(entry, f"of the part {which}: {fault}", hint, place)
     return Split(train=train, test=test, source=f"{entry.task} ({len(train):,} samples)")
 
@@ -62,6 +67,8 @@ def _fault(entry: ModelEntry, part: Samples) -> str:
     if inputs.dtype != wanted:
         kinds = [str(kind).removeprefix("torch.") for kind in (inputs.dtype, wanted)]
         return f"a sample is {kinds[0]}, the model takes {kinds[1]}"
+    if entry.loss:
+        return ""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= entry.classes:
         return f"labels are {low} and {high}, the model has {entry.classes} classes"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, did_you_mean
 from gcsim.traces.models.entry import InputKind, ModelEntry
-from gcsim.traces.tasks.own import own_split
 from gcsim.traces.tasks.split import Split
 
 
@@ -66,6 +66,8 @@ _SHIPPED = (
         make="gcsim.traces.tasks.words:words",
     ),
 )
+_OWN = "gcsim.traces.tasks.own:own_split"
+"""By name as the tasks: what is learned of one does not depend on the code of others."""
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _SHIPPED}
 
 
@@ -88,17 +90,24 @@ def make_task(entry: ModelEntry, seed: int) -> Task:
             place="gradients.task",
             hint=f"choose one of: {fitting}",
         )
-    module, _, attribute = chosen.make.partition(":")
-    task: Task = getattr(importlib.import_module(module), attribute)(entry, seed)
+    task: Task = _named(chosen.make)(entry, seed)
     return task
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def make_split(entry: ModelEntry, seed: int) -> Split:
     """The data of the task that `entry` names, or that a user's function makes, in two parts.
 
-    Raises as `make_task` and `own_split` do.
+    Raises as `make_task` and `own.own_split` do.
     """
-    return own_split(entry) if ":" in entry.task else make_task(entry, seed).split()
+    if ":" not in entry.task:
+        return make_task(entry, seed).split()
+    own: Callable[[ModelEntry], Split] = _named(_OWN)
+    return own(entry)
 
 
 def described(entry: ModelEntry, task: Task) -> str:

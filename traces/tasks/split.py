@@ -78,4 +78,4 @@ class DatasetSamples:
         pairs: Sequence[Any] = [self._dataset[int(index)] for index in indices]
         inputs = torch.stack([torch.as_tensor(given) for given, _ in pairs])
         labels = torch.stack([torch.as_tensor(label) for _, label in pairs])
-        return inputs, labels.long()
+        return inputs, labels.float() if labels.is_floating_point() else labels.long()

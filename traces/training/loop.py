@@ -60,21 +60,22 @@ def advance(
     has ended, `.state` of one that can go on. `told` hears of steps that are done. Raises
     `InputError` as `Team.step` does.
     """
-    known = load(path, rules, until)
-    if known is not None:
-        told(len(known.losses))
-        return known
+    known, state = _kept(path)
+    done = asked_for(known, rules, until)
+    if done is not None:
+        told(len(done.losses))
+        return done
     now = fresh
-    found = checkpoint.read(path.with_suffix(".state"))
-    if found is not None:
-        about, state = found
+    if state is not None:
+        about, tensors = state
         now = _TRAJECTORY.validate_python(about, strict=False)
-        checkpoint.restore(team.state(), state)
+        team.restore(tensors)
         told(len(now.losses))
     kept = time.monotonic()
     last = min(until or now.steps, now.steps)
     if not now.evaluations:
         now = _judged(now, team)
+        _check_target(rules.target, now)
     while len(now.losses) < last and not now.ended:
         now = _window(team, now, rules, last, told)
         whole = len(now.losses) == last or now.ended
@@ -89,10 +90,16 @@ def advance(
 
 
 def load(path: Path, rules: Rules, until: int | None = None) -> Trajectory | None:
-    """What is kept of a trajectory, up to a step (None: to the end) and as far as it goes under
-    these rules: it may have been trained further, and for another target. None where it has to be
-    trained, or trained further."""
-    known = _kept(path)
+    """What is kept of a trajectory; see `asked_for`."""
+    return asked_for(_kept(path)[0], rules, until)
+
+
+def asked_for(
+    known: Trajectory | None, rules: Rules, until: int | None = None
+) -> Trajectory | None:
+    """A trajectory up to a step (None: to the end) and as far as it goes under these rules: it may
+    have been trained further, and for another target. None where it has to be trained, or trained
+    further."""
     found = None if known is None else _given_up(known, rules)
     if found is None:
         return None
@@ -114,15 +121,16 @@ def _cut(known: Trajectory, step: int) -> Trajectory:
     )
 
 
-def _kept(path: Path) -> Trajectory | None:
-    """The further of both files: one that was put away may have been trained further since."""
+def _kept(path: Path) -> tuple[Trajectory | None, Any]:
+    """The further of both files (one that was put away may have been trained further since), and
+    what it goes on from: None where that is not there."""
     found = []
     with suppress(OSError, ValidationError):
         body = unsealed(path.with_suffix(".json").read_bytes())
         found += [] if body is None else [_TRAJECTORY.validate_json(body)]
     state = checkpoint.read(path.with_suffix(".state"))
     found += [] if state is None else [_TRAJECTORY.validate_python(state[0], strict=False)]
-    return max(found, key=lambda one: (len(one.losses), one.ended), default=None)
+    return max(found, key=lambda one: (len(one.losses), one.ended), default=None), state
 
 
 def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
@@ -137,7 +145,7 @@ def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
 def put_away(path: Path) -> None:
     """Keep what a trajectory says, and give up that it can go on: its state takes the room of
     several models."""
-    known = _kept(path)
+    known, _ = _kept(path)
     if known is not None and path.with_suffix(".state").exists():
         _write(path, known)
 
@@ -152,6 +160,15 @@ def _keep(path: Path, now: Trajectory, team: Team) -> None:
     about: Any = _TRAJECTORY.dump_python(now, mode="json")
     with suppress(InputError, checkpoint.CannotBeKeptError):  # then it begins again
         checkpoint.write(path.with_suffix(".state"), about, team.state())
+
+
+def _check_target(target: Target, now: Trajectory) -> None:
+    if target.loss is None and now.evaluations[0].accuracy is None:
+        raise InputError(
+            "is an accuracy, but the labels are no classes",
+            place="train.target",
+            hint="write target: {loss: 0.1}",
+        )
 
 
 def _judged(now: Trajectory, team: Team) -> Trajectory:
@@ -295,18 +312,18 @@ def _hopeless(now: Trajectory, target: Target) -> str:
     trained = len(now.losses)
     if trained < now.steps / 2 or target.of_dense is not None or holds(target, now.evaluations[-1]):
         return ""
-    start = now.evaluations[0]
     recent = [one for one in now.evaluations if one.step > trained - now.steps / 4]
     before = [one for one in now.evaluations if one not in recent]
-    if target.loss is not None:
-        left, way = min(e.loss for e in recent) - target.loss, start.loss - target.loss
-        improved = min(e.loss for e in recent) < min(e.loss for e in before)
-    else:
-        assert target.accuracy is not None
-        left = target.accuracy - max(e.accuracy for e in recent)
-        way = target.accuracy - start.accuracy
-        improved = max(e.accuracy for e in recent) > max(e.accuracy for e in before)
-    if improved or left < way / 2:
+
+    def best(of: Sequence[Evaluation]) -> float:
+        """How near they come: the higher, the nearer."""
+        return max(-one.loss if target.loss is not None else one.accuracy or 0.0 for one in of)
+
+    wanted = -target.loss if target.loss is not None else target.accuracy
+    assert wanted is not None
+    left, way = wanted - best(recent), wanted - best(now.evaluations[:1])
+    if best(recent) > best(before) or left < way / 2:
         return ""
-    best = max(one.accuracy for one in now.evaluations)
-    return f"step {trained}: accuracy {best:.1%} at best, no better for {len(recent)} evaluations"
+    most = best(now.evaluations)
+    said = f"loss {-most:.3g}" if target.loss is not None else f"accuracy {most:.1%}"
+    return f"step {trained}: {said} at best, no better for {len(recent)} evaluations"

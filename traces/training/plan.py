@@ -107,3 +107,5 @@ class Plan:
     stop: Stop = Stop()
     partition: Partition | None = None
     """None: iid."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Of forward and backward passes; auto: the GPU where there is one."""

@@ -11,8 +11,11 @@ weights and an optimiser of its own; the model that is judged is then their mean
 Batch normalisation: each worker's statistics normalise its own batch, and the running ones are
 worker 0's, as with DDP's `broadcast_buffers`.
 
-Assumes float32 on a CPU, and one accumulation. A step is a function of (seed, step), weights and
-state.
+Weights and passes are on the device, gradients are copied to the CPU and compressed there, as a
+method's payloads are made there.
+
+Assumes float32 and one accumulation. A step is a function of (seed, step), weights and state; on a
+GPU as far as torch's kernels repeat themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.reductions import Reduction, in_rank_order
+from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.live import deterministic, pick_device
 from gcsim.traces.models.building import build_model, trainable, unmoved_buffers
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
@@ -49,6 +54,7 @@ from gcsim.traces.profile import Compute, Costs, Exchange
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.tasks.split import Indices, Samples, Split
+from gcsim.traces.training import checkpoint
 from gcsim.traces.training.plan import Optimizer
 from gcsim.traces.training.shares import Shares
 
@@ -97,16 +103,20 @@ class Team:
         seed: int,
         dirichlet: float | None = None,
         reduction: Reduction = in_rank_order,
+        device: str = "cpu",
     ) -> None:
         """`limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
-        `Shares`. Raises `InputError` for a model or data that cannot be trained on."""
+        `Shares`, `device` as in `pick_device`. Raises `InputError` for a model or data that cannot
+        be trained on."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._batch = batch
         self._shares = Shares(
             split.train, workers=workers, batch=batch, seed=seed, dirichlet=dirichlet
         )
-        self._model = build_model(entry, seed=seed)
+        self._needs_moments = "second_moments" in method.compressor.requires
+        self._device = torch.device(pick_device(device))
+        self._model = build_model(entry, seed=seed, device=self._device.type)
         self.facts = model_facts(entry, self._model, batch)
         self._parameters = [parameter for _, parameter in trainable(self._model)]
         order = self._ready_order()
@@ -114,8 +124,9 @@ class Team:
         self.layouts = bucket_layouts(named, order, first=limits[0], cap=limits[1])
         self._pieces = [piece for layout in self.layouts for piece in layout.slices]
         self._gradients = torch.zeros(workers, sum(layout.numel for layout in self.layouts))
-        self._views = [self._cut(flat) for flat in self._gradients]
-        self._needs_moments = "second_moments" in method.compressor.requires
+        self._rows = self._gradients.to(self._device)
+        """Where backward passes leave them: the same tensor on a CPU."""
+        self._views = [self._cut(flat) for flat in self._rows]
         self._moment_costs: dict[int, Costs] = {}
         """By parameter, of the first pass alone: every pass runs the same."""
         self._members = [
@@ -130,7 +141,7 @@ class Team:
             for _ in self.layouts
         ]
         alike = method.compressor.properties(method.parameters).replicas == "identical"
-        live = torch.empty(self._gradients.shape[1])
+        live = torch.empty(self._gradients.shape[1], device=self._device)
         for view, parameter in zip(self._cut(live), self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
@@ -173,6 +184,8 @@ class Team:
             loss, moment = self._pass(rank, number)
             losses.append(loss)
             moments.append(moment)
+        if self._rows is not self._gradients:
+            self._gradients.copy_(self._rows)
         loss = sum(losses) / len(losses)
         if not (math.isfinite(loss) and all_finite(self._gradients.view(-1))):
             return Done(loss=loss, finite=False)
@@ -188,13 +201,13 @@ class Team:
         statistics = [(b, b.clone()) for b in self._model.buffers()] if rank else []
         inputs, labels = self._taken(rank, step)
         views = self._views[rank]
-        self._gradients[rank].zero_()
+        self._rows[rank].zero_()
         watching: AbstractContextManager[Any] = (
             second_moments(self._model) if self._needs_moments else nullcontext()
         )
         for parameter, view in zip(self._parameters, views, strict=True):
             parameter.grad = view
-        with watching as watched:
+        with watching as watched, deterministic(self._device):
             losses = self._loss(inputs, labels, rank=rank, step=step)
             if watched is None:
                 losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
@@ -213,25 +226,33 @@ class Team:
         if moments is None:
             return None
         self._moment_costs = self._moment_costs or moments.costs
-        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces])
+        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces]).cpu()
 
     def _taken(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        return self._split.train.taken(self._shares.indices(rank, step))
+        inputs, labels = self._split.train.taken(self._shares.indices(rank, step))
+        return inputs.to(self._device), labels.to(self._device)
 
     def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int, step: int) -> Tensor:
         """Each sample's loss over the number of samples, `[batch]`."""
         with (
-            keyed_generator(self._seed, "dropout", step=step, rank=rank),
+            keyed_generator(self._seed, "dropout", step=step, rank=rank, device=self._device),
             own_mistakes(self._entry, self._model, "training"),
         ):
-            return sample_losses(self._entry, self._model(inputs), labels) / self._batch
+            losses = sample_losses(self._entry, self._model(inputs), labels)
+            if self._needs_moments and losses.stride() == (0,):
+                raise InputError(
+                    f"{self._method.kind} needs each sample's loss, {self._entry.loss} gives one",
+                    place="train.loss",
+                    hint="return [batch], as torch's losses do with reduction='none'",
+                )
+            return losses / self._batch
 
     def _exchange(
         self, number: int, losses: Sequence[float], moments: Sequence[Tensor | None], metered: bool
     ) -> tuple[list[Tensor], Done]:
         """The update of each replica, float32 `[n]`."""
         records, exchanges, error = [], [], ErrorMetrics()
-        updates = [torch.empty_like(self._live) for _ in self._replicas]
+        updates = [torch.empty_like(self._gradients[0]) for _ in self._replicas]
         start = 0
         for layout, members in zip(self.layouts, self._members, strict=True):
             part = slice(start, start + layout.numel)
@@ -275,7 +296,7 @@ class Team:
         for optimizer, update in zip(self._optimizers, updates, strict=True):
             group = optimizer.param_groups[0]
             group["lr"] = rate
-            group["params"][0].grad = update
+            group["params"][0].grad = update.to(self._device)
             optimizer.step()
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
@@ -297,25 +318,29 @@ class Team:
 
     # --- judging ----------------------------------------------------------------------------------
 
-    def evaluate(self) -> tuple[float, float]:
-        """Cross-entropy and accuracy on the samples that are held out."""
+    def evaluate(self) -> tuple[float, float | None]:
+        """Loss and accuracy on the samples that are held out; None: labels are no classes."""
         if len(self._replicas) > 1:
             self._live.copy_(torch.stack(self._replicas).mean(0))
         test: Samples = self._split.test
         self._model.eval()
-        lost, right, labels_seen = 0.0, 0, 0
+        lost, right, labels_seen, classes = 0.0, 0, 0, True
         with torch.no_grad(), own_mistakes(self._entry, self._model, "evaluation"):
             for start in range(0, len(test), _EVALUATED):
                 numbers: Indices = np.arange(start, min(start + _EVALUATED, len(test)))
-                inputs, labels = test.taken(numbers)
-                logits = heads(self._model(inputs))[0]
-                lost += float(sample_losses(self._entry, logits, labels).double().sum())
-                if logits.dim() == 2 and labels.dim() == 2:
+                inputs, labels = (each.to(self._device) for each in test.taken(numbers))
+                output = self._model(inputs)
+                logits = heads(output)[0]
+                judged = output if self._entry.loss else logits
+                lost += float(sample_losses(self._entry, judged, labels).double().sum())
+                if self._entry.input == "tokens" and logits.dim() == 2 and labels.dim() == 2:
                     labels = labels[:, -1]
-                right += int((logits.argmax(-1) == labels).sum())
-                labels_seen += labels.numel()
+                classes = logits.shape[:-1] == labels.shape and not labels.is_floating_point()
+                if classes:
+                    right += int((logits.argmax(-1) == labels).sum())
+                    labels_seen += labels.numel()
         self._model.train()
-        return lost / len(test), right / labels_seen
+        return lost / len(test), right / labels_seen if classes else None
 
     # --- what a checkpoint holds ------------------------------------------------------------------
 
@@ -330,6 +355,14 @@ class Team:
             ],
             "members": self._members,
         }
+
+    def restore(self, kept: Any) -> None:
+        """Bring a fresh team to what `checkpoint.read` found."""
+        checkpoint.restore(self.state(), kept)
+        for optimizer, replica in zip(self._optimizers, self._replicas, strict=True):
+            state = optimizer.state[replica]  # its vectors were read on the CPU
+            moved = {k: v for k, v in state.items() if isinstance(v, torch.Tensor) and v.dim()}
+            state.update({name: each.to(self._device) for name, each in moved.items()})
 
 
 class _Records(Blind):

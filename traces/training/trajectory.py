@@ -30,8 +30,9 @@ class Evaluation:
     step: Whole
     """Steps trained before."""
     loss: float
-    """Cross-entropy, nats."""
-    accuracy: float
+    """Mean over the samples; cross-entropy in nats, where it is no other."""
+    accuracy: float | None
+    """None where labels are no classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def holds(target: Target, one: Evaluation, dense_accuracy: float | None = None) 
             return False
         wanted = target.of_dense * dense_accuracy
     assert wanted is not None
-    return one.accuracy >= wanted
+    return one.accuracy is not None and one.accuracy >= wanted
 
 
 def steps_to(

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import gcsim
+from gcsim.analysis.report.selection import verdict
 from gcsim.analysis.report.summary import plain
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
@@ -26,6 +28,7 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training.trajectory import steps_to
+from tests.scenarios.trained.here import here
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -46,28 +49,6 @@ train:
   learning_rate: 0.05
   seeds: 2
 """
-
-
-def here(work: list[Any]) -> Any:
-    """Workers of this process."""
-
-    class Here:
-        capacity = 1
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            self._done: list[Any] = []
-
-        def start(self, number: int, task: Any) -> None:
-            work.append(task)
-            self._done.append((number, task.perform(SilentProgress())))
-
-        def finished(self, note: Any) -> list[Any]:
-            done, self._done = self._done, []
-            return done
-
-        def close(self) -> None: ...
-
-    return Here
 
 
 @pytest.fixture(autouse=True)
@@ -287,10 +268,10 @@ def test_ones_own_data_are_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: list[Any]
 ) -> None:
     page = Path(__file__).parents[3] / "docs/training.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     result = train(own_data(tmp_path, code, monkeypatch))
     assert result.data == "my_data:splits (800 samples)"
-    assert row(result, "none").final_accuracy[0] > 0.95
+    assert row(result, "none").final("accuracy")[0] > 95
     del work[:]
     train(own_data(tmp_path, code, monkeypatch))
     assert not work
@@ -325,6 +306,60 @@ def test_data_that_do_not_fit_say_why(
 ) -> None:
     with pytest.raises(InputError, match=said):
         train(own_data(tmp_path, code, monkeypatch))
+
+
+# --- what a run says of it ------------------------------------------------------------------------
+
+
+def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
+    """Its rows have the steps of `train`, at their own time an iteration: of methods that always
+    send alike, `train`'s speedup too."""
+    trained = train(scenario)
+    found = gcsim.run(scenario)
+    for one in found.rows:
+        wanted = row(trained, one.label, one.nodes)
+        assert (one.seeds_trained, one.seeds_at_target) == (2, wanted.reached)
+        assert one.steps_to_target_vs_dense == wanted.steps_against_dense
+        if one.label in ("none", "fp16"):
+            # both median over two seeds: of ratios here, of their inverses there
+            assert one.speedup_to_target == pytest.approx(wanted.speedup_to_target, rel=0.03)
+    assert found.provenance["training"] == {
+        "target": "accuracy 0.6",
+        "workers": 2,
+        "seeds": 2,
+        "trained_on": {r.label: "here" for r in found.rows},
+    }
+    said = found.summary().replace("\n", " ")
+    assert "! not counted: nothing: trained, 0 of 2 seeds reached the target" in said
+    assert re.search(r"(Trained, .* reached|First at) accuracy 0.6", said)
+    assert "to target" in said
+
+
+def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> None:
+    """On a slow network it has the fastest iteration, and single updates speak for it."""
+    scenario = loaded(tmp_path, "cluster.network={bandwidth: 10 Mbit/s, latency: 50 us}")
+    train(scenario)
+    unknown, known = (
+        verdict([replace(r, cosine_similarity=0.9, nmse=0.2) for r in found.rows[1::2]])
+        for found in (run(scenario), gcsim.run(scenario))
+    )
+    assert unknown.to_try is not None
+    assert unknown.to_try.label == "nothing"
+    assert known.to_try is not None
+    assert known.to_try.label != "nothing"
+    assert [r.label for r, _ in known.left_out] == ["nothing"]
+
+
+def test_of_what_is_not_trained_a_run_says_nothing(scenario: Scenario, tmp_path: Path) -> None:
+    """Another batch is another training; without a dense one there is nothing to compare with."""
+    for change in ("batch_size=4", "compressors=[fp16]"):
+        other = gcsim.run(loaded(tmp_path, change, "cluster.nodes=2"))
+        assert all(one.seeds_trained is None for one in other.rows)
+        assert "training" not in other.provenance
+        assert "to target" not in other.summary()
+    train(scenario)
+    more = gcsim.run(loaded(tmp_path, "compressors=[none, fp16, bf16]", "cluster.nodes=2"))
+    assert [one.seeds_trained for one in more.rows] == [2, 2, None]
 
 
 # --- mistakes ------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def names(name: str) -> list[str]:
         ("bert_large", 335_141_888, 391),
         ("gpt2", 124_439_808, 148),
         ("transformer_small", 116_608, 29),
+        ("transformer_tiny", 20_000, 17),
     ],
 )
 def test_a_language_model_has_its_published_size(name: str, parameters: int, tensors: int) -> None:
@@ -156,6 +157,7 @@ def transformer_flops(length: int, width: int, blocks: int) -> int:
         ("gpt2", transformer_flops(1024, 768, 12) + 2 * 1024 * 768 * 50_257),
         ("gpt2_128", transformer_flops(128, 768, 12) + 2 * 128 * 768 * 50_257),
         ("transformer_small", transformer_flops(64, 64, 2) + 2 * 64 * 64 * 97),
+        ("transformer_tiny", transformer_flops(32, 32, 1) + 2 * 32 * 32 * 97),
     ],
 )
 def test_a_language_model_costs_its_closed_form(name: str, expected: int) -> None:

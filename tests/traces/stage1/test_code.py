@@ -54,18 +54,20 @@ def test_comments_and_docstrings_are_no_code(other: str, same: bool) -> None:
     assert (code.parsed(other)[0] == code.parsed("K = 2  # entries\n")[0]) == same
 
 
-def changed(monkeypatch: pytest.MonkeyPatch, module: str) -> dict[str, bool]:
+def changed(
+    monkeypatch: pytest.MonkeyPatch, module: str, users: tuple[str, ...] = ()
+) -> dict[str, bool]:
     """By compressor: does its key change when a module of gcsim does?"""
     targets = {name: REGISTRY[name] for name in ("topk", "qsgd", "dgc", "accordion")}
     path = code.modules({room: code._folder(room) for room in (code.COMPRESSORS, code.TRACES)})[
         module
     ]
-    before = {name: code.code_hash.__wrapped__(target) for name, target in targets.items()}
+    before = {name: code.code_hash.__wrapped__(target, users) for name, target in targets.items()}
     read = code._read
     monkeypatch.setattr(code, "_read", lambda paths: {**read(paths), path: ("another", ())})
     found = {}
     for name, target in targets.items():
-        found[name] = code.code_hash.__wrapped__(target) != before[name]
+        found[name] = code.code_hash.__wrapped__(target, users) != before[name]
     return found
 
 
@@ -85,6 +87,55 @@ def test_a_change_concerns_those_that_reach_it(
 ) -> None:
     """Accordion is made of any other compressor, by name."""
     assert {name for name, other in changed(monkeypatch, module).items() if other} == those
+
+
+USERS = ("gcsim.traces.training.loop", "gcsim.traces.tasks.digits", "gcsim.traces.networks.small")
+
+
+@pytest.mark.parametrize(
+    ("module", "those"),
+    [
+        ("gcsim.traces.training.team", {"topk", "qsgd", "dgc", "accordion"}),
+        ("gcsim.traces.tasks.digits", {"topk", "qsgd", "dgc", "accordion"}),
+        ("gcsim.compressors.sparsification.by_size.topk", {"topk", "accordion"}),
+        ("gcsim.traces.tasks.characters", set()),
+        ("gcsim.traces.tasks.own", set()),
+        ("gcsim.traces.recording.recording", set()),
+    ],
+)
+def test_with_users_a_change_concerns_what_they_reach(
+    monkeypatch: pytest.MonkeyPatch, module: str, those: set[str]
+) -> None:
+    found = changed(monkeypatch, module, USERS)
+    assert {name for name, other in found.items() if other} == those
+
+
+def test_a_hash_is_the_same_with_every_version_of_python() -> None:
+    """This one was made with Python 3.11, whose trees have no parameters of types."""
+    source = '''
+import a.b
+from c import (d as e)
+
+class K(B, metaclass=M):
+    """Text."""
+    x: int = 1
+
+    @f
+    async def g(self, a, /, b=2, *c, d: str = "é", **e) -> None:
+        async with p as q, r:
+            return [await y async for y in z if y is not ...]
+
+def h(x):
+    match x:
+        case {"k": [1, *_]} | None if (n := 1.5):
+            yield f"{n!r:>{x}} and {n:.2f}" "more"
+        case _:
+            raise E from x
+    return lambda: (b"b", -1j, *x, {**x}, x[1:, ::2])
+'''
+    found, names = code.parsed(source)
+    assert names == ["a.b", "c.d"]
+    assert found == "20b942549014f9a7c192a1dad891928e40d543f0efc24c4ba9b70e2ccbafe26c"
 
 
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
@@ -121,7 +172,7 @@ def test_a_damaged_memo_is_made_again(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     files = list(written(tmp_path).values())
     known = code._read(files)
-    memo = tmp_path / "cache" / "code.hashes"
+    memo = tmp_path / "cache" / "code.trees"
     whole = memo.read_bytes()
     (name, *_) = (k for k in json.loads(whole.partition(b"\n")[2]))
     wrong = json.dumps({name: 5}).encode()

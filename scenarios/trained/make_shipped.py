@@ -1,0 +1,84 @@
+"""How were the shipped trajectories made? `python -m gcsim.scenarios.trained.make_shipped`.
+
+An hour on one core. All methods with their defaults, and those of the scenario; a file that is
+there and whose code is the same is not made again, so the same command goes on. On one thread:
+equal seeds give equal files on processors of one kind with the same versions, which the files name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.errors import InputError
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.trained.runs import Run
+from gcsim.scenarios.trained.search import Tried, train_all
+from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.training import shipped
+
+SCENARIOS = ("digits_8", "characters_8")
+
+
+def wanted(scenario: Scenario) -> list[CompressorChoice]:
+    """The scenario's methods, then all others with their defaults."""
+    found = list(scenario.compressors)
+    known = [(choice.kind, choice.parameters) for choice in found]
+    for kind in REGISTRY:
+        parameters = check_parameters(kind, {}).model_dump()
+        if (kind, parameters) not in known:
+            found.append(CompressorChoice(kind=kind, label=kind, parameters=parameters))
+    return found
+
+
+def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
+    """Each file that there is to be, the code that it is to be of, and a scenario of the method."""
+    for name in SCENARIOS:
+        scenario = load_scenario(name)
+        for choice in wanted(scenario):
+            alone = replace(scenario, compressors=(choice,))
+            run = Run(scenario=alone, choice=choice, rate=0, seed=0, until=0)
+            yield shipped.path_of(run.facts, folder), run.code, alone
+
+
+def stale(folder: Path = shipped.FOLDER) -> list[Path]:
+    """Those that are damaged or of other code, and those that nobody asks for."""
+    asked = {path: code for path, code, _ in files(folder)}
+    found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
+    return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))
+
+
+def keep(path: Path, code: str, tried: Tried) -> None:
+    """Write a method's file."""
+    libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
+    processor = " ".join(filter(None, machine.processor()[:4]))
+    trajectories = tuple(one for seeds in tried.rates.values() for one in seeds.values())
+    made = ", ".join([processor, *libraries])
+    shipped.write(path, shipped.Shipped(code=code, made=made, trajectories=trajectories))
+
+
+def make(folder: Path = shipped.FOLDER) -> None:
+    """Train what is stale or missing, and remove what nobody asks for."""
+    left = set(stale(folder))
+    for path, code, scenario in files(folder):
+        if path.exists() and path not in left:
+            continue
+        left.discard(path)
+        name = f"{scenario.name}, {scenario.compressors[0].label}"
+        try:
+            (tried,) = train_all(scenario, jobs=1, fresh=True, progress=SilentProgress())
+        except InputError as error:
+            print(f"{name}: left out: {error}", flush=True)
+            continue
+        keep(path, code, tried)
+        print(f"{name}: {path.stat().st_size:,} bytes", flush=True)
+    for path in left:
+        path.unlink()
+
+
+if __name__ == "__main__":
+    make()

@@ -1,0 +1,185 @@
+"""Trajectories that come with gcsim: are they those of this code, and are they taken?"""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcsim.analysis.report.summary import plain
+from gcsim.analysis.trained.table import parts
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained import make_shipped
+from gcsim.scenarios.trained import search as searching
+from gcsim.scenarios.trained.result import TrainingResult
+from gcsim.scenarios.trained.runs import Run
+from gcsim.scenarios.trained.search import train_all
+from gcsim.scenarios.trained.study import train
+from gcsim.traces.training import shipped
+from gcsim.traces.training.trajectory import Trajectory
+from tests.scenarios.trained.here import here
+
+TEXT = """
+model: cnn_digits
+batch_size: 4
+cluster: {nodes: 2, devices_per_node: 1, device: v100, network: 1gbe}
+compressors: [none, {kind: topk, ratio: 0.1}]
+uncertainty: {draws: 0}
+train:
+  {task: digits, workers: 2, steps: 20, evaluate_every: 10, target: {accuracy: 0.05}, seeds: 1,
+   learning_rate: {values: [0.01, 0.1]}, device: cpu}
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was trained here."""
+    found: list[Any] = []
+    monkeypatch.setattr(searching, "LocalWorkers", here(found))
+    return found
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    """A small one, whose trajectories come with gcsim."""
+    (tmp_path / "small.yaml").write_text(TEXT)
+    found = load_scenario(tmp_path / "small.yaml")
+    monkeypatch.setattr(make_shipped, "SCENARIOS", (tmp_path / "small.yaml",))
+    monkeypatch.setattr(make_shipped, "wanted", lambda one: list(one.compressors))
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "makers"))
+    make_shipped.make(tmp_path / "shipped")
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "users"))
+    return found
+
+
+def told(result: TrainingResult) -> TrainingResult:
+    """All but what differs between runs, and where trajectories come from."""
+    return replace(result, wall={}, rows=tuple(replace(row, made="") for row in result.rows))
+
+
+def trained_now(run: Run) -> Trajectory:
+    found = run.perform(SilentProgress())
+    assert isinstance(found, Trajectory)
+    return found
+
+
+def test_they_are_those_of_this_code() -> None:
+    """`make trajectories` trains those that are stale again."""
+    assert not [path.name for path in make_shipped.stale()]
+
+
+@pytest.mark.parametrize("name", make_shipped.SCENARIOS)
+def test_a_shipped_scenario_trains_nothing(
+    name: str, work: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    scenario = load_scenario(name)
+    found = train_all(scenario, progress=SilentProgress())
+    assert not work
+    assert all(one.made and len(one.trajectories) == 3 for one in found)
+
+
+def test_they_are_small() -> None:
+    assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) < 2e6
+
+
+@pytest.mark.parametrize("name", make_shipped.SCENARIOS)
+def test_they_are_what_training_gives(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the first evaluation; other processors and libraries round otherwise."""
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    scenario = load_scenario(name)
+    assert scenario.train is not None
+    rate, steps = scenario.train.learning_rate.values[0], scenario.train.evaluate_every
+    for choice in scenario.compressors[1:6:4]:
+        run = Run(scenario=scenario, choice=choice, rate=rate, seed=0, until=steps)
+        assert run.known is not None
+        came, made = run.known
+        trained = trained_now(replace(run, fresh=True))
+        assert "torch" in made
+        assert [w.wire_bytes_per_worker for w in trained.windows] == [
+            w.wire_bytes_per_worker for w in came.windows
+        ]
+        pairs = zip(trained.evaluations, came.evaluations, strict=True)
+        assert all(one.loss == pytest.approx(other.loss, rel=1e-3) for one, other in pairs)
+        assert trained.losses == pytest.approx(came.losses, rel=1e-3)
+
+
+def test_what_comes_with_gcsim_is_not_trained_and_gives_the_same(
+    scenario: Scenario, work: list[Any]
+) -> None:
+    del work[:]
+    came = train(scenario)
+    assert not work
+    trained = train(scenario, fresh=True)
+    assert {run.choice.kind for run in work} == {"none", "topk"}
+    assert told(came) == told(trained)
+    assert all("torch" in row.made for row in came.rows)
+    assert not any(row.made for row in trained.rows)
+    shown = plain(parts(came, 80), 80).replace("\n", " ")
+    assert "shipped with gcsim: all methods (trained on" in shown
+    assert "shipped" not in plain(parts(trained, 80), 80)
+
+
+def test_of_a_method_that_changed_it_is_trained_again(
+    scenario: Scenario, work: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shipped.code_of
+    monkeypatch.setattr(
+        shipped, "code_of", lambda entry, name: before(entry, name) + "new" * ("topk" in name)
+    )
+    (stale,) = make_shipped.stale(shipped.FOLDER)
+    assert stale.name.startswith("topk-")
+    del work[:]
+    dense, topk = train_all(scenario, progress=SilentProgress())
+    assert {run.choice.kind for run in work} == {"topk"}
+    assert dense.made
+    assert not topk.made
+
+
+@pytest.mark.parametrize("damage", [b"", b"half", lzma.compress(b'{"code": 3}')])
+def test_a_damaged_file_is_as_good_as_none(
+    damage: bytes, scenario: Scenario, work: list[Any]
+) -> None:
+    (path,) = shipped.FOLDER.glob("none-*")
+    path.write_bytes(damage)
+    shipped.read.cache_clear()
+    del work[:]
+    train_all(scenario, progress=SilentProgress())
+    assert {run.choice.kind for run in work} == {"none"}
+    assert make_shipped.stale(shipped.FOLDER) == [path]
+
+
+def test_what_is_trained_otherwise_is_trained_here(
+    scenario: Scenario, tmp_path: Path, work: list[Any]
+) -> None:
+    """Another target is a question to the same trajectories; another batch is another one."""
+    for change, trained in (("train.target={accuracy: 0.06}", 0), ("batch_size=8", 2)):
+        del work[:]
+        train_all(load_scenario(tmp_path / "small.yaml", [change]), progress=SilentProgress())
+        assert len({run.choice.kind for run in work}) == trained, change
+
+
+def test_a_file_is_the_same_bytes_again_and_keeps_all_but_digits_of_losses(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    for path in shipped.FOLDER.iterdir():
+        found = shipped.read(path)
+        assert found is not None
+        shipped.write(tmp_path / path.name, found)
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+        (full, *_) = (one for one in found.trajectories if one.ended)
+        run = Run(
+            scenario=scenario, rate=full.learning_rate, seed=0, until=20, fresh=True,
+            choice=next(one for one in scenario.compressors if one.kind == full.compressor),
+        )  # fmt: skip
+        trained = trained_now(run)
+        assert full.losses == pytest.approx(trained.losses, rel=1e-3)
+        assert replace(full, losses=()) == replace(trained, losses=())

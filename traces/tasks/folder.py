@@ -1,0 +1,150 @@
+"""A folder of images: `train/` and `test/`, in each a folder a class, with PNG or JPEG files.
+
+Images are read by Pillow, brought to the model's height, width and channels (one: grey; three: RGB;
+bilinear) and shifted and scaled so that each channel of `train/` has mean 0 and variance 1. They
+lie in memory as bytes. Classes are numbered in the order of their names in `train/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InputError, Problem
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.tasks.split import Indices, Split
+
+PREFIX = "folder:"
+"""Of the task's name, before the path."""
+SUFFIXES = (".png", ".jpg", ".jpeg")
+_TRAIN, _TEST = "train", "test"
+_HINT = "write FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png (or .jpg)"
+
+
+def listing(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """By part and class: the images, sorted."""
+    return {
+        part: {
+            label.name: sorted(p for p in label.iterdir() if p.suffix.lower() in SUFFIXES)
+            for label in sorted((folder / part).iterdir())
+            if label.is_dir()
+        }
+        for part in (_TRAIN, _TEST)
+        if (folder / part).is_dir()
+    }
+
+
+def fault(folder: Path, entry: ModelEntry) -> tuple[str, str] | None:
+    """What is wrong with a folder for a model, and what to write; no image is opened."""
+    shape = entry.input_shape
+    if entry.input != "samples" or len(shape) != 3 or shape[0] not in (1, 3):
+        hint = "a model with an input_shape of [3, height, width] or [1, height, width] fits"
+        return f"{entry.name} takes {list(shape)}, which is no image", hint
+    if not folder.is_dir():
+        return f"there is no folder {folder}", _HINT
+    found = listing(folder)
+    for part in (_TRAIN, _TEST):
+        if not any(found.get(part, {}).values()):
+            names = sorted(path.name for path in folder.iterdir())
+            there = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") or "nothing"
+            return f"no images of classes in {folder / part}; {folder} has: {there}", _HINT
+    return _fault_of_classes(folder, found, entry)
+
+
+def _fault_of_classes(
+    folder: Path, found: dict[str, dict[str, list[Path]]], entry: ModelEntry
+) -> tuple[str, str] | None:
+    empty = [f"{part}/{name}" for part in found for name, ones in found[part].items() if not ones]
+    if empty:
+        return f"{folder}: no PNG or JPEG in {', '.join(empty)}", "remove what is no class"
+    strange = found[_TEST].keys() - found[_TRAIN].keys()
+    if strange:
+        names = ", ".join(sorted(strange))
+        hint = "name classes alike in both"
+        return f"{folder}: test/ has classes that train/ has not: {names}", hint
+    many = len(found[_TRAIN])
+    if many > entry.classes:
+        hint = "choose a model with as many classes"
+        return f"{folder} has {many} classes, {entry.name} only {entry.classes}", hint
+    return None
+
+
+@lru_cache(maxsize=8)
+def fingerprint(folder: Path) -> str:
+    """A hash of all images and of where they are."""
+    digest = hashlib.sha256()
+    for part, classes in listing(folder).items():
+        for name, paths in classes.items():
+            for path in paths:
+                digest.update(f"{part}/{name}/{path.name}\n".encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def images(folder: Path, entry: ModelEntry) -> Split:
+    """The two parts. Raises `InputError` for what is wrong with the folder, and for a file that is
+    no image."""
+    wrong = fault(folder, entry)
+    if wrong is not None:
+        raise InputError(Problem(place="train.task", message=wrong[0], hint=wrong[1]))
+    found = listing(folder)
+    numbers = {name: number for number, name in enumerate(found[_TRAIN])}
+    pixels: dict[str, Tensor] = {}
+    labels: dict[str, Indices] = {}
+    for part, classes in found.items():
+        paths = [(path, numbers[name]) for name, ones in classes.items() for path in ones]
+        pixels[part] = torch.stack([_pixels(path, entry.input_shape) for path, _ in paths])
+        labels[part] = np.array([number for _, number in paths], dtype=np.int64)
+    learned = pixels[_TRAIN].float()
+    mean = learned.mean((0, 2, 3), keepdim=True)
+    deviation = learned.std((0, 2, 3), keepdim=True).clamp(min=1.0)  # of images of one colour
+    train, test = (Images(pixels[p], labels[p], mean, deviation) for p in (_TRAIN, _TEST))
+    return Split(
+        train=train,
+        test=test,
+        source=f"{folder.name}: {len(train):,} images of {len(numbers)} classes",
+    )
+
+
+class Images:
+    """Images as bytes `[n, channels, height, width]` and their classes."""
+
+    def __init__(self, pixels: Tensor, labels: Indices, mean: Tensor, deviation: Tensor) -> None:
+        self._pixels, self._labels, self._mean, self._deviation = pixels, labels, mean, deviation
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    @property
+    def labels(self) -> Indices | None:
+        """Each image's class."""
+        return self._labels
+
+    def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """See `Samples.taken`."""
+        chosen = self._pixels[torch.from_numpy(indices)].float()
+        return (chosen - self._mean) / self._deviation, torch.from_numpy(self._labels[indices])
+
+
+def _pixels(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """uint8 `[channels, height, width]`."""
+    from PIL import Image, UnidentifiedImageError
+
+    channels, height, width = shape
+    try:
+        with Image.open(path) as image:
+            sized = image.convert("L" if channels == 1 else "RGB").resize(
+                (width, height), Image.Resampling.BILINEAR
+            )
+    except (OSError, UnidentifiedImageError) as error:
+        message = f"{path}: no image that can be read ({error})"
+        raise InputError(
+            Problem(place="train.task", message=message, hint="remove or replace the file")
+        ) from error
+    found = torch.from_numpy(np.array(sized, dtype=np.uint8))
+    return found[None] if channels == 1 else found.permute(2, 0, 1)

@@ -1,0 +1,98 @@
+"""Which trajectories come with gcsim? A packed file for each method of a shipped scenario.
+
+`traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of what is trained and how, without
+learning rate and seed, of which a file has several, and without the kind of processor. A file says
+what code made it: a hash of what training with the method reaches, without comments (`code.py`).
+Where that is another by now, the file is as good as none. `scenarios/trained/make_shipped.py` makes
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+from gcsim.files import replacing
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.profile import AS_WRITTEN
+from gcsim.traces.stage1.code import code_hash
+from gcsim.traces.tasks.registry import TASKS
+from gcsim.traces.training.trajectory import Trajectory
+
+FOLDER = Path(__file__).parent.parent / "trajectories"
+_LOOP = "gcsim.traces.training.loop"
+_DIGITS = 4
+"""Of a loss on what is learned, which nothing is computed from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """What was trained with one method."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
+
+    code: str
+    """See `code_of`."""
+    made: str
+    """On which kind of processor and with which libraries, for people."""
+    trajectories: tuple[Trajectory, ...]
+    """By learning rate and seed, each as far as a comparison of rates asks for."""
+
+    def one(self, rate: float, seed: int) -> Trajectory | None:
+        """That of a learning rate and a seed."""
+        found = (t for t in self.trajectories if (t.learning_rate, t.seed) == (rate, seed))
+        return next(found, None)
+
+
+_SHIPPED = TypeAdapter(Shipped)
+
+
+def path_of(facts: Mapping[str, object], folder: Path | None = None) -> Path:
+    """The file of a method; `facts` say with "compressor" which, and all that is trained."""
+    text = json.dumps(facts, sort_keys=True, default=str)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return (folder or FOLDER) / f"{facts['compressor']}-{name}.json.xz"
+
+
+def code_of(entry: ModelEntry, compressor: str | None) -> str:
+    """A hash of the code that trains a model of gcsim's on its task with a compressor, which is
+    named as in the registry; "" where some of it is not gcsim's."""
+    build = entry.build or ""
+    own = compressor is None or entry.task not in TASKS or not build.startswith("gcsim.")
+    if own or entry.loss:
+        return ""
+    modules = (name.partition(":")[0] for name in (build, TASKS[entry.task].make))
+    return code_hash(compressor, (_LOOP, *modules))
+
+
+@lru_cache(maxsize=128)
+def read(path: Path) -> Shipped | None:
+    """What a file holds; None where there is none, or this Python cannot unpack it."""
+    try:
+        import lzma
+    except ImportError:
+        return None
+    try:
+        return _SHIPPED.validate_json(lzma.decompress(path.read_bytes()))
+    except (OSError, EOFError, lzma.LZMAError, ValueError):
+        return None
+
+
+def write(path: Path, found: Shipped) -> None:
+    """Pack a file, the same bytes for the same trajectories."""
+    import lzma
+
+    short = [
+        replace(one, losses=tuple(float(f"{loss:.{_DIGITS}g}") for loss in one.losses))
+        for one in sorted(found.trajectories, key=lambda one: (one.learning_rate, one.seed))
+    ]
+    body = _SHIPPED.dump_json(replace(found, trajectories=tuple(short)))
+    with replacing(path) as temporary:
+        temporary.write_bytes(lzma.compress(body, preset=9 | lzma.PRESET_EXTREME))
