@@ -21,7 +21,7 @@ GPU as far as torch's kernels repeat themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +55,7 @@ from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.tasks.split import Indices, Samples, Split
 from gcsim.traces.training import checkpoint
+from gcsim.traces.training.optimizers import Stepper
 from gcsim.traces.training.plan import Optimizer
 from gcsim.traces.training.shares import Shares
 
@@ -148,7 +149,7 @@ class Team:
         self._live = live
         self._replicas = [live] if alike else [live.clone() for _ in range(workers)]
         own = method.compressor.momentum(method.parameters)[0] > 0
-        self._optimizers = [_made(optimizer, replica, own) for replica in self._replicas]
+        self._optimizers = [Stepper(optimizer, r, own_momentum=own) for r in self._replicas]
 
     # --- the layout of flat vectors ---------------------------------------------------------------
 
@@ -294,10 +295,7 @@ class Team:
 
     def _apply(self, updates: Sequence[Tensor], rate: float) -> None:
         for optimizer, update in zip(self._optimizers, updates, strict=True):
-            group = optimizer.param_groups[0]
-            group["lr"] = rate
-            group["params"][0].grad = update.to(self._device)
-            optimizer.step()
+            optimizer.step(update.to(self._device), rate)
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
         """What the second moments of a bucket cost."""
@@ -349,20 +347,15 @@ class Team:
         return {
             "replicas": self._replicas,
             "buffers": list(self._model.buffers()),
-            "optimizers": [
-                optimizer.state[replica]
-                for optimizer, replica in zip(self._optimizers, self._replicas, strict=True)
-            ],
+            "optimizers": [optimizer.state for optimizer in self._optimizers],
             "members": self._members,
         }
 
     def restore(self, kept: Any) -> None:
         """Bring a fresh team to what `checkpoint.read` found."""
         checkpoint.restore(self.state(), kept)
-        for optimizer, replica in zip(self._optimizers, self._replicas, strict=True):
-            state = optimizer.state[replica]  # its vectors were read on the CPU
-            moved = {k: v for k, v in state.items() if isinstance(v, torch.Tensor) and v.dim()}
-            state.update({name: each.to(self._device) for name, each in moved.items()})
+        for optimizer in self._optimizers:
+            optimizer.restore_on(self._device)
 
 
 class _Records(Blind):
@@ -373,15 +366,3 @@ class _Records(Blind):
 
     def collective(self, record: CollectiveRecord) -> None:
         self.collectives.append(record)
-
-
-_Make = Callable[..., "torch.optim.Optimizer"]
-
-
-def _made(chosen: Optimizer, weights: Tensor, own_momentum: bool) -> torch.optim.Optimizer:
-    """Of one flat vector of weights; a method that has a momentum takes plain steps."""
-    kept: dict[str, Any] = {"lr": 0.0, "weight_decay": chosen.weight_decay, "foreach": False}
-    if chosen.name == "sgd" or own_momentum:
-        return torch.optim.SGD([weights], momentum=0 if own_momentum else chosen.momentum, **kept)
-    make: _Make = torch.optim.Adam if chosen.name == "adam" else torch.optim.AdamW
-    return make([weights], betas=(chosen.momentum, chosen.beta2), **kept)
