@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -84,36 +84,37 @@ def reach(start: Iterable[str], files: Mapping[str, Path], known: Mapping[Path, 
 
 def parsed(source: str) -> Known:
     """What is known of a module's source, which has no relative imports."""
-    tree = ast.parse(source)
-    names = list(dict.fromkeys(_imported(tree)))
-    for node in ast.walk(tree):
-        body: Any = getattr(node, "body", None)
-        if isinstance(body, list):  # a string that stands alone says something to readers only
-            node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
-    return hashlib.sha256(repr(_told(tree)).encode()).hexdigest(), names
+    names: dict[str, None] = {}
+    told = _told(ast.parse(source), names)
+    return hashlib.sha256(repr(told).encode()).hexdigest(), list(names)
 
 
-def _told(node: Any) -> Any:
-    """A tree as plain values, without what is empty."""
-    if isinstance(node, list):
-        return [_told(each) for each in node]
-    if not isinstance(node, ast.AST):
+def _told(node: Any, names: dict[str, None]) -> Any:
+    """A tree as plain values, without what is empty and strings that stand alone, which say
+    something to readers only; what it imports is added to `names`."""
+    kind = node.__class__  # looked at 400,000 times: no `isinstance`
+    if kind is list:
+        return [_told(each, names) for each in node if not _is_text(each)]
+    if (fields := getattr(kind, "_fields", None)) is None:
         return node
-    told = ((name, _told(value)) for name, value in ast.iter_fields(node))
-    return type(node).__name__, [(name, value) for name, value in told if value not in (None, [])]
+    if kind is ast.Import:
+        names.update((name.name, None) for name in node.names)
+    elif kind is ast.ImportFrom:
+        names.update((f"{node.module}.{name.name}", None) for name in node.names)
+    told = []
+    for field in fields:
+        value = getattr(node, field, None)
+        if value is not None and value != []:
+            told.append((field, _told(value, names)))
+    return kind.__name__, told
 
 
-def _is_text(line: ast.stmt) -> bool:
-    value = line.value if isinstance(line, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+def _is_text(line: Any) -> bool:
+    return (
+        line.__class__ is ast.Expr
+        and line.value.__class__ is ast.Constant
+        and isinstance(line.value.value, str)
+    )
 
 
 def _folder(package: str) -> Path:
