@@ -19,7 +19,7 @@ from gcsim.scenarios.trained.result import HALF, Measure, TrainedRow, TrainingRe
 
 FASTEST = "> "
 NOT = "-"
-_LABEL = 22
+_LABEL = 18
 """Cells of a label beside the numbers on 80."""
 
 Column = tuple[str, Callable[[TrainedRow], str]]

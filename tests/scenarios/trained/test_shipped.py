@@ -80,9 +80,13 @@ def test_a_shipped_scenario_trains_nothing(
 ) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
     scenario = load_scenario(name)
-    found = train_all(scenario, progress=SilentProgress())
+    result = train(scenario)
     assert not work
-    assert all(one.made and len(one.trajectories) == 3 for one in found)
+    assert all(row.made and len(row.ended) == 3 for row in result.rows)
+    for width in (80, 120):
+        shown = plain(parts(result, width), width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert "…" not in shown
 
 
 def test_they_are_small() -> None:

@@ -240,6 +240,7 @@ def test_a_method_that_diverges_ends_early_and_its_row_says_why(tmp_path: Path) 
 def test_the_table_fits_the_terminal(scenario: Scenario, width: int) -> None:
     shown = plain(parts(train(scenario), width), width)
     assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown  # what the terminal's table cuts
     assert "time to accuracy 0.6, 4 nodes, 4 workers" in shown
     assert "nothing" in shown
 
