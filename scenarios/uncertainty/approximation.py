@@ -19,8 +19,10 @@ factor, as if it were the same share in every world. `docs/model/uncertainty.md`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +75,9 @@ class Drawn:
         linked = [one for one in inputs if moves_links(one)]
         self.clusters = [cluster_in(world, cluster, linked) for world in worlds]
         """With the stated device; one and the same where nothing about it differs."""
-        self.trainings = [training_in(world, training, inputs) for world in worlds]
+        own = tuple(one for one in inputs if any(f.key_path[0] == "training" for f in one.figures))
+        slow = tuple(tuple(world.slowness.get(one.name) for one in own) for world in worlds)
+        self.trainings = _trainings(training, own, slow)
         self.passes = np.array([passes_in(world, inputs) for world in worlds])
         """How many times as long as stated forward and backward take."""
         self.around = {
@@ -113,6 +117,23 @@ class Drawn:
                     )
                     kind = next(k for k in cluster.device.kernels if k == figure.key_path[3])
                     self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
+
+
+_LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=1)
+
+
+def _trainings(
+    training: Training, inputs: tuple[Input, ...], slow: tuple[tuple[float | None, ...], ...]
+) -> tuple[Training, ...]:
+    """The training in worlds of these inputs' slowness: the same at all points of most sweeps."""
+    asked = training, inputs, slow
+    if not _LAST or _LAST[0][0] != asked:
+        names = [one.name for one in inputs]
+        of_world = [dict(zip(names, row, strict=True)) for row in slow]
+        worlds = [World({k: v for k, v in each.items() if v is not None}) for each in of_world]
+        found = tuple(training_in(world, training, inputs) for world in worlds)
+        _LAST.append((asked, found))
+    return _LAST[0][1]
 
 
 class Approximation:
@@ -174,21 +195,23 @@ class Approximation:
     def iteration(self, profile: TrafficProfile) -> Column:
         """f of a method."""
         total = np.zeros(len(self._worlds))
+        code = self._planner.around(profile)
         for phase in profile.phases:
             steps = _steps(phase)
             for step in steps:
-                total += phase.count / len(steps) * self._step(step, profile)
+                total += phase.count / len(steps) * self._step(step, profile, code)
         return total / profile.period
 
-    def _step(self, step: Step, profile: TrafficProfile) -> Column:
+    def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
+        """Of a step with this code around its exchanges (`Planner.around`)."""
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
-        plan = self._planner.plan(step, self._planner.around(profile))
+        plan = self._planner.plan(step, code)
         stated = _Durations.of(plan)
-        alone = _Durations.of(self._alone.plan(step, self._planner.around(profile)))
+        alone = _Durations.of(self._alone.plan(step, code))
         parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
         for planner, places in self._beside:
-            other = _Durations.of(planner.plan(step, planner.around(profile)))
+            other = _Durations.of(planner.plan(step, code))
             more = [far - near for far, near in zip(other.rows, stated.rows, strict=True)]
             parts, before, after, held, served = (
                 rows + rise[:, None] * places

@@ -33,14 +33,12 @@ class LinkTable:
 
     def __init__(self) -> None:
         self.links: list[Link] = []
-        self._lines: list[tuple[int, int, int]] = []
         self._columns: _Columns | None = None
         self._times: dict[int, Times] = {}
 
     def add(self, link: Link) -> int:
         """The link's number from now on."""
         self.links.append(link)
-        self._lines.append(_line(link))
         return len(self.links) - 1
 
     def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
@@ -111,7 +109,7 @@ class LinkTable:
 
     def _arrays(self) -> _Columns:
         if self._columns is None or len(self._columns.latency) < len(self.links):
-            self._columns = _Columns(self.links, self._lines)
+            self._columns = _Columns(self.links)
             self._times.clear()
         return self._columns
 
@@ -139,8 +137,8 @@ class LinkTable:
 class _Columns:
     """The rows of a table as arrays."""
 
-    def __init__(self, links: list[Link], lines: list[tuple[int, int, int]]) -> None:
-        self._links, self._lines = links[:], lines[:]
+    def __init__(self, links: list[Link]) -> None:
+        self._links = links[:]
         self.factors = np.array([bool(link.factors) for link in links], dtype=bool)
         self.random = np.array([link.random for link in links], dtype=bool)
         self.timed = np.array([link.timed for link in links], dtype=bool)
@@ -151,6 +149,10 @@ class _Columns:
     def draw_jitter(self) -> JitterDraws:
         """Of all links."""
         return JitterDraws(self._links)
+
+    @cached_property
+    def _lines(self) -> list[tuple[int, int, int]]:
+        return [_line(link) for link in self._links]
 
     @cached_property
     def _line(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
