@@ -28,7 +28,12 @@ def accuracies(result: TrainingResult) -> Seeds:
 
 def _accuracies(row: TrainedRow) -> Iterable[float]:
     for accuracy, ended in zip(row.final_accuracy, row.ended, strict=True):
-        yield GUESSED if ended == "diverged" else 100 * accuracy
+        yield GUESSED if ended == "diverged" else _percent(accuracy)
+
+
+def _percent(accuracy: float | None) -> float:
+    """All tasks of the presets have classes, and so an accuracy."""
+    return math.nan if accuracy is None else 100 * accuracy
 
 
 def ratios(result: TrainingResult) -> Seeds:
@@ -101,7 +106,7 @@ def line(label: str, x: Iterable[float], seeds: Sequence[Sequence[float]]) -> Li
 
 def percent(curve: Curve) -> list[float]:
     """A curve's accuracy."""
-    return [100 * value for value in curve.accuracy]
+    return [_percent(value) for value in curve.accuracy]
 
 
 def points(first: Seeds, second: Seeds) -> tuple[Line, ...]:

@@ -101,14 +101,15 @@ class Run:
         where it comes with gcsim ("" where it is kept here)."""
         came = None if self.fresh else shipped.read(shipped.path_of(self.facts))
         if came is not None and came.code == self.code:
-            one = asked_for(came.one(self.rate, self.seed), self._rules, self.until)
+            one = asked_for(came.one(self.rate, self.seed), self.rules, self.until)
             if one is not None:
                 return one, came.made
-        kept = load(self.path, self._rules, self.until)
+        kept = load(self.path, self.rules, self.until)
         return None if kept is None else (kept, "")
 
     @property
-    def _rules(self) -> Rules:
+    def rules(self) -> Rules:
+        """When it ends."""
         plan = self.plan
         return Rules(
             evaluate_every=plan.evaluate_every,
@@ -175,9 +176,7 @@ class Run:
             buckets=team.layouts,
         )
         with progress.task(self.choice.label, self.until) as stage:
-            return advance(
-                team, fresh, self._rules, self.path, until=self.until, told=stage.advance
-            )
+            return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
 
 
 def kept_as(run: Run) -> str:

@@ -85,12 +85,17 @@ def read(path: Path) -> Shipped | None:
         return None
 
 
+def shown(loss: float) -> float:
+    """As a file holds it."""
+    return float(f"{loss:.{_DIGITS}g}")
+
+
 def write(path: Path, found: Shipped) -> None:
     """Pack a file, the same bytes for the same trajectories."""
     import lzma
 
     short = [
-        replace(one, losses=tuple(float(f"{loss:.{_DIGITS}g}") for loss in one.losses))
+        replace(one, losses=tuple(map(shown, one.losses)))
         for one in sorted(found.trajectories, key=lambda one: (one.learning_rate, one.seed))
     ]
     body = _SHIPPED.dump_json(replace(found, trajectories=tuple(short)))
