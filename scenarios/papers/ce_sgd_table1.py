@@ -22,7 +22,7 @@ from gcsim.scenarios.papers.trained import (
 
 COST = "cost [%]"
 QUICK = {
-    "train.steps": "6", "train.evaluate_every": "3", "train.seeds": "2", "train.workers": "2",
+    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1", "train.workers": "2",
     "train.target": "{of_dense: 0.1}", "batch_size": "8",
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Lin
 """ORQ's counterparts of as many levels, the printed better one first."""
 QUICK = {
     "orq_train": {
-        "train.steps": "6", "train.evaluate_every": "3", "train.seeds": "2",
+        "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
         "train.target": "{of_dense: 0.1}", "batch_size": "16",
     }
 }  # fmt: skip

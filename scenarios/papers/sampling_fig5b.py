@@ -79,8 +79,8 @@ PRESET = Preset(
     quick={
         "alexnet_32node": QUICK,
         "sampling_time": {
-            "train.steps": "6", "train.evaluate_every": "3", "train.workers": "2",
-            "train.learning_rate": "0.05", "train.target": "{of_dense: 0.1}",
+            "train.steps": "4", "train.evaluate_every": "4", "train.workers": "2",
+            "train.seeds": "1", "train.target": "{of_dense: 0.1}",
         },
     },
 )  # fmt: skip

@@ -39,8 +39,8 @@ PRESET = Preset(
     obtain=_obtain,
     quick={
         "sampling_train": {
-            "train.steps": "6", "train.evaluate_every": "3", "train.seeds": "2",
-            "train.target": "{of_dense: 0.1}", "train.workers": "2", "train.learning_rate": "0.05",
+            "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
+            "train.target": "{of_dense: 0.1}", "train.workers": "2",
         }
     },
 )  # fmt: skip

@@ -27,7 +27,7 @@ OURS = ("ours 1.0", "ours 1.5", "ours 2.0")
 STROM = ("Strom 0.001", "Strom 0.01", "Strom 0.1")
 NONE = "no compression"
 QUICK = {
-    "train.steps": "6", "train.evaluate_every": "3", "train.seeds": "2",
+    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
     "train.target": "{of_dense: 0.1}", "train.workers": "2", "batch_size": "8",
 }  # fmt: skip
 _ADAM = {
