@@ -353,7 +353,7 @@ def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> 
 
 def test_of_what_is_not_trained_a_run_says_nothing(scenario: Scenario, tmp_path: Path) -> None:
     """Another batch is another training; without a dense one there is nothing to compare with."""
-    for change in ("batch_size=4", "compressors=[fp16]"):
+    for change in ("batch_size=6", "compressors=[fp16]"):
         other = gcsim.run(loaded(tmp_path, change, "cluster.nodes=2"))
         assert all(one.seeds_trained is None for one in other.rows)
         assert "training" not in other.provenance
